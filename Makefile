@@ -1,0 +1,33 @@
+# Every target builds its environment when it is missing; nothing else needs to be typed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
+	$(BIN)/dips demo --out demo
+
+test: .venv/ready ## All tests
+	$(BIN)/pytest -q
+
+check: .venv/ready ## Lint, types, import contract, file sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready ## Rewrite the sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/ready ## Speed and memory, as ratios measured in one run
+	$(BIN)/python -m benchmarks.reading
+
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean: ## Remove the environment and everything that was built
+	rm -rf .venv build demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Where interactions come from. Nothing here imports polars before a reader needs it."""

@@ -1,0 +1,226 @@
+"""The one table type: who met what, in order. Knows nothing of files, tensors or models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dips.errors import DataError
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Strings:
+    """An immutable column of strings as one blob of UTF-8 and offsets, so that it can be mapped.
+
+    >>> Strings.of(["a", "bc"])[1]
+    'bc'
+    """
+
+    blob: Bytes
+    offsets: Int64
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Strings:
+        """Pack the values."""
+        parts = [value.encode() for value in values]
+        lengths = np.fromiter((len(part) for part in parts), dtype=np.int64, count=len(parts))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> str:
+        start, end = self.offsets[index], self.offsets[index + 1]
+        return self.blob[start:end].tobytes().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[index] for index in range(len(self)))
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Value to row; built on first use."""
+        return {value: row for row, value in enumerate(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """The categories of each item: names, and a ragged list of their codes per item."""
+
+    names: Strings
+    offsets: Int64
+    codes: Int32
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[str]]) -> Categories:
+        """Pack one list of names per item; codes follow the sorted names."""
+        names = sorted({name for row in lists for name in row})
+        code = {name: index for index, name in enumerate(names)}
+        lengths = np.array([len(row) for row in lists], dtype=np.int64)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        codes = np.array([code[name] for row in lists for name in row], dtype=np.int32)
+        return cls(Strings.of(names), offsets, codes)
+
+    def __getitem__(self, item: int) -> list[str]:
+        codes = self.codes[self.offsets[item] : self.offsets[item + 1]]
+        return [self.names[int(code)] for code in codes]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Interactions:
+    """Who met what, when, and how they liked it: each user's events in order of time.
+
+    The columns are shared between a dataset and its parts; a part only lists other users, by where
+    their events start and how many there are. Repeats are allowed; ties keep the source's order.
+    """
+
+    item: Int32
+    """[events] item index, user after user, each in time order."""
+    rating: Float32 | None
+    """[events] rating, or None for implicit data."""
+    time: Int64 | None
+    """[events] seconds, or None where the source has only an order."""
+    starts: Int64
+    """[users] first event of each user."""
+    lengths: Int64
+    """[users] how many events each user has."""
+    warmup: Int64
+    """[users] how many first events only build the sketch; predictions count after them."""
+    user_rows: Int64
+    """[users] row of each user in `user_ids`."""
+    user_ids: Strings
+    """Original user ids."""
+    item_ids: Strings
+    """Original item ids, one per item index."""
+    titles: Strings | None = None
+    """A title per item, where the source has one."""
+    categories: Categories | None = None
+    """Categories per item, where the source has them."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """Name, source, recipe: what a report should say of this data."""
+
+    def __len__(self) -> int:
+        return int(self.lengths.sum())
+
+    @property
+    def users(self) -> int:
+        """How many users."""
+        return len(self.starts)
+
+    @property
+    def items(self) -> int:
+        """How many items the vocabulary holds."""
+        return len(self.item_ids)
+
+    @property
+    def name(self) -> str:
+        """What to call this data in a table."""
+        return str(self.about.get("name", "data"))
+
+    @property
+    def explicit(self) -> bool:
+        """Whether there are ratings."""
+        return self.rating is not None
+
+    def user_id(self, user: int) -> str:
+        """The original id of a user."""
+        return self.user_ids[int(self.user_rows[user])]
+
+    def find_user(self, user_id: str) -> int:
+        """The user with this original id."""
+        row = self.user_ids.index.get(user_id)
+        found = np.flatnonzero(self.user_rows == row) if row is not None else []
+        if len(found) == 0:
+            raise DataError(f"{self.name}: there is no user '{user_id}' in this part of the data")
+        return int(found[0])
+
+    def events(self, user: int) -> slice:
+        """Where this user's events lie in the columns."""
+        start = int(self.starts[user])
+        return slice(start, start + int(self.lengths[user]))
+
+    def select(self, users: npt.ArrayLike) -> Interactions:
+        """The same columns seen through some of the users."""
+        rows = np.asarray(users, dtype=np.int64)
+        return replace(
+            self,
+            starts=self.starts[rows],
+            lengths=self.lengths[rows],
+            warmup=self.warmup[rows],
+            user_rows=self.user_rows[rows],
+        )
+
+    def rating_range(self) -> tuple[float, float]:
+        """Smallest and largest rating of the whole source, kept in `about` so parts agree."""
+        if self.rating is None:
+            raise DataError(f"{self.name}: implicit data has no ratings")
+        low, high = self.about.get("rating_range") or (self.rating.min(), self.rating.max())
+        return float(low), float(high)
+
+    def split_users(
+        self, train: float = 0.6, valid: float = 0.2, test: float = 0.2, *, seed: int
+    ) -> tuple[Interactions, Interactions, Interactions]:
+        """Three parts with different users; the seed alone decides who goes where."""
+        from dips.data.splitting import by_users
+
+        return by_users(self, (train, valid, test), seed=seed)
+
+
+def from_arrays(
+    user: npt.ArrayLike,
+    item: npt.ArrayLike,
+    rating: npt.ArrayLike | None = None,
+    time: npt.ArrayLike | None = None,
+    *,
+    user_ids: Iterable[str] | None = None,
+    item_ids: Iterable[str] | None = None,
+    titles: Strings | None = None,
+    categories: Categories | None = None,
+    about: dict[str, Any] | None = None,
+) -> Interactions:
+    """Build a table from parallel columns of indices, in any order of rows.
+
+    Events are sorted by user and time; ties, and all events where there is no time, keep the order
+    in which they are given. Without ids the index itself is the id.
+    """
+    users = np.asarray(user, dtype=np.int64)
+    items = np.asarray(item, dtype=np.int32)
+    ratings = None if rating is None else np.asarray(rating, dtype=np.float32)
+    times = None if time is None else np.asarray(time, dtype=np.int64)
+    if len(users) == 0:
+        raise DataError("there are no interactions: the source is empty or a filter removed all")
+    order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
+    if not np.array_equal(order, np.arange(len(users))):
+        users, items = users[order], items[order]
+        ratings = None if ratings is None else ratings[order]
+        times = None if times is None else times[order]
+    present, starts, lengths = np.unique(users, return_index=True, return_counts=True)
+    names = map(str, range(int(users[-1]) + 1)) if user_ids is None else user_ids
+    things = map(str, range(int(items.max()) + 1)) if item_ids is None else item_ids
+    facts = dict(about or {})
+    if ratings is not None:
+        facts.setdefault("rating_range", (float(ratings.min()), float(ratings.max())))
+    return Interactions(
+        item=items,
+        rating=ratings,
+        time=times,
+        starts=starts.astype(np.int64),
+        lengths=lengths.astype(np.int64),
+        warmup=np.zeros(len(starts), np.int64),
+        user_rows=present.astype(np.int64),
+        user_ids=Strings.of(names),
+        item_ids=Strings.of(things),
+        titles=titles,
+        categories=categories,
+        about=facts,
+    )

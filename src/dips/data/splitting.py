@@ -1,0 +1,55 @@
+"""Who trains, who validates, who tests. Knows nothing of policies or models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dips.data.interactions import Interactions
+from dips.errors import ConfigError, DataError
+
+Parts = tuple[Interactions, Interactions, Interactions]
+
+
+def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Parts:
+    """Split the users into train, valid and test at random; every user is in exactly one part."""
+    _check(fractions)
+    if data.users < 3:
+        raise DataError(
+            f"{data.name} has {data.users} user(s); a split by users needs at least 3 "
+            "(split by time instead: --split time)"
+        )
+    order = np.random.default_rng(seed).permutation(data.users)
+    first = max(1, round(fractions[0] * data.users))
+    second = max(1, round(fractions[1] * data.users))
+    first = min(first, data.users - second - 1)
+    return (
+        data.select(order[:first]),
+        data.select(order[first : first + second]),
+        data.select(order[first + second :]),
+    )
+
+
+def by_time(data: Interactions, fractions: Sequence[float]) -> Parts:
+    """Cut every user's history in time: train comes before valid comes before test.
+
+    The sketch carries over: a later part walks the whole history and counts its own window only.
+    """
+    _check(fractions)
+    shares = np.cumsum(fractions)
+    ends = [np.floor(share * data.lengths + 1e-9).astype(np.int64) for share in shares[:2]]
+    edges = [np.zeros_like(data.lengths), *ends, data.lengths]
+    parts = []
+    for name, low, high in zip(("train", "valid", "test"), edges[:-1], edges[1:], strict=True):
+        kept = np.flatnonzero(high > low)
+        if len(kept) == 0:
+            raise DataError(f"{data.name}: the histories are too short for a {name} part by time")
+        parts.append(replace(data.select(kept), lengths=high[kept], warmup=low[kept]))
+    return parts[0], parts[1], parts[2]
+
+
+def _check(fractions: Sequence[float]) -> None:
+    if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
+        raise ConfigError(f"the three parts {tuple(fractions)} must be positive and sum to 1")
