@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,7 @@ class Strings:
         """Pack the values."""
         parts = [value.encode() for value in values]
         lengths = np.fromiter((len(part) for part in parts), dtype=np.int64, count=len(parts))
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), offsets)
+        return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), _offsets(lengths))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -45,7 +45,13 @@ class Strings:
         return self.blob[start:end].tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
-        return (self[index] for index in range(len(self)))
+        blob = self.blob.tobytes()
+        return (blob[start:end].decode() for start, end in pairwise(self.offsets.tolist()))
+
+    def take(self, rows: npt.NDArray[np.integer[Any]]) -> Strings:
+        """The values at these rows, in this order."""
+        starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
+        return Strings(self.blob[ragged(starts, lengths)], _offsets(lengths))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -67,13 +73,17 @@ class Categories:
         names = sorted({name for row in lists for name in row})
         code = {name: index for index, name in enumerate(names)}
         lengths = np.array([len(row) for row in lists], dtype=np.int64)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         codes = np.array([code[name] for row in lists for name in row], dtype=np.int32)
-        return cls(Strings.of(names), offsets, codes)
+        return cls(Strings.of(names), _offsets(lengths), codes)
 
     def __getitem__(self, item: int) -> list[str]:
         codes = self.codes[self.offsets[item] : self.offsets[item + 1]]
         return [self.names[int(code)] for code in codes]
+
+    def take(self, items: npt.NDArray[np.integer[Any]]) -> Categories:
+        """The categories of these items, in this order; the names stay."""
+        starts, lengths = self.offsets[items], self.offsets[items + 1] - self.offsets[items]
+        return Categories(self.names, _offsets(lengths), self.codes[ragged(starts, lengths)])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -139,7 +149,7 @@ class Interactions:
     def find_user(self, user_id: str) -> int:
         """The user with this original id."""
         row = self.user_ids.index.get(user_id)
-        found = np.flatnonzero(self.user_rows == row) if row is not None else []
+        found = np.flatnonzero(self.user_rows == (-1 if row is None else row))
         if len(found) == 0:
             raise DataError(f"{self.name}: there is no user '{user_id}' in this part of the data")
         return int(found[0])
@@ -176,12 +186,19 @@ class Interactions:
         return by_users(self, (train, valid, test), seed=seed)
 
 
+def ragged(starts: Int64, lengths: Int64) -> Int64:
+    """The positions start, start + 1, ... of every run, one run after the other."""
+    shift = starts - (np.cumsum(lengths) - lengths)
+    return np.repeat(shift, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+
+
 def from_arrays(
     user: npt.ArrayLike,
     item: npt.ArrayLike,
     rating: npt.ArrayLike | None = None,
     time: npt.ArrayLike | None = None,
     *,
+    seconds: int = 1,
     user_ids: Iterable[str] | None = None,
     item_ids: Iterable[str] | None = None,
     titles: Strings | None = None,
@@ -191,36 +208,70 @@ def from_arrays(
     """Build a table from parallel columns of indices, in any order of rows.
 
     Events are sorted by user and time; ties, and all events where there is no time, keep the order
-    in which they are given. Without ids the index itself is the id.
+    in which they are given. Without ids the index itself is the id. One unit of `time` lasts so
+    many `seconds`. Narrow columns are widened only after the sort, to keep the peak of memory low.
     """
-    users = np.asarray(user, dtype=np.int64)
-    items = np.asarray(item, dtype=np.int32)
-    ratings = None if rating is None else np.asarray(rating, dtype=np.float32)
-    times = None if time is None else np.asarray(time, dtype=np.int64)
+    users, items = np.asarray(user), np.asarray(item)
+    ratings = None if rating is None else np.asarray(rating)
+    times = None if time is None else np.asarray(time)
     if len(users) == 0:
         raise DataError("there are no interactions: the source is empty or a filter removed all")
-    order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
-    if not np.array_equal(order, np.arange(len(users))):
-        users, items = users[order], items[order]
-        ratings = None if ratings is None else ratings[order]
-        times = None if times is None else times[order]
-    present, starts, lengths = np.unique(users, return_index=True, return_counts=True)
-    names = map(str, range(int(users[-1]) + 1)) if user_ids is None else user_ids
-    things = map(str, range(int(items.max()) + 1)) if item_ids is None else item_ids
+    if users.min() < 0 or items.min() < 0:
+        raise DataError("user and item indices count from 0; there is a negative one")
+    counts = np.bincount(users)
+    present = np.flatnonzero(counts)
+    lengths = counts[present].astype(np.int64)
+    order = _order(users, times)
     facts = dict(about or {})
     if ratings is not None:
         facts.setdefault("rating_range", (float(ratings.min()), float(ratings.max())))
+    moments = None if times is None else _arranged(times, order, np.int64)
+    if moments is not None and seconds != 1:
+        moments = moments * seconds
     return Interactions(
-        item=items,
-        rating=ratings,
-        time=times,
-        starts=starts.astype(np.int64),
-        lengths=lengths.astype(np.int64),
-        warmup=np.zeros(len(starts), np.int64),
+        item=_arranged(items, order, np.int32),
+        rating=None if ratings is None else _arranged(ratings, order, np.float32),
+        time=moments,
+        starts=np.cumsum(lengths) - lengths,
+        lengths=lengths,
+        warmup=np.zeros(len(lengths), np.int64),
         user_rows=present.astype(np.int64),
-        user_ids=Strings.of(names),
-        item_ids=Strings.of(things),
+        user_ids=_strings(user_ids, len(counts)),
+        item_ids=_strings(item_ids, int(items.max()) + 1),
         titles=titles,
         categories=categories,
         about=facts,
     )
+
+
+def _order(users: npt.NDArray[Any], times: npt.NDArray[Any] | None) -> Int64 | None:
+    """Rows by user, then time, then place; None where they already are in that order."""
+    key = users
+    if times is not None:
+        low, high = int(times.min()), int(times.max())
+        span = high - low + 1
+        if (int(users.max()) + 1) * span >= 2**63:
+            return np.lexsort((times, users))
+        key = users.astype(np.int64)  # one key for both columns: half the time of a lexsort
+        key *= span
+        key += times
+        key -= low
+    if bool(np.all(key[1:] >= key[:-1])):
+        return None
+    return np.argsort(key, kind="stable")
+
+
+def _arranged(
+    column: npt.NDArray[Any], order: Int64 | None, dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    return column.astype(dtype, copy=False) if order is None else column[order].astype(dtype)
+
+
+def _offsets(lengths: Int64) -> Int64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _strings(values: Iterable[str] | None, count: int) -> Strings:
+    if values is None:
+        values = map(str, range(count))
+    return values if isinstance(values, Strings) else Strings.of(values)

@@ -1,0 +1,170 @@
+"""Delimited text as typed columns, and the line of the first bad value. Knows no dataset."""
+
+from __future__ import annotations
+
+import csv
+import io
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from dips.data.assembly import Rows
+from dips.data.source import Source
+from dips.errors import DataError
+
+Kind = Literal["integer", "number", "text"]
+_TYPES = {"integer": pl.Int64, "number": pl.Float64, "text": pl.String}
+_BLOCK = 1 << 22
+_ASKS = {"integer": "a whole number", "number": "a number", "text": "a value"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column to read: what we call it, its place in the line (from 0), what it holds."""
+
+    name: str
+    place: int
+    kind: Kind
+
+
+def read_delimited(
+    source: Source,
+    name: str,
+    fields: list[Field],
+    *,
+    separator: str,
+    skip: int = 0,
+    quote: str | None = None,
+    latin1: bool = False,
+) -> Rows:
+    """Read some fields of every line after the first `skip`; every field must have a value.
+
+    A doubled separator such as `::` is read as the single one with an empty field between.
+    """
+    place, step = source.place(name), len(separator)
+    first = _line(source, name, skip + 1)
+    if first is None:
+        raise DataError(f"{place}: there are no interactions in this file")
+    _check_width(first, separator, quote, fields, f"{place}, line {skip + 1}")
+    kinds = {field.place * step: field.kind for field in fields}
+    width = (len(split_line(first, separator, quote)) - 1) * step + 1
+    columns = {field.name: f"column_{field.place * step + 1}" for field in fields}
+
+    def parse(raw: bytes | Path, skip: int = 0) -> pl.DataFrame:
+        return pl.read_csv(
+            raw,
+            has_header=False,
+            separator=separator[0],
+            quote_char=quote,
+            skip_lines=skip,
+            schema={f"column_{at + 1}": _TYPES[kinds.get(at, "text")] for at in range(width)},
+            columns=list(columns.values()),
+            ignore_errors=True,
+            truncate_ragged_lines=True,
+        )
+
+    path = source.local(name)
+    try:
+        if latin1 or (path is None and quote is None and skip == 0):
+            # Unpack the next block while the last one is parsed.
+            blocks = source.blocks(name, _BLOCK)
+            with ThreadPoolExecutor(1) as pool:
+                frame = pl.concat(pool.map(parse, map(_utf8, blocks) if latin1 else blocks))
+        else:
+            frame = parse(path or source.read(name), skip)
+    except pl.exceptions.PolarsError as error:
+        raise _undecodable(source, name, error) from error
+    frame = frame.select(pl.col(column).alias(field) for field, column in columns.items())
+    rows = Rows(_without_blank_end(frame), partial(_where, source, name, skip, quote))
+    for field in fields:
+        if rows.frame[field.name].null_count():
+            row = rows.frame[field.name].is_null().arg_max() or 0
+            line = _line(source, name, row + 1 + skip) or b""
+            _check_width(line, separator, quote, fields, rows.where(row))
+            raise DataError(
+                f"{rows.where(row)}: {field.name} is not {_ASKS[field.kind]} in {_shown(line)}; "
+                "correct or remove this line"
+            )
+    return rows
+
+
+def decode_lines(source: Source, name: str, *, latin1: bool = False) -> list[str]:
+    """The lines of a small text member, each strictly decoded."""
+    lines = []
+    for number, line in enumerate(source.read(name).splitlines(), start=1):
+        try:
+            lines.append(line.decode("latin-1" if latin1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            raise _not_utf8(f"{source.place(name)}, line {number}", line) from error
+    return lines
+
+
+def _where(source: Source, name: str, skip: int, quote: str | None, row: int) -> str:
+    # A quoted field may hold line breaks; then only the row can be counted.
+    unit = "row" if quote and quote.encode() in source.read(name) else "line"
+    return f"{source.place(name)}, {unit} {row + 1 + skip}"
+
+
+def _without_blank_end(frame: pl.DataFrame) -> pl.DataFrame:
+    while frame.height and all(value is None for value in frame.row(-1)):
+        frame = frame.head(-1)
+    return frame
+
+
+def split_line(line: bytes, separator: str, quote: str | None) -> list[str]:
+    """The fields of one line."""
+    text = line.decode("utf-8", "replace")
+    if quote is None:
+        return text.split(separator)
+    return next(csv.reader([text], delimiter=separator, quotechar=quote), [])
+
+
+def _check_width(
+    line: bytes, separator: str, quote: str | None, fields: list[Field], where: str
+) -> None:
+    last = max(fields, key=lambda field: field.place)
+    if len(split_line(line, separator, quote)) <= last.place:
+        raise DataError(
+            f"{where}: too few fields in {_shown(line)}, no {last.name} "
+            f"(field {last.place + 1} of the line); correct or remove this line"
+        )
+
+
+def _shown(line: bytes) -> str:
+    return repr(line.decode("utf-8", "replace")[:80])
+
+
+def _utf8(block: bytes) -> bytes:
+    return block if block.isascii() else block.decode("latin-1").encode()
+
+
+def _line(source: Source, name: str, number: int) -> bytes | None:
+    """A line by its number, or None past the end."""
+    lines = (line for block in source.blocks(name, 1 << 16) for line in io.BytesIO(block))
+    with closing(lines):
+        line = next(islice(lines, number - 1, None), None)
+    return None if line is None else line.rstrip(b"\r\n")
+
+
+def _undecodable(source: Source, name: str, error: Exception) -> DataError:
+    """Say which line stopped the parser."""
+    for number, line in enumerate(io.BytesIO(source.read(name)), start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return _not_utf8(f"{source.place(name)}, line {number}", line)
+    place = source.place(name)
+    return DataError(f"{place}: cannot be read as a table ({error}); check the separator")
+
+
+def _not_utf8(where: str, line: bytes) -> DataError:
+    return DataError(
+        f"{where}: not UTF-8 in {_shown(line.rstrip())}; "
+        "save the file as UTF-8 (for instance: iconv -f latin1 -t utf-8)"
+    )

@@ -1,0 +1,131 @@
+"""Which users, items and ratings to keep. Knows nothing of files, and needs numpy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dips.data.interactions import Interactions, from_arrays, ragged
+from dips.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A preparation by name: the steps in the order in which they are taken."""
+
+    about: str
+    min_rating: float | None = None
+    min_events: int | None = None
+    core: int | None = None
+
+    def __call__(self, data: Interactions) -> Interactions:
+        """Take the steps."""
+        if self.min_rating is not None:
+            data = min_rating(data, self.min_rating)
+        if self.min_events is not None:
+            data = min_events(data, self.min_events)
+        if self.core is not None:
+            data = k_core(data, self.core)
+        return data
+
+
+RECIPES = {
+    "as-is": Recipe(about="everything, as the source has it (MovieLens in the paper)"),
+    "netflix": Recipe(about="users with 20 or more ratings", min_events=20),
+    "amazon-books": Recipe(about="ratings above 3.5, then 20-core", min_rating=3.5, core=20),
+    "amazon-cds": Recipe(about="ratings above 3.5, users with 10+", min_rating=3.5, min_events=10),
+    "foursquare": Recipe(about="20-core", core=20),
+    "implicit": Recipe(about="ratings above 3.5, then 20-core", min_rating=3.5, core=20),
+}
+
+
+def by_name(name: str) -> Recipe:
+    """A recipe by its name."""
+    if name not in RECIPES:
+        raise ConfigError(f"there is no recipe '{name}'; there are {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def prepare(
+    data: Interactions,
+    *,
+    recipe: str | None = None,
+    min_rating: float | None = None,
+    core: int | None = None,
+) -> Interactions:
+    """Follow a recipe, then the single steps that are asked for."""
+    if recipe is not None:
+        data = by_name(recipe)(data)
+        data = replace(data, about={**data.about, "recipe": recipe})
+    return Recipe(about="as asked for", min_rating=min_rating, core=core)(data)
+
+
+def min_rating(data: Interactions, above: float) -> Interactions:
+    """Keep what was rated higher than this; what is left is implicit."""
+    if data.rating is None:
+        raise DataError(f"{data.name} has no ratings, so it cannot be cut at a rating of {above:g}")
+    rows = _rows(data)
+    kept = _keep(data, rows[data.rating[rows] > above], f"rating > {above:g}")
+    facts = {key: value for key, value in kept.about.items() if key != "rating_range"}
+    return replace(kept, rating=None, about=facts)
+
+
+def min_events(data: Interactions, least: int) -> Interactions:
+    """Keep the users with at least so many interactions."""
+    users = data.select(np.flatnonzero(data.lengths >= least))
+    return _keep(users, _rows(users), f"users with {least}+ interactions")
+
+
+def k_core(data: Interactions, k: int) -> Interactions:
+    """Keep users with k distinct items and items with k distinct users, until nothing changes."""
+    if k < 1:
+        raise ConfigError(f"a {k}-core does not exist; --core takes 1 or more")
+    rows = _rows(data)
+    event_users = np.repeat(np.arange(data.users, dtype=np.int64), data.lengths)
+    pairs = np.unique(event_users * data.items + data.item[rows])
+    users, items = np.divmod(pairs, data.items)
+    while True:
+        good_user = np.bincount(users, minlength=data.users) >= k
+        good_item = np.bincount(items, minlength=data.items) >= k
+        alive = good_user[users] & good_item[items]
+        if alive.all():
+            break
+        users, items = users[alive], items[alive]
+    return _keep(data, rows[good_user[event_users] & good_item[data.item[rows]]], f"{k}-core")
+
+
+def compact(data: Interactions) -> Interactions:
+    """The same users with columns and vocabularies of their own, if they are only a part."""
+    whole = len(data) == len(data.item) and bool(np.all(np.diff(data.starts) == data.lengths[:-1]))
+    return data if whole else _keep(data, _rows(data), None)
+
+
+def _rows(data: Interactions) -> npt.NDArray[np.int64]:
+    """Where the events lie in the columns, user after user."""
+    return ragged(data.starts, data.lengths)
+
+
+def _keep(data: Interactions, rows: npt.NDArray[np.int64], step: str | None) -> Interactions:
+    """A table of these events, with the users and items that are left numbered anew."""
+    if len(rows) == 0:
+        raise DataError(f"{data.name}: '{step}' removes every interaction; ask for less")
+    if data.warmup.any():
+        raise DataError(f"{data.name}: filter before the split by time, not a part of it")
+    events = np.full(len(data.item), -1, np.int64)
+    events[_rows(data)] = np.repeat(np.arange(data.users), data.lengths)
+    users, user = np.unique(events[rows], return_inverse=True)
+    items, item = np.unique(data.item[rows], return_inverse=True)
+    taken = [*data.about.get("steps", []), *([step] if step else [])]
+    return from_arrays(
+        user,
+        item.astype(np.int32),
+        None if data.rating is None else data.rating[rows],
+        None if data.time is None else data.time[rows],
+        user_ids=data.user_ids.take(data.user_rows[users]),
+        item_ids=data.item_ids.take(items),
+        titles=None if data.titles is None else data.titles.take(items),
+        categories=None if data.categories is None else data.categories.take(items),
+        about={**data.about, "steps": taken},
+    )

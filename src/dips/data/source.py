@@ -1,0 +1,220 @@
+"""A directory, a file, a zip or a tar as named members. Knows nothing of what is in them."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import tarfile
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO, Self, cast, final
+
+from dips.errors import DataError
+
+_DAMAGE: tuple[type[Exception], ...] = (EOFError, RuntimeError, OSError, zipfile.BadZipFile)
+_DAMAGE += (tarfile.TarError, zlib.error, lzma.LZMAError)
+_TARS = (".tar", ".tar.gz", ".tgz")
+
+
+class Source(ABC):
+    """Named members of one path; used in a `with`, so that archives are closed."""
+
+    def __init__(self, path: Path, names: list[str], given: str | None = None) -> None:
+        self.path = path
+        self.names = sorted(name for name in names if not name.startswith("__MACOSX/"))
+        self.given = given
+        """The member that was named itself, where the path is a plain file."""
+
+    @abstractmethod
+    def _open(self, name: str) -> IO[bytes]: ...
+
+    def close(self) -> None:  # noqa: B027 - only archives have something to close
+        """Let go of the archive."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def find(self, *patterns: str) -> list[str]:
+        """The members whose file name matches one of the patterns, the given file first."""
+        found = [
+            name
+            for name in self.names
+            if any(fnmatchcase(PurePosixPath(name).name, pattern) for pattern in patterns)
+        ]
+        return sorted(found, key=lambda name: name != self.given)
+
+    def first(self, *patterns: str) -> str | None:
+        """The first member that matches, or None."""
+        return next(iter(self.find(*patterns)), None)
+
+    def need(self, *patterns: str) -> str:
+        """The first member that matches; raises where there is none."""
+        name = self.first(*patterns)
+        if name is None:
+            wanted = " or ".join(f"'{pattern}'" for pattern in patterns)
+            held = ", ".join(self.names[:5]) or "nothing"
+            raise DataError(
+                f"{self.path}: there is no {wanted} inside (it holds {held}); "
+                "give the official files, or name the layout with --layout"
+            )
+        return name
+
+    def place(self, name: str) -> str:
+        """How to name a member in a message."""
+        return f"{self.path}:{name}"
+
+    def local(self, name: str) -> Path | None:
+        """The path of a member that lies on disk uncompressed."""
+        del name
+        return None
+
+    def read(self, name: str) -> bytes:
+        """All bytes of a member, unpacked; an empty member is an error."""
+        with self._guard(name), self._unpacked(name) as stream:
+            data = stream.read()
+        return self._filled(name, data)
+
+    def blocks(self, name: str, size: int) -> Iterator[bytes]:
+        """The bytes of a member in blocks of whole lines of about this size."""
+        with self._guard(name), self._unpacked(name) as stream:
+            block = self._filled(name, stream.read(size))
+            while block:
+                yield block if block.endswith(b"\n") else block + stream.readline()
+                block = stream.read(size)
+
+    def _unpacked(self, name: str) -> IO[bytes]:
+        stream = self._open(name)
+        return cast(IO[bytes], _Gunzip(stream)) if name.endswith(".gz") else stream
+
+    def _filled(self, name: str, data: bytes) -> bytes:
+        if not data:
+            raise DataError(f"{self.place(name)}: the file is empty; get it again from its source")
+        return data
+
+    @contextmanager
+    def _guard(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            raise DataError(
+                f"{self.place(name)}: cannot be read ({error}); "
+                "the file is damaged or cut short: download it again"
+            ) from error
+
+
+class _Gunzip(gzip.GzipFile):
+    """A GzipFile that closes the stream it was given as well."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._inner = stream
+
+    def close(self) -> None:
+        super().close()
+        self._inner.close()
+
+
+@final
+class Folder(Source):
+    """Files of a directory; a single file is its directory with one member named."""
+
+    def __init__(self, path: Path) -> None:
+        self._root = path if path.is_dir() else path.parent
+        if path.is_dir():
+            files = [file for file in path.rglob("*") if file.is_file()]
+        else:
+            files = [file for file in self._root.iterdir() if file.is_file()]
+        names = [file.relative_to(self._root).as_posix() for file in files]
+        super().__init__(path, names, None if path.is_dir() else path.name)
+
+    def _open(self, name: str) -> IO[bytes]:
+        return (self._root / name).open("rb")
+
+    def place(self, name: str) -> str:
+        """How to name a member in a message."""
+        return str(self._root / name)
+
+    def local(self, name: str) -> Path | None:
+        """The path of a member that lies on disk uncompressed."""
+        return None if name.endswith(".gz") else self._root / name
+
+
+@final
+class Zip(Source):
+    """Members of a zip, read without unpacking it to disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._zip = zipfile.ZipFile(path)
+        super().__init__(path, [entry for entry in self._zip.namelist() if entry[-1] != "/"])
+
+    def _open(self, name: str) -> IO[bytes]:
+        return self._zip.open(name)
+
+    def close(self) -> None:
+        """Let go of the archive."""
+        self._zip.close()
+
+
+@final
+class Tar(Source):
+    """Members of a tar, and of the tars inside it (the Netflix Prize comes as one)."""
+
+    def __init__(self, path: Path) -> None:
+        self._tars = [tarfile.open(path)]  # noqa: SIM115 - closed in close()
+        self._members = {entry.name: (self._tars[0], entry) for entry in self._files(self._tars[0])}
+        for name, (outer, entry) in list(self._members.items()):
+            if name.endswith(".tar"):
+                inner = tarfile.open(fileobj=outer.extractfile(entry))  # noqa: SIM115
+                self._tars.append(inner)
+                self._members |= {part.name: (inner, part) for part in self._files(inner)}
+        super().__init__(path, list(self._members))
+
+    @staticmethod
+    def _files(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+        return [entry for entry in tar.getmembers() if entry.isfile()]
+
+    def _open(self, name: str) -> IO[bytes]:
+        tar, entry = self._members[name]
+        stream = tar.extractfile(entry)
+        assert stream is not None, "only regular files are listed"
+        return stream
+
+    def close(self) -> None:
+        """Let go of the archives, the inner ones first."""
+        for tar in reversed(self._tars):
+            tar.close()
+
+
+def open_source(path: Path) -> Source:
+    """Open whatever the path is."""
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or directory")
+    if path.is_dir():
+        return Folder(path)
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty; get it again from its source")
+    try:
+        if path.suffix == ".zip":
+            return Zip(path)
+        if path.name.endswith(_TARS):
+            return Tar(path)
+    except _DAMAGE as error:
+        raise DataError(
+            f"{path}: is not a complete archive ({error}); "
+            "it is damaged or cut short: download it again"
+        ) from error
+    return Folder(path)

@@ -1,0 +1,1 @@
+"""How good predictions are, and whether one policy is really better than another."""

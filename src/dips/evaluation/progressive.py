@@ -1,0 +1,140 @@
+"""Score every prediction of a walk: the sketch before an interaction predicts that interaction.
+
+Knows nothing of how the sketch or the recommender came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dips.evaluation.metrics import (
+    area_under_curve,
+    headline,
+    pooled,
+    ranking_terms,
+    ranks,
+    rating_terms,
+)
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
+from dips.recommender.stack import Stack
+from dips.rollout import Trace
+
+CHUNK = 1 << 26
+"""Most numbers in the widest intermediate of a prediction."""
+
+
+@dataclass(eq=False)
+class Scores:
+    """One run's evaluation: pooled metrics, and each user's share for paired tests."""
+
+    metrics: dict[str, float]
+    count: Tensor  # [users] predictions per user
+    sums: dict[str, Tensor] = field(default_factory=dict)  # [users] each
+
+    @property
+    def headline(self) -> float:
+        """The deciding metric, as a number to minimise."""
+        name = headline(self.metrics)
+        return self.metrics[name] if name == "rmse" else -self.metrics[name]
+
+
+@dataclass(eq=False)
+class Predictions:
+    """Every prediction of one run, in the order of the trace."""
+
+    output: Tensor  # [rows] estimated rating, or the rank of the target
+    target: Tensor  # [rows] rating, or item
+
+
+def evaluate(stack: Stack, trace: Trace, *, low: float = 0.0, high: float = 0.0) -> list[Scores]:
+    """Metrics of every run of a walk; `low` and `high` are the range of ratings."""
+    return [_score(stack, trace, run, low, high) for run in range(trace.runs)]
+
+
+def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
+    """Predict every interaction of one run from the sketch before it."""
+    model = stack.template
+    columns, outputs, targets = trace.columns, [], []
+    for rows in _pieces(trace, run, model):
+        event = trace.event[rows]
+        item, rating = columns.item[event], columns.rating[event]
+        outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item))
+        targets.append(item if model.loss.listwise else rating)
+    return Predictions(torch.cat(outputs), torch.cat(targets))
+
+
+def _score(stack: Stack, trace: Trace, run: int, low: float, high: float) -> Scores:
+    model, loss = stack.template, stack.template.loss
+    made = predict(stack, trace, run)
+    extra: dict[str, float] = {}
+    if loss.listwise:
+        terms = ranking_terms(made.output)
+    elif isinstance(loss, BinaryCrossEntropy):
+        liked = loss.liked(made.target)
+        chance = made.output.double().clamp(1e-12, 1 - 1e-12)
+        cross = -(liked * chance.log() + (1 - liked) * (1 - chance).log())
+        terms = {"squared_error": (chance - liked) ** 2, "logloss": cross}
+        extra["auc"] = area_under_curve(made.output, liked)
+    else:
+        terms = rating_terms(made.output, made.target, low, high)
+    if isinstance(loss, CategoricalCrossEntropy):
+        terms["logloss"] = _log_loss(stack, trace, run, model)
+    user = trace.user[trace.run_rows[run] : trace.run_rows[run + 1]]
+    count = _by_user(user, torch.ones_like(user, dtype=torch.float64))
+    sums = {name: _by_user(user, term) for name, term in terms.items()}
+    totals = {name: float(total.sum()) for name, total in sums.items()}
+    return Scores({**pooled(totals, float(count.sum())), **extra}, count, sums)
+
+
+def _by_user(user: Tensor, term: Tensor) -> Tensor:
+    """[users] sums of a term, on the CPU and in one order whatever the device."""
+    total = torch.zeros(int(user.max()) + 1, dtype=torch.float64)
+    return total.index_add_(0, user.cpu(), term.double().cpu())
+
+
+def _predict(
+    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, target: Tensor
+) -> Tensor:
+    user = model.read(Evidence(item, rating, weight, slots))
+    if model.loss.listwise:
+        return ranks(model.predict_all(user), target)
+    return model.loss.estimate(model.predict(user, target[:, None])[:, 0])
+
+
+def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:
+    def cross(
+        model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
+        target: Tensor, given: Tensor,
+    ) -> Tensor:  # fmt: skip
+        user = model.read(Evidence(item, rating, weight, slots))
+        return model.losses(user, target[:, None], given[:, None])[:, 0]
+
+    columns, parts = trace.columns, []
+    for rows in _pieces(trace, run, model):
+        event = trace.event[rows]
+        target = (columns.item[event], columns.rating[event])
+        parts.append(_call(stack, run, cross, *trace.evidence(rows), *target))
+    return torch.cat(parts).double()
+
+
+def _call(stack: Stack, run: int, function: Callable[..., Tensor], *fields: Tensor) -> Tensor:
+    with torch.no_grad():
+        alone = stack.select([run])
+        result: Tensor = alone.call(function, *(item[None] for item in fields))[0]
+        return result
+
+
+def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
+    """Rows of a run in pieces whose intermediates are of bounded size."""
+    first, last = trace.run_rows[run], trace.run_rows[run + 1]
+    rows = torch.arange(first, last, device=trace.event.device)
+    if model.loss.listwise:
+        yield from rows.split(max(1, CHUNK // model.items))
+        return
+    dim = model.user_prior.shape[0]
+    yield from rows.split(max(64, CHUNK // (8 * dim * trace.width)))

@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: pure functions, each with an oracle in the tests."""

@@ -1,0 +1,100 @@
+"""The inner loop: a user's vector descends on the weighted losses of a sketch (Eq. 7).
+
+Three forms of the same iteration: by automatic differentiation for any loss, and closed forms for
+scores that are linear in the user's vector. All of them can be differentiated again. `settle`
+rounds the iterate after each step; it is the identity except at decision time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Settle = Callable[[Tensor], Tensor]
+
+
+def keep(value: Tensor) -> Tensor:
+    """Do not round: the `settle` of training and prediction."""
+    return value
+
+
+def descend(
+    objective: Callable[[Tensor], Tensor],
+    start: Tensor,
+    rate: Tensor,
+    steps: int,
+    pull: Tensor | float = 0.0,
+    settle: Settle = keep,
+) -> Tensor:
+    """Gradient descent on `objective(user) -> [rows]`, each row on its own.
+
+    `start` [rows, dim], `rate` [rows]; `pull` weighs the regulariser |user - start|^2 of Eq. 2.
+    """
+    gradient = torch.func.grad(lambda user: objective(user).sum())
+    user = start
+    for _ in range(steps):
+        slope = gradient(user) + 2 * pull * (user - start)
+        user = settle(user - rate[:, None] * slope)
+    return user
+
+
+def descend_linear(
+    features: Tensor,
+    intercept: Tensor,
+    slope: Callable[[Tensor], Tensor],
+    start: Tensor,
+    rate: Tensor,
+    steps: int,
+    pull: Tensor | float = 0.0,
+    settle: Settle = keep,
+) -> Tensor:
+    """The same for scores `intercept + features . user`, given d objective / d score.
+
+    `features` [rows, n, dim], `intercept` [rows, n], `slope(scores) -> [rows, n]`. The iterate moves
+    in the span of the features, user = start + features' c, so with fewer features than dimensions
+    it is the n coefficients c that descend.
+    """
+    scores = intercept + (features @ start[:, :, None])[:, :, 0]
+    step = rate[:, None]
+    if features.shape[1] < features.shape[2]:
+        gram = settle(features @ features.transpose(1, 2))  # [rows, n, n]
+        first, coefficients = scores, torch.zeros_like(scores)
+        for _ in range(steps):
+            fall = slope(scores) + 2 * pull * coefficients
+            coefficients = settle(coefficients - step * fall)
+            scores = first + (gram * coefficients[:, None, :]).sum(2)
+        return settle(start + (features.transpose(1, 2) @ coefficients[:, :, None])[:, :, 0])
+    user = start
+    for _ in range(steps):
+        fall = (features.transpose(1, 2) @ slope(scores)[:, :, None])[:, :, 0]
+        user = settle(user - step * (fall + 2 * pull * (user - start)))
+        scores = intercept + (features @ user[:, :, None])[:, :, 0]
+    return user
+
+
+def descend_softmax(
+    table: Tensor,
+    intercept: Tensor,
+    pulled: Tensor,
+    weight: Tensor,
+    start: Tensor,
+    rate: Tensor,
+    steps: int,
+    pull: Tensor | float = 0.0,
+    settle: Settle = keep,
+    chances: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """The same for the softmax over all items with logits `intercept + table . user`.
+
+    `table` [items, dim]; `pulled` [rows, dim] is the weighted sum of the sketch's rows of it and
+    `weight` [rows] the sum of weights: the gradient is weight * E[table] - pulled.
+    """
+    softmax = chances or (lambda logits: logits.softmax(-1))
+    user = start
+    for _ in range(steps):
+        expected = softmax(user @ table.T + intercept) @ table  # [rows, dim]
+        slope = weight[:, None] * expected - pulled + 2 * pull * (user - start)
+        user = settle(user - rate[:, None] * slope)
+    return user

@@ -1,0 +1,69 @@
+"""Choosing K of n: the Top-K projection and exact sampling from it. Knows nothing of users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ITERATIONS = 80
+
+
+class _Projection(torch.autograd.Function):
+    """u = sigmoid(f + nu) with sum u = k; its derivative follows from the KKT conditions."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, present: Tensor, k: Tensor) -> Tensor:
+        """Find nu by bisection, in float64."""
+        logits = scores.double().masked_fill(~present, 0.0)
+        low = (-logits).masked_fill(~present, torch.inf).amin(-1, keepdim=True) - 45.0
+        high = (-logits).masked_fill(~present, -torch.inf).amax(-1, keepdim=True) + 45.0
+        for _ in range(_ITERATIONS):
+            middle = (low + high) / 2
+            total = torch.where(present, (logits + middle).sigmoid(), 0.0).sum(-1, keepdim=True)
+            low = torch.where(total < k[..., None], middle, low)
+            high = torch.where(total < k[..., None], high, middle)
+        nu = (low + high) / 2
+        chosen = torch.where(present, (logits + nu).sigmoid(), 0.0)
+        full = present.sum(-1, keepdim=True) <= k[..., None]
+        chosen = torch.where(full, present.double(), chosen)
+        ctx.save_for_backward(chosen)
+        return chosen.to(scores.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Pull back through u: h (g - <h, g> / sum h), h = u (1 - u)."""
+        (chosen,) = ctx.saved_tensors
+        slope = chosen * (1 - chosen)
+        grad = grads[0].double()
+        total = slope.sum(-1, keepdim=True).clamp_min(1e-300)
+        mean = (slope * grad).sum(-1, keepdim=True) / total
+        return (slope * (grad - mean)).to(grads[0].dtype), None, None
+
+
+def project_top_k(scores: Tensor, k: int | Tensor, present: Tensor | None = None) -> Tensor:
+    """Inclusion weights in [0, 1] that sum to k per row and follow the scores (Eq. 5).
+
+    Rows with at most k present entries keep them all. Differentiable in the scores.
+    """
+    if present is None:
+        present = torch.ones_like(scores, dtype=torch.bool)
+    count = torch.as_tensor(k, dtype=torch.float64, device=scores.device)
+    weights: Tensor = _Projection.apply(scores, present, count.expand(scores.shape[:-1]))
+    return weights
+
+
+def sample_by_inclusion(weights: Tensor, draw: Tensor) -> Tensor:
+    """Systematic sampling: a mask that holds entry i with probability exactly `weights[i]`.
+
+    `weights` [rows, n] sum to a whole number; `draw` [rows] is uniform in [0, 1). The number kept is
+    that sum in every draw.
+    """
+    edges = weights.double().cumsum(-1)
+    total = edges[..., -1:].round()
+    edges = torch.minimum(edges * (total / edges[..., -1:].clamp_min(1e-300)), total)
+    edges = torch.cat([edges[..., :-1], total], -1)
+    before = torch.cat([torch.zeros_like(total), edges[..., :-1]], -1)
+    offset = draw[..., None]
+    return (edges - offset).ceil() - (before - offset).ceil() > 0.5

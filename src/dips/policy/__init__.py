@@ -1,0 +1,1 @@
+"""Policies score candidates; they choose nothing and remember nothing."""

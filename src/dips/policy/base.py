@@ -1,0 +1,77 @@
+"""What a policy is, and what it may ask. Never imports a recommender."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from dips.errors import ConfigError
+from dips.sketch.records import Candidates
+
+
+class Reading(Protocol):
+    """The recommender after it has read some of the candidates. All tensors are detached."""
+
+    def losses(self) -> Tensor:
+        """[users, candidates] loss of each candidate."""
+
+    def gradients(self) -> Tensor:
+        """[users, candidates, dim] gradient of each candidate's loss in the user's vector."""
+
+    def hessian(self) -> Tensor:
+        """[users, dim, dim] Hessian of the summed loss of all present candidates."""
+
+
+class Signals(Protocol):
+    """What the recommender knows about the candidates of a refresh. All tensors are detached."""
+
+    def loss(self) -> Tensor:
+        """[users, candidates] loss of each, with the user adapted to the sketch before it."""
+
+    def embedding(self) -> Tensor:
+        """[users, candidates, dim] the recommender's vector of each candidate's item."""
+
+    def residual(self) -> Tensor:
+        """[users, candidates] derivative of each candidate's loss in its score, sign reversed."""
+
+    def read(self, weights: Tensor) -> Reading:
+        """Adapt the user to the candidates with these weights [users, candidates]."""
+
+
+class NoSignals:
+    """There is no recommender: for policies that need none. Asking is an error."""
+
+    def loss(self) -> Tensor:
+        """Refuse."""
+        raise ConfigError("this policy asks for losses: roll it out with a recommender")
+
+    def embedding(self) -> Tensor:
+        """Refuse."""
+        return self.loss()
+
+    def residual(self) -> Tensor:
+        """Refuse."""
+        return self.loss()
+
+    def read(self, weights: Tensor) -> Reading:
+        """Refuse."""
+        del weights
+        self.loss()
+        raise AssertionError
+
+
+class Policy(ABC):
+    """Scores candidates: how much is each worth keeping? A pure function of its arguments."""
+
+    asks: ClassVar[bool] = False
+    """Whether it uses the signals: then its sketches change as the recommender does."""
+    draws: ClassVar[bool] = False
+    """Whether it uses the users' keys: then training draws its sketches anew each epoch."""
+    unlimited: ClassVar[bool] = False
+    """Whether it keeps everything, whatever the size."""
+
+    @abstractmethod
+    def score(self, candidates: Candidates, signals: Signals) -> Tensor:
+        """[users, candidates] scores; high means keep. Values in empty slots are ignored."""

@@ -1,0 +1,47 @@
+"""Keep what the recommender predicts worst."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from dips.errors import ConfigError
+from dips.policy.base import Policy, Signals
+from dips.sketch.records import Candidates
+
+
+@final
+@dataclass(frozen=True)
+class Hardest(Policy):
+    """Keep the K candidates with the largest loss (the paper's Hardest).
+
+    With a half-life in steps, older losses count less: the paper's named future work.
+    """
+
+    half_life: float | None = None
+
+    asks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_half_life("hardest", self.half_life)
+
+    def score(self, candidates: Candidates, signals: Signals) -> Tensor:
+        """The loss under the user as adapted to the sketch before this refresh."""
+        return signals.loss() * fading(candidates, self.half_life)
+
+
+def fading(candidates: Candidates, half_life: float | None) -> Tensor:
+    """[users, candidates] 1 for the newest, half of it after each half-life."""
+    age = candidates.age.double()
+    if half_life is None:
+        return torch.ones_like(age)
+    return torch.exp2(-age.clamp_min(0) / half_life)
+
+
+def check_half_life(name: str, half_life: float | None) -> None:
+    """Refuse a half-life that is not positive."""
+    if half_life is not None and half_life <= 0:
+        raise ConfigError(f"{name}:{half_life}: the half-life in steps must be positive")

@@ -1,0 +1,1 @@
+"""Recommenders read a weighted sketch, return a user's state, and predict from it."""

@@ -1,0 +1,204 @@
+"""Neural collaborative filtering as the paper's base model, in two forms behind one interface."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from dips.numerics import exact
+from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import Loss
+
+SPREAD = 0.05
+"""Standard deviation of the entries of a vector at the start."""
+USER_BIAS = 0.3
+"""Loading of the user's bias at the start."""
+
+
+@final
+class DotProduct(Recommender):
+    """Scores linear in the user's vector (GMF): offset + bias of the item + item . user.
+
+    For pointwise losses the user's vector has one more entry, the user's own bias; how strongly a
+    rating tells of it is learned, and starts small enough that a few do not settle it. With several
+    channels (stars) each has its own bias and its own scaling of the item's vector.
+    """
+
+    offset: Tensor
+
+    def __init__(
+        self,
+        *,
+        items: int,
+        loss: Loss,
+        dim: int = 32,
+        offset: float = 0.0,
+        inner_rate: float = 0.1,
+        inner_steps: int = 10,
+        inner_pull: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            items=items,
+            user_dim=dim if loss.listwise else dim + 1,
+            loss=loss,
+            inner_rate=inner_rate,
+            inner_steps=inner_steps,
+            inner_pull=inner_pull,
+        )
+        self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * SPREAD)
+        if not loss.listwise:
+            self.loading = nn.Parameter(torch.tensor(USER_BIAS))
+        self.bias = nn.Parameter(torch.zeros(items, loss.channels))
+        self.register_buffer("offset", torch.tensor(float(offset)))
+        with torch.no_grad():
+            self.user_prior[:dim] = torch.randn(dim, generator=generator) * SPREAD
+        if loss.channels > 1:
+            spread = torch.linspace(-1, 1, loss.channels)[:, None].expand(-1, dim + 1)
+            self.stars = nn.Parameter(spread.clone())
+
+    def features(self, items: Tensor) -> Tensor:
+        """What multiplies the user's vector: [rows, n, dim], or [rows, n, channels, dim]."""
+        rows = self.vectors[items]
+        if self.loss.listwise:
+            return rows
+        rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
+        return rows if self.loss.channels == 1 else rows[..., None, :] * self.stars
+
+    def intercept(self, items: Tensor) -> Tensor:
+        """What is added: [rows, n], or [rows, n, channels]."""
+        bias = self.bias[items] + self.offset
+        return bias if self.loss.channels > 1 else bias[..., 0]
+
+    def predict(self, user: Tensor, items: Tensor) -> Tensor:
+        """Linear in the user's vector."""
+        features = self.features(items)
+        flat = features.flatten(1, -2)  # [rows, n * channels, dim]
+        scores = (flat @ user[:, :, None])[:, :, 0]
+        return self.intercept(items) + scores.reshape(features.shape[:-1])
+
+    def predict_all(self, user: Tensor) -> Tensor:
+        """One product of matrices."""
+        if self.loss.listwise:
+            return user @ self.vectors.T + self.bias[:, 0] + self.offset
+        return super().predict_all(user)
+
+    def embedding(self, items: Tensor) -> Tensor:
+        """The item's vector."""
+        return self.vectors[items].detach()
+
+    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+        """The inner loop in closed form."""
+        start = self.user_prior.expand(evidence.item.shape[0], -1)
+        rate = self.rate(evidence)
+        if self.loss.listwise:
+            return descend_softmax(
+                self.vectors,
+                self.bias[:, 0],
+                (self.vectors[evidence.item] * evidence.weight[:, :, None]).sum(1),
+                evidence.weight.sum(1),
+                start,
+                rate,
+                self.inner_steps,
+                self.inner_pull,
+                settle,
+                None if settle is keep else exact.softmax,
+            )
+        features = self.features(evidence.item)
+        shape = features.shape[1:-1]  # (n,) or (n, channels)
+        weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
+
+        def slope(scores: Tensor) -> Tensor:
+            output = scores.unflatten(1, shape)
+            return (self.loss.slope(output, evidence.rating) * weight).flatten(1)
+
+        return descend_linear(
+            features.flatten(1, -2),
+            self.intercept(evidence.item).flatten(1),
+            slope,
+            start,
+            rate,
+            self.inner_steps,
+            self.inner_pull,
+            settle,
+        )
+
+    def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """Slope times feature, summed over channels; for the softmax, expected minus own row."""
+        if self.loss.listwise:
+            expected = self.predict_all(user).softmax(-1) @ self.vectors
+            return expected[:, None, :] - self.vectors[items]
+        features = self.features(items)
+        slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
+        return slope if self.loss.channels == 1 else slope.sum(2)
+
+    def hessian(self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor) -> Tensor:
+        """Outer products of features by curvature; for the softmax, the covariance of the rows."""
+        if self.loss.listwise:
+            chance = self.predict_all(user).softmax(-1)
+            expected = chance @ self.vectors
+            outer = (self.vectors[:, :, None] * self.vectors[:, None, :]).flatten(1)
+            second = (chance @ outer).unflatten(1, (-1, self.vectors.shape[1]))
+            spread = second - expected[:, :, None] * expected[:, None, :]
+            return spread * weight.sum(1)[:, None, None]
+        if self.loss.channels > 1:
+            return super().hessian(user, items, ratings, weight)
+        features, output = self.features(items), self.predict(user, items)
+        curvature = torch.func.grad(lambda o: self.loss.slope(o, ratings).sum())(output)
+        scaled = features * (curvature * weight)[:, :, None]
+        return scaled.transpose(1, 2) @ features
+
+
+@final
+class Perceptron(Recommender):
+    """Scores by a small network over the user's and the item's vector (the MLP form of NCF)."""
+
+    offset: Tensor
+
+    def __init__(
+        self,
+        *,
+        items: int,
+        loss: Loss,
+        dim: int = 32,
+        offset: float = 0.0,
+        inner_rate: float = 0.1,
+        inner_steps: int = 10,
+        inner_pull: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            items=items,
+            user_dim=dim,
+            loss=loss,
+            inner_rate=inner_rate,
+            inner_steps=inner_steps,
+            inner_pull=inner_pull,
+        )
+
+        def matrix(rows: int, columns: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(rows, columns, generator=generator) * columns**-0.5)
+
+        self.vectors = matrix(items, dim)
+        self.bias = nn.Parameter(torch.zeros(items, loss.channels))
+        self.from_user = matrix(dim, dim)
+        self.from_item = matrix(dim, dim)
+        self.middle = nn.Parameter(torch.zeros(dim))
+        self.out = matrix(loss.channels, dim)
+        self.register_buffer("offset", torch.tensor(float(offset)))
+        with torch.no_grad():
+            self.user_prior.copy_(torch.randn(dim, generator=generator) * dim**-0.5)
+
+    def predict(self, user: Tensor, items: Tensor) -> Tensor:
+        """One hidden layer on the pair, a smooth non-linearity, and the item's bias."""
+        pair = (user @ self.from_user.T)[:, None, :] + self.vectors[items] @ self.from_item.T
+        hidden = nn.functional.silu(pair + self.middle)
+        output = hidden @ self.out.T + self.bias[items] + self.offset
+        return output if self.loss.channels > 1 else output[..., 0]
+
+    def embedding(self, items: Tensor) -> Tensor:
+        """The item's vector."""
+        return self.vectors[items].detach()

@@ -1,0 +1,117 @@
+"""What a policy may ask of a recommender, computed so that it does not depend on the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from dips.numerics.exact import STATE_BITS, snap
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.stack import Stack
+from dips.sketch.records import Candidates, Sketch
+
+CHUNK = 1 << 24
+"""Most numbers in the widest intermediate of a full softmax."""
+
+
+def settle(value: Tensor) -> Tensor:
+    """Round a user's state to the grid of decisions."""
+    return snap(value, STATE_BITS)
+
+
+def as_evidence(entries: Sketch, weight: Tensor) -> Evidence:
+    """A sketch as the recommender reads it at decision time."""
+    return Evidence(entries.item, entries.rating.double(), weight, (weight > 0).sum(1))
+
+
+@final
+class StackReading:
+    """The users' vectors after reading, and the candidates seen from there."""
+
+    def __init__(self, signals: StackSignals, user: Tensor) -> None:
+        self._signals, self._user = signals, user
+
+    def losses(self) -> Tensor:
+        """[rows, candidates]."""
+        return self._signals.ask(_losses, self._user)
+
+    def gradients(self) -> Tensor:
+        """[rows, candidates, dim]."""
+        return self._signals.ask(_gradients, self._user)
+
+    def hessian(self) -> Tensor:
+        """[rows, dim, dim]."""
+        return self._signals.ask(_hessian, self._user)
+
+
+@final
+class StackSignals:
+    """Signals for rows of users in run-major order: the first rows belong to the first run."""
+
+    def __init__(self, settled: Stack, sketch: Sketch, candidates: Candidates) -> None:
+        self._stack, self._sketch, self._candidates = settled, sketch, candidates
+
+    def loss(self) -> Tensor:
+        """[rows, candidates] with the user adapted to the sketch before the refresh."""
+        return self._read(self._sketch, self._sketch.present.double()).losses()
+
+    def embedding(self) -> Tensor:
+        """[rows, candidates, dim]."""
+        return self._call(lambda model, items: model.embedding(items), self._candidates.item)
+
+    def residual(self) -> Tensor:
+        """[rows, candidates] how far the outcome lies above the prediction, times two for mse."""
+        user = self._read(self._sketch, self._sketch.present.double())
+        return self.ask(_residual, user._user)
+
+    def read(self, weights: Tensor) -> StackReading:
+        """Adapt to the candidates with these weights."""
+        return self._read(self._candidates.entries, weights.double())
+
+    def ask(self, function: Callable[..., Tensor], user: Tensor) -> Tensor:
+        """`function(model, user, item, rating, present)` for every run."""
+        entries = self._candidates
+        present = entries.present.double()
+        return self._call(function, user, entries.item, entries.rating.double(), present)
+
+    def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
+        evidence = as_evidence(entries, weight)
+        user = self._call(lambda model, *fields: model.read(Evidence(*fields), settle), *evidence)
+        return StackReading(self, user)
+
+    def _call(self, function: Callable[..., Any], *rows: Tensor) -> Tensor:
+        """Split the rows by run, in pieces of bounded size, and put the answers together."""
+        runs = self._stack.runs
+        fields = [field.unflatten(0, (runs, -1)) for field in rows]
+        count = fields[0].shape[1]
+        wide = self._stack.template.items if self._stack.template.loss.listwise else 64
+        piece = max(1, CHUNK // (wide * runs))
+        answers = [
+            self._stack.call(function, *(field[:, low : low + piece] for field in fields))
+            for low in range(0, count, piece)
+        ]
+        return torch.cat(answers, 1).flatten(0, 1).detach()
+
+
+def _losses(model: Recommender, user: Tensor, item: Tensor, rating: Tensor, _: Tensor) -> Tensor:
+    return model.losses(user, item, rating)
+
+
+def _residual(model: Recommender, user: Tensor, item: Tensor, rating: Tensor, _: Tensor) -> Tensor:
+    if model.loss.listwise:
+        return 1 - model.predict_all(user).softmax(-1).gather(-1, item)
+    slope = -model.loss.slope(model.predict(user, item), rating)
+    return slope if model.loss.channels == 1 else slope.sum(-1)
+
+
+def _gradients(model: Recommender, user: Tensor, item: Tensor, rating: Tensor, _: Tensor) -> Tensor:
+    return model.gradients(user, item, rating)
+
+
+def _hessian(
+    model: Recommender, user: Tensor, item: Tensor, rating: Tensor, present: Tensor
+) -> Tensor:
+    return model.hessian(user, item, rating, present)

@@ -1,0 +1,1 @@
+"""What a user's past is reduced to, and the one way in which it changes."""

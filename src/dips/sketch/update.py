@@ -1,0 +1,42 @@
+"""The single state transition of the system: sketch + new interactions -> sketch.
+
+Training, backfill and the service all call `refresh`. Knows nothing of gradients, files or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dips.sketch.records import Candidates, Sketch
+from dips.sketch.selection import Selector
+
+Score = Callable[[Sketch, Candidates], Tensor]
+
+
+def join(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor) -> Candidates:
+    """The candidates of a refresh: what was kept, then what came since, oldest first."""
+    same = (arrivals.item[:, :, None] == sketch.item[:, None, :]) & sketch.present[:, None, :]
+    before = torch.where(same, sketch.repeats[:, None, :], 0).amax(2)
+    twins = arrivals.item[:, :, None] == arrivals.item[:, None, :]
+    twins = twins & arrivals.present[:, None, :]
+    repeats = before + twins.tril().sum(2)
+    arrivals = arrivals._replace(repeats=torch.where(arrivals.present, repeats, 0))
+    pairs = zip(sketch, arrivals, strict=True)
+    return Candidates(*(torch.cat(pair, 1) for pair in pairs), seen=seen, key=key)
+
+
+def refresh(
+    sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, score: Score, selector: Selector
+) -> Sketch:
+    """Choose anew which interactions each user keeps; the size stays as it is.
+
+    `seen` [users] counts the interactions up to the newest arrival. Where everything fits, everything
+    is kept.
+    """
+    candidates = join(sketch, arrivals, seen, key)
+    scores = score(sketch, candidates)
+    slots = selector.choose(scores, candidates, sketch.position.shape[1])
+    return candidates.entries.take(slots)

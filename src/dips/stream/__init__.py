@@ -1,0 +1,1 @@
+"""Users' events as tensors, and when a sketch is refreshed."""

@@ -1,0 +1,1 @@
+"""Fit a recommender, and later a policy, to the users who train."""

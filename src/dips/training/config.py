@@ -1,0 +1,106 @@
+"""Every setting of a run, with a sentence each; the command line's help is made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dips.errors import ConfigError
+from dips.stream.schedule import Schedule
+
+
+def _setting(default: Any, help: str, low: float | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "low": low})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What decides a run, besides the data. Two dials matter most: `size` and `every`."""
+
+    policy: str = _setting("last", "Which interactions stay: a policy's name.")
+    size: int = _setting(4, "How many interactions a sketch keeps (K).", 1)
+    every: int = _setting(1, "Refresh the sketch after this many interactions (tau).", 1)
+    periods: tuple[int, ...] = _setting((), "Refresh after these periods in turn, in place of every.")
+    choice: str = _setting("greedy", "Choose by the highest scores (greedy) or by chance (sampled).")
+    task: str = _setting("auto", "Predict ratings (explicit), items (implicit), or auto.")
+    loss: str = _setting("auto", "mse, bce or cce (explicit); softmax (implicit); or auto.")
+    seed: int = _setting(0, "Fixes the split, the start and every draw.")
+    recommender: str = _setting("dot", "The form of NCF: dot (GMF with biases) or mlp.")
+    dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
+    inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
+    inner_rate: float = _setting(0.1, "Step size of the inner loop (alpha).", 0)
+    inner_pull: float = _setting(0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0)
+    learning_rate: float = _setting(3e-3, "Adam's step size at the start; it falls as a cosine.", 0)
+    weight_decay: float = _setting(5e-4, "L2 penalty on the recommender's parameters.", 0)
+    batch: int = _setting(4096, "Predictions per gradient step.", 1)
+    epochs: int = _setting(16, "Passes over the training users.", 1)
+    patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
+    reroll: int = _setting(1, "Epochs between walks of policies that ask the recommender.", 1)
+    damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", 0)
+    device: str = _setting("auto", "cpu, cuda, or auto (cuda where there is one).")
+    max_seconds: float = _setting(0.0, "Stop training after this time; 0 means no limit.", 0)
+    max_users: int = _setting(0, "Use this many users of the data only; 0 means all.", 0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "periods", tuple(self.periods))
+        for item in dataclasses.fields(self):
+            value, low = getattr(self, item.name), item.metadata["low"]
+            if low is not None and value < low:
+                raise ConfigError(f"{item.name} is {value}: it must be at least {low:g}")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                known = ", ".join(allowed)
+                raise ConfigError(f"{name} is '{getattr(self, name)}': choose one of {known}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """When the sketch is refreshed."""
+        return Schedule(self.periods or (self.every,))
+
+    def but(self, **changes: Any) -> TrainConfig:
+        """The same with some settings changed; unknown names are refused."""
+        names = {item.name for item in dataclasses.fields(self)}
+        for name in changes:
+            if name not in names:
+                raise ConfigError(f"unknown setting '{name}': known are {', '.join(sorted(names))}")
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as written to config.json."""
+        return {**dataclasses.asdict(self), "periods": list(self.periods)}
+
+
+CHOICES = {
+    "choice": ("greedy", "sampled"),
+    "task": ("auto", "explicit", "implicit"),
+    "loss": ("auto", "mse", "bce", "cce", "softmax"),
+    "recommender": ("dot", "mlp"),
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "quick": {"epochs": 6, "learning_rate": 1e-2, "batch": 1024},
+}
+
+
+def build_config(
+    recipe: str = "default", file: Path | None = None, flags: dict[str, Any] | None = None
+) -> TrainConfig:
+    """Recipe < file < flags."""
+    if recipe not in RECIPES:
+        raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
+    config = TrainConfig().but(**RECIPES[recipe])
+    if file is not None:
+        config = config.but(**_read_toml(file))
+    return config.but(**(flags or {}))
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: there is no such configuration file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not a TOML file: {error}") from None

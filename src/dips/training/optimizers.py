@@ -1,0 +1,63 @@
+"""Adam for a stack of runs, each with its own rate, decay and clock. Knows nothing of losses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+class StackedAdam:
+    """Adam with coupled L2 decay, as in `torch.optim.Adam`, over tensors with an axis of runs."""
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], decay: Tensor, undecayed: Collection[str] = ()
+    ) -> None:
+        self.decay = decay  # [runs]
+        self.undecayed = frozenset(undecayed)
+        self.steps = torch.zeros_like(decay, dtype=torch.float64)  # [runs]
+        self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
+
+    def step(
+        self,
+        parameters: dict[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        rate: Tensor,
+        active: Tensor,
+    ) -> None:
+        """Move the runs that are `active` [runs] by their `rate` [runs]; the others stand still."""
+        self.steps += active
+        clock = self.steps.clamp_min(1)
+        bias = [(1 - beta**clock) for beta in BETAS]
+        size = (rate * active / bias[0]).float()
+        scale = bias[1].sqrt().float()
+        for name, value in parameters.items():
+            shape = (-1,) + (1,) * (value.dim() - 1)
+            moves = active.view(shape)
+            gradient = gradients[name]
+            if name not in self.undecayed:
+                gradient = gradient + self.decay.view(shape) * value
+            first, second = self.first[name], self.second[name]
+            first.lerp_(gradient, (1 - BETAS[0]) * moves)
+            second.lerp_(gradient * gradient, (1 - BETAS[1]) * moves)
+            root = second.sqrt() / scale.view(shape) + EPSILON
+            step = size.view(shape) * first / root
+            value.sub_(torch.where(moves > 0, step, 0.0))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs."""
+        named = {f"first.{name}": value for name, value in self.first.items()}
+        named |= {f"second.{name}": value for name, value in self.second.items()}
+        return named | {"steps": self.steps}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up where a checkpoint stopped."""
+        self.steps.copy_(state["steps"])
+        for name in self.first:
+            self.first[name].copy_(state[f"first.{name}"])
+            self.second[name].copy_(state[f"second.{name}"])

@@ -1,0 +1,99 @@
+import gzip
+import io
+import tarfile
+
+import pytest
+
+from dips.data.source import open_source
+from dips.errors import DataError
+
+FILES = {"a.txt": "one\ntwo\n", "deep/b.txt": "three"}
+
+
+def test_a_directory_and_a_zip_hold_the_same(folder, packed):
+    with open_source(folder(FILES)) as plain, open_source(packed(FILES)) as zipped:
+        for source in (plain, zipped):
+            assert source.read(source.need("a.txt")) == b"one\ntwo\n"
+            assert source.read(source.need("b.txt")) == b"three"
+            assert source.first("c.txt") is None
+
+
+def test_a_tar_shows_the_tars_inside_it(tmp_path):
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w") as tar:
+        _add(tar, "training_set/mv_1.txt", b"1:\n")
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
+        _add(tar, "download/training_set.tar", inner.getvalue())
+        _add(tar, "download/movie_titles.txt", b"1,2003,A\n")
+    with open_source(tmp_path / "x.tar.gz") as source:
+        assert source.read(source.need("mv_*.txt")) == b"1:\n"
+        assert source.read(source.need("movie_titles.txt")) == b"1,2003,A\n"
+
+
+def _add(tar, name, data):
+    entry = tarfile.TarInfo(name)
+    entry.size = len(data)
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def test_a_named_file_comes_first_and_sees_its_neighbours(folder):
+    root = folder({"a.csv": "x", "b.csv": "y"})
+    with open_source(root / "b.csv") as source:
+        assert source.find("*.csv") == ["b.csv", "a.csv"]
+        assert source.given == "b.csv"
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 100])
+def test_blocks_are_whole_lines(folder, size):
+    with open_source(folder({"a.txt": "one\ntwo\nthree"})) as source:
+        blocks = list(source.blocks("a.txt", size))
+    assert b"".join(blocks) == b"one\ntwo\nthree"
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+def test_gz_is_unpacked(folder):
+    with open_source(folder({"a.csv.gz": gzip.compress(b"hello")})) as source:
+        assert source.read("a.csv.gz") == b"hello"
+        assert source.local("a.csv.gz") is None
+
+
+def test_a_cut_gz_is_refused(folder):
+    data = gzip.compress(bytes(range(256)) * 100)[:-20]
+    with (
+        open_source(folder({"a.csv.gz": data})) as source,
+        pytest.raises(DataError, match=r"a\.csv\.gz: cannot be read .* download it again"),
+    ):
+        source.read("a.csv.gz")
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.9])
+def test_a_cut_zip_is_refused(packed, keep):
+    path = packed({"a.txt": "x" * 1000})
+    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
+    with pytest.raises(DataError, match=r"packed\.zip: is not a complete archive .*download"):
+        open_source(path)
+
+
+def test_a_zip_with_a_damaged_member_is_refused(packed):
+    path = packed({"a.txt": "".join(map(str, range(1000)))})
+    data = bytearray(path.read_bytes())
+    data[200:220] = bytes(20)
+    path.write_bytes(data)
+    with open_source(path) as source, pytest.raises(DataError, match=r"inside/a\.txt: cannot be"):
+        source.read("inside/a.txt")
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(DataError, match="there is no such file or directory"):
+        open_source(tmp_path / "absent")
+
+
+def test_an_empty_file_is_refused(folder, packed):
+    root = folder({"a.txt": ""})
+    with pytest.raises(DataError, match=r"a\.txt: the file is empty"):
+        open_source(root / "a.txt")
+    with (
+        open_source(packed({"a.txt": ""})) as source,
+        pytest.raises(DataError, match=r"inside/a\.txt: the file is empty"),
+    ):
+        source.read("inside/a.txt")
