@@ -1,4 +1,46 @@
 """dips learns which K interactions of each user's history to keep."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dips.api import compare, evaluate, load, sketch, train
+    from dips.bundle import Bundle
+    from dips.data.interactions import Interactions
+    from dips.errors import DipsError
+    from dips.policy.base import Policy
+    from dips.recommender.base import Recommender
+    from dips.sketch.records import Candidates
+    from dips.training.config import TrainConfig
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+__all__ = [
+    "Bundle",
+    "Candidates",
+    "DipsError",
+    "Interactions",
+    "Policy",
+    "Recommender",
+    "TrainConfig",
+    "compare",
+    "evaluate",
+    "load",
+    "sketch",
+    "train",
+]
+_HOMES = {
+    "Bundle": "dips.bundle",
+    "Candidates": "dips.sketch.records",
+    "DipsError": "dips.errors",
+    "Interactions": "dips.data.interactions",
+    "Policy": "dips.policy.base",
+    "Recommender": "dips.recommender.base",
+    "TrainConfig": "dips.training.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: a service must not load training code."""
+    if name not in __all__:
+        raise AttributeError(f"module 'dips' has no attribute '{name}'")
+    return getattr(import_module(_HOMES.get(name, "dips.api")), name)

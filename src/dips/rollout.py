@@ -10,24 +10,26 @@ t = 0 with its empty sketch included. Knows nothing about gradients, metrics or 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from dips.policy.base import NoSignals, Policy, Signals
+from dips.numerics.recorded import Recorded
+from dips.policy.base import NoSignals, Policy
 from dips.recommender.base import Evidence
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
-from dips.sketch.update import join, refresh
+from dips.sketch.update import decide, join
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, Stream
 
-Ask = Callable[[Sketch, Candidates], Signals]
+BEYOND = 1 << 40
+"""A time that no user reaches."""
 
 
 class Trace(ABC):
@@ -82,6 +84,8 @@ class StoredTrace(Trace):
     run_rows: list[int]
     kept: Tensor  # [rows, size] int32 events
     final: Sketch  # [runs * users, size] sketches after the last refresh, in the stream's order
+    scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
+    final_scores: Tensor | None = None  # [runs * users, size]
 
     @property
     def width(self) -> int:
@@ -146,6 +150,7 @@ def rollout(
     keys: Tensor,
     recommenders: Stack | None = None,
     selector: Selector | None = None,
+    with_scores: bool = False,
 ) -> Trace:
     """Walk all users of all runs in lockstep; return every prediction's sketch.
 
@@ -165,22 +170,56 @@ def rollout(
     kept = torch.full((run_rows[-1] + 1, size), -1, dtype=torch.int32, device=event.device)
     _fill(kept, event, step, size)
     sketch = _first(stream, size)
-    reach = stream.length.max(0).values.cpu()
+    worth = torch.full(kept.shape if with_scores else (1, 1), torch.nan, device=event.device)
+    last_worth = torch.full_like(sketch.rating, torch.nan)
+
+    def advance(count: int, period: int, hold: int) -> Callable[[Tensor], None]:
+        """One refresh of the first `count` users of every run, and the `hold` predictions after."""
+        rows = _Rows(stream, count)
+        first_row, key = rows.flat(base), rows.flat(keys)
+
+        def transition(seen: Tensor) -> None:
+            before, arrivals = rows.of(sketch), rows.arrivals(seen, period)
+            fresh, scores = decide(before, arrivals, rows.seen(seen), key, score, choose)
+            rows.put(sketch, fresh, seen)
+            if with_scores:
+                rows.put((last_worth,), (scores.float(),), seen)
+            places = torch.where(fresh.present, rows.start[:, None] + fresh.position, -1).int()
+            for t in range(hold):
+                counts = (rows.length > seen + t) & (rows.warmup <= seen + t)
+                slot = torch.where(counts, first_row + seen + t, run_rows[-1])
+                kept[slot] = places
+                if with_scores:
+                    worth[slot] = scores.float()
+
+        return transition
+
+    recorded: dict[tuple[int, int, int], Recorded] = {}
+    for seen, period, hold, count in _steps(stream, size, schedule):
+        if (count, period, hold) not in recorded:
+            never = torch.full((), BEYOND, dtype=torch.int64, device=event.device)
+            recorded[count, period, hold] = Recorded(advance(count, period, hold), never)
+        recorded[count, period, hold](torch.full_like(never, seen))
+    trace = StoredTrace(stream.columns, event, user, step, run_rows, kept[:-1], sketch)
+    if with_scores:
+        trace.scores, trace.final_scores = worth[:-1], last_worth
+    return trace
+
+
+def _steps(stream: Stream, size: int, schedule: Schedule) -> Iterator[tuple[int, int, int, int]]:
+    """(seen, period, predictions until the next refresh, active users) of every refresh.
+
+    On CUDA the number of active users is rounded up, so that few shapes occur; those who are not
+    there any more change nothing.
+    """
+    lengths = stream.length.max(0).values.cpu()
     refreshes = list(schedule.refreshes(size, stream.longest))
-    ends = [seen for seen, _ in refreshes[1:]] + [stream.longest]
-    for (seen, period), end in zip(refreshes, ends, strict=True):
-        rows = _Rows(stream, int((reach >= seen).sum()))
-        before = rows.of(sketch)
-        fresh = refresh(
-            before, rows.arrivals(seen, period), rows.seen(seen), rows.flat(keys), score, choose
-        )
-        rows.put(sketch, before, fresh, seen)
-        places = torch.where(fresh.present, rows.start[:, None] + fresh.position, -1).int()
-        for t in range(seen, end):
-            counts = (rows.length > t) & (rows.warmup <= t)
-            slot = torch.where(counts, rows.flat(base) + t, run_rows[-1])
-            kept[slot] = places
-    return StoredTrace(stream.columns, event, user, step, run_rows, kept[:-1], sketch)
+    for index, (seen, period) in enumerate(refreshes):
+        following = schedule.periods[(index + 1) % len(schedule.periods)]
+        count = int((lengths >= seen).sum())
+        if stream.start.is_cuda:
+            count = min(1 << (count - 1).bit_length(), len(lengths))
+        yield seen, period, following, count
 
 
 class _Rows:
@@ -200,20 +239,20 @@ class _Rows:
         """Their sketches."""
         return Sketch(*(self.flat(self._split(field)) for field in sketch))
 
-    def put(self, sketch: Sketch, before: Sketch, fresh: Sketch, seen: int) -> None:
-        """Write back the sketches of those who have come this far."""
+    def put(self, fields: Sequence[Tensor], fresh: Sequence[Tensor], seen: Tensor) -> None:
+        """Write back what belongs to those who have come this far."""
         arrived = (self.length >= seen)[:, None]
-        for field, old, new in zip(sketch, before, fresh, strict=True):
-            value = torch.where(arrived, new, old)
+        for field, new in zip(fields, fresh, strict=True):
+            value = torch.where(arrived, new, self.flat(self._split(field)))
             self._split(field)[:, : self.users] = value.unflatten(0, (self.stream.runs, -1))
 
-    def seen(self, seen: int) -> Tensor:
+    def seen(self, seen: Tensor) -> Tensor:
         """How many interactions each has had."""
-        return torch.full_like(self.start, seen)
+        return seen.expand_as(self.start)
 
-    def arrivals(self, seen: int, period: int) -> Sketch:
+    def arrivals(self, seen: Tensor, period: int) -> Sketch:
         """The newest `period` of the first `seen` interactions."""
-        position = torch.arange(seen - period, seen, device=self.start.device)
+        position = seen - period + torch.arange(period, device=self.start.device)
         columns = self.stream.columns
         place = (self.start[:, None] + position).clamp_max(len(columns.item) - 1)
         return Sketch(

@@ -33,7 +33,7 @@ FILLER_SHARE = 0.3
 def planted(
     *,
     users: int = 600,
-    items: int = 60,
+    items: int = 40,
     events: int = 40,
     genres: int = 4,
     noise: float = 0.6,
@@ -95,7 +95,7 @@ def planted_positions(data: Interactions) -> npt.NDArray[np.bool_]:
 
 
 def best_mse(data: Interactions) -> float:
-    """The least mean squared error that any predictor can expect on these users, empty start included.
+    """The least mean squared error that any predictor can expect, the empty start included.
 
     A key costs its whole variance, any other event the noise.
     """

@@ -1,5 +1,7 @@
 """A realistic stream of made-up users, in bounded memory. Knows nothing of policies or models.
 
+(The other made world, whose best sketch is known, is `planted`, offered here as well.)
+
 Each user has a *taste* (three numbers, for ever) and a *mood* (one number that drifts from event to
 event). `durability` is the share of preference that is taste, the rest is mood; the mood keeps for
 about `MOOD_MEMORY / drift` events.
@@ -7,9 +9,8 @@ about `MOOD_MEMORY / drift` events.
 - Items are hits, cults, mood pieces or ordinary (see `synthetic_items`), popular ones far ahead.
 - Newcomers introduce themselves: cults are frequent at first, then rare.
 - Explicit: rating = quality + taste . item + mood * item + noise, in half stars from 1 to 5.
-- Implicit: users choose by taste and mood; up to `FAVOURITES` first cults become favourites, to which
-  they return in turn (never to the one just had); that is durable. Passing are replays of the last
-  few items.
+- Implicit: users choose by taste and mood; up to `FAVOURITES` first cults become favourites, and
+  users return to them in turn, for ever. Passing are replays of one of the last few items.
 - Passing, too, are binges: part after part of one series, which say the same thing again.
 - Sessions: events of one sitting are seconds apart and often share a timestamp; days lie between.
 
@@ -31,7 +32,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dips.data.draws import PURPOSES, Float64, UInt64, draw, keys, normal, uniform
 from dips.data.interactions import Float32, Int32, Int64, Interactions, Strings
+from dips.data.planted import best_rmse, planted, planted_positions
 from dips.data.synthetic_items import (
     CULT,
     GENRE_AXES,
@@ -40,7 +43,6 @@ from dips.data.synthetic_items import (
     ORDINARY,
     PIECE,
     TONE_AXIS,
-    Float64,
     Shelf,
     categories,
     pick,
@@ -50,7 +52,8 @@ from dips.data.synthetic_items import (
 )
 from dips.errors import ConfigError
 
-UInt64 = npt.NDArray[np.uint64]
+__all__ = ["best_rmse", "planted", "planted_positions", "stream"]
+
 Bool = npt.NDArray[np.bool_]
 
 
@@ -73,29 +76,32 @@ class Habits:
 
 
 RATERS: Final = Habits(
-    cults=0.2, introduction=0.3, by_taste=(0.0, 0.5, 0.0, 0.3), by_mood=(0.0, 0.0, 0.5, 0.3)
+    cults=0.2, introduction=0.3, by_taste=(0.0, 0.2, 0.0, 0.2), by_mood=(0.0, 0.0, 0.2, 0.2)
 )
 CONSUMERS: Final = Habits(
     cults=0.05, introduction=0.5, by_taste=(0.0, 5.0, 0.0, 2.0), by_mood=(0.0, 0.0, 5.0, 2.0)
 )
 
 NEWCOMER: Final = 10.0
-MOOD_MEMORY: Final = 8.0
+"""After so many events the introduction has faded to a third."""
+MOOD_MEMORY: Final = 10.0
+"""So many events, at drift 1, take the mood's correlation with itself to a third."""
 BINGE_START, BINGE_STAY = 0.03, 0.6
-RETURN: Final = 0.4
-FAVOURITES: Final = 8
+"""Chance to start a binge, at durability 0, and to go on with it."""
+RETURN, FAVOURITES = 0.4, 8
+"""Chance to return to a favourite, at durability 1, and how many a user may have."""
 REPLAY, REPLAY_WITHIN = 0.05, 8
+"""Chance to replay, at durability 0, and how far back."""
 MEAN_RATING, NOISE = 3.2, 0.4
 SESSION_END, TIE, DAY = 0.2, 0.3, 86_400
 SHORTEST, LONGEST = 15, 8
 """Fewest events of a user (a quarter of the mean, where that is less); most, as multiple of it."""
-REMEMBERED: Final = 4096
-"""Cells of the table of items seen, by which raters avoid to rate twice (collisions are harmless)."""
+REMEMBERED: Final = 2048
+"""Cells of the table of items seen, so that nobody rates an item twice (collisions do no harm)."""
 
 # What a draw is for: of a user (at time 0) and of an event.
 LENGTH, TASTE, MOOD, ARRIVAL = 0, 1, 4, 5
 SHIFT, KIND, GENRE, TONE, ITEM, BINGE, COME_BACK, WHICH, PAUSE, GAP, ERROR, RETRY = range(12)
-PURPOSES: Final = 16
 
 
 def stream(
@@ -107,7 +113,7 @@ def stream(
     drift: float = 0.5,
     implicit: bool = False,
     seed: int = 0,
-    chunk: int = 8192,
+    chunk: int = 16_384,
 ) -> Interactions:
     """Draw users of about `events` events each; `chunk` bounds memory and changes nothing else.
 
@@ -117,8 +123,8 @@ def stream(
     """
     _check(users, items, events, durability, drift, seed, chunk)
     shelf = stock(items, seed)
-    keys = _mix(np.arange(users, dtype=np.uint64) + _mix(np.array([seed], dtype=np.uint64)))
-    lengths = _lengths(keys, events)
+    key = keys(seed, users)
+    lengths = _lengths(key, events)
     starts = np.cumsum(lengths) - lengths
     total = int(lengths.sum())
     item, time = np.empty(total, np.int32), np.empty(total, np.int64)
@@ -126,7 +132,7 @@ def stream(
     for low in range(0, users, chunk):
         rows = np.arange(low, min(low + chunk, users))
         rows = rows[np.argsort(-lengths[rows], kind="stable")]
-        crowd = _Crowd(shelf, keys[rows], starts[rows], durability, drift, implicit)
+        crowd = _Crowd(shelf, key[rows], starts[rows], durability, drift, implicit)
         crowd.walk(lengths[rows], item, rating, time)
     dials = {"users": users, "items": items, "events": events, "seed": seed}
     about = {"name": "synthetic", "durability": durability, "drift": drift, **dials}
@@ -166,16 +172,16 @@ class _Crowd:
         self.shelf, self.key, self.start = shelf, key, start
         self.implicit, self.passing, self.lasting = implicit, 1.0 - durability, durability
         self.habits = CONSUMERS if implicit else RATERS
-        axes = np.stack([_normal(_draw(key, 0, TASTE + axis)) for axis in range(3)])
+        axes = np.stack([normal(draw(key, 0, TASTE + axis)) for axis in range(3)])
         self.taste = np.sqrt(durability) * axes  # [3, users]
-        self.mood = _normal(_draw(key, 0, MOOD))
+        self.mood = normal(draw(key, 0, MOOD))
         self.keeps = float(np.exp(-drift / MOOD_MEMORY))
         self.by_mood = np.sqrt(self.passing) * np.array(self.habits.by_mood)
         self.genres = {
             kind: _genre_chances(self.taste, self.habits.by_taste[kind])
             for kind in (CULT, ORDINARY)
         }
-        self.clock = (1.5e9 + 365 * DAY * _uniform(_draw(key, 0, ARRIVAL))).astype(np.int64)
+        self.clock = (1.5e9 + 365 * DAY * uniform(draw(key, 0, ARRIVAL))).astype(np.int64)
         self.last = np.zeros(users, np.int64)
         self.binge = np.zeros(users, np.bool_)
         self.seen = np.zeros((0 if implicit else users, REMEMBERED), np.bool_)
@@ -188,7 +194,7 @@ class _Crowd:
         for t in range(int(lengths[0])):
             self._keep_first(int(np.searchsorted(-lengths, -t)))
             at = self.start + t
-            shift = _normal(self._bits(t, SHIFT))
+            shift = normal(self._bits(t, SHIFT))
             self.mood = self.keeps * self.mood + np.sqrt(1.0 - self.keeps**2) * shift
             chosen, kind = self._choose(t)
             chosen = self._binge(t, chosen)
@@ -201,10 +207,10 @@ class _Crowd:
                 rating[at] = self._rate(t, chosen)
 
     def _bits(self, t: int, purpose: int) -> UInt64:
-        return _draw(self.key, t + 1, purpose)
+        return draw(self.key, t + 1, purpose)
 
     def _chance(self, t: int, purpose: int) -> Float64:
-        return _uniform(self._bits(t, purpose))
+        return uniform(self._bits(t, purpose))
 
     def _keep_first(self, users: int) -> None:
         """Let those go whose history is over."""
@@ -222,7 +228,7 @@ class _Crowd:
         self.favourites, self.turn = self.favourites[:users], self.turn[:users]
 
     def _choose(self, t: int) -> tuple[Int64, Int64]:
-        """A fresh item and its kind: kind by habit, genre by taste, tone by mood, then popularity."""
+        """A fresh item and its kind: kind by habit, genre by taste, tone by mood, then by rank."""
         habits, chance = self.habits, self._chance(t, KIND)
         cults = habits.cults + habits.introduction * float(np.exp(-t / NEWCOMER))
         hits = cults + (1.0 - cults) * habits.hits
@@ -243,7 +249,7 @@ class _Crowd:
         if not self.implicit:
             for attempt in range(RETRY, PURPOSES):
                 again = np.flatnonzero(self.seen[np.arange(len(chosen)), chosen % REMEMBERED])
-                fresh = _uniform(_draw(self.key[again], t + 1, attempt))
+                fresh = uniform(draw(self.key[again], t + 1, attempt))
                 chosen[again] = pick(self.shelf, pool[again], fresh)
         return chosen, kind
 
@@ -257,7 +263,7 @@ class _Crowd:
         return np.where(self.binge, part, chosen)
 
     def _come_back(self, t: int, chosen: Int64, kind: Int64, item: Int32) -> Int64:
-        """Some return to a favourite, the next ones in turn, or replay one of their last few items."""
+        """Some return to a favourite, each in its turn, or replay one of their last few items."""
         if t == 0:
             return self._adopt(chosen, kind == CULT)
         chance, which = self._chance(t, COME_BACK), self._chance(t, WHICH)
@@ -290,7 +296,7 @@ class _Crowd:
     def _rate(self, t: int, chosen: Int64) -> Float64:
         """Half stars. Summed axis by axis, so that a user's sum does not depend on the crowd."""
         shelf = self.shelf
-        value = MEAN_RATING + shelf.quality[chosen] + NOISE * _normal(self._bits(t, ERROR))
+        value = MEAN_RATING + shelf.quality[chosen] + NOISE * normal(self._bits(t, ERROR))
         for axis in range(3):
             value += shelf.taste[axis, chosen] * self.taste[axis]
         value += shelf.mood[chosen] * (np.sqrt(self.passing) * self.mood)
@@ -310,10 +316,10 @@ def _check(
             raise ConfigError(f"{name} is {value}: a synthetic stream needs at least {low}")
 
 
-def _lengths(keys: UInt64, events: int) -> Int64:
+def _lengths(key: UInt64, events: int) -> Int64:
     """[users] log-normal above the shortest, mean about `events`, cut at `LONGEST` times it."""
     shortest, spread = min(SHORTEST, events // 4), 0.7
-    factor = np.exp(spread * _normal(_draw(keys, 0, LENGTH)) - spread**2 / 2)
+    factor = np.exp(spread * normal(draw(key, 0, LENGTH)) - spread**2 / 2)
     lengths = shortest + np.round((events - shortest) * factor).astype(np.int64)
     return np.minimum(lengths, LONGEST * events)
 
@@ -322,30 +328,5 @@ def _genre_chances(taste: Float64, strength: float) -> Float64:
     """[7, users] cumulative chances of the genres but the last, which a uniform draw is held to."""
     pull = [sum(axis[d] * taste[d] for d in range(3)) for axis in GENRE_AXES]
     table = np.cumsum(np.exp(strength * np.stack(pull)), axis=0)
-    return np.ascontiguousarray(table[:-1] / table[-1])
-
-
-def _mix(bits: UInt64) -> UInt64:
-    """Splitmix64: every output bit depends on every input bit."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
-def _draw(key: UInt64, time: int, purpose: int) -> UInt64:
-    """Random bits for each key."""
-    step = (time * PURPOSES + purpose + 1) * 0x9E3779B97F4A7C15 % 2**64
-    return _mix(key + np.uint64(step))
-
-
-def _uniform(bits: UInt64) -> Float64:
-    """Uniform in [0, 1)."""
-    return (bits >> np.uint64(11)) * 2.0**-53
-
-
-def _normal(bits: UInt64) -> Float64:
-    """Nearly normal, unit variance, within 3.5: the sum of four 16-bit uniforms."""
-    quarter = np.uint64(0xFFFF)
-    total = (bits & quarter) + (bits >> np.uint64(48))
-    total += (bits >> np.uint64(16) & quarter) + (bits >> np.uint64(32) & quarter)
-    return (total * 2.0**-16 - 2.0 + 2.0**-15) * np.sqrt(3.0)
+    chances: Float64 = table[:-1] / table[-1]
+    return chances

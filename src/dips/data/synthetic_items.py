@@ -1,8 +1,8 @@
 """What the synthetic stream has on offer: items, their kinds and characters. Knows no users.
 
-Items stand in pools of alike ones, the most popular first. Four kinds differ in what liking one of
-them says about a user: *hits* please everybody and tell nothing; *cults* split opinion along lasting
-tastes; *mood pieces* split it by the mood of the day; *ordinary* items have a little of both.
+Items stand in pools of alike ones, the most popular first. Four kinds differ in what a user's
+liking tells: *hits* please everybody and tell nothing; *cults* split opinion along lasting tastes;
+*mood pieces* split it by the mood of the day; *ordinary* items have a little of both.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from dips.data.interactions import Categories, Strings
-
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+from dips.data.draws import Float64
+from dips.data.interactions import Categories, Int64, Strings
 
 GENRES: Final = ("action", "comedy", "crime", "drama", "fantasy", "horror", "romance", "science")
 TONES: Final = ("light", "dark")
@@ -52,12 +49,16 @@ POOLS: Final = np.array([1, len(GENRES), len(TONES), len(GENRES) * len(TONES)])
 """Pools of each kind: one of hits, cults by genre, mood pieces by tone, ordinary by both."""
 FIRST_POOL: Final = np.cumsum(POOLS) - POOLS
 
-ADJECTIVES: Final = tuple("Amber Blue Broken Crimson Distant Early Gentle Golden".split()) + tuple(
-    "Hidden Iron Last Quiet Second Silver Wandering Winter".split()
+# fmt: off
+ADJECTIVES: Final = (
+    "Amber", "Blue", "Broken", "Crimson", "Distant", "Early", "Gentle", "Golden",
+    "Hidden", "Iron", "Last", "Quiet", "Second", "Silver", "Wandering", "Winter",
 )
-NOUNS: Final = tuple("Anchor Bridge Canyon Daughter Engine Forest Garden Harbour".split()) + tuple(
-    "Island Journey Lantern Mirror Orchard River Station Tower".split()
+NOUNS: Final = (
+    "Anchor", "Bridge", "Canyon", "Daughter", "Engine", "Forest", "Garden", "Harbour",
+    "Island", "Journey", "Lantern", "Mirror", "Orchard", "River", "Station", "Tower",
 )
+# fmt: on
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ def stock(items: int, seed: int) -> Shelf:
 
 
 def pick(shelf: Shelf, pool: Int64, chance: Float64) -> Int64:
-    """An item of each pool by popularity, from a uniform draw: the inverse of 1 / (r + FLATNESS)."""
+    """An item of each pool by popularity, given uniform chances: their inverse distribution."""
     size = shelf.size[pool]
     rank = FLATNESS * (np.exp(chance * np.log1p(size / FLATNESS)) - 1.0)
     return shelf.first[pool] + np.minimum(rank.astype(np.int64), size - 1)

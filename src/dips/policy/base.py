@@ -20,8 +20,8 @@ class Reading(Protocol):
     def gradients(self) -> Tensor:
         """[users, candidates, dim] gradient of each candidate's loss in the user's vector."""
 
-    def hessian(self) -> Tensor:
-        """[users, dim, dim] Hessian of the summed loss of all present candidates."""
+    def curve(self, vector: Tensor) -> Tensor:
+        """[users, dim] Hessian of the summed loss of all present candidates times a vector."""
 
 
 class Signals(Protocol):

@@ -39,13 +39,15 @@ class Influence(Policy):
         """The earlier a candidate is added the higher it scores; the rest keep score 0."""
         present = candidates.present
         fade = fading(candidates, self.half_life)
+        steps = present.shape[1] + 1  # the Hessian of n scalar losses has rank n at most
         chosen = present.double() * 0
         scores = chosen.clone()
         for turn in range(min(self.size, present.shape[1] - 1)):
             reading = signals.read(chosen)
             gradients = reading.gradients()
             total = (gradients * present[:, :, None]).sum(1)
-            gain = -influences(gradients, total, reading.hessian(), self.damping) * fade
+            effect = influences(gradients, total, reading.curve, self.damping, steps)
+            gain = -effect * fade
             best = first_largest(gain, present & (chosen == 0))
             chosen = chosen + best
             scores = scores + best * (self.size - turn)

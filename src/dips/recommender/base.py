@@ -99,14 +99,17 @@ class Recommender(nn.Module, ABC):
         jacobian: Tensor = torch.func.vmap(torch.func.jacrev(losses))(user, items, ratings)
         return jacobian
 
-    def hessian(self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor) -> Tensor:
-        """[rows, dim, dim] Hessian of the weighted sum of the interactions' losses."""
+    def curve(
+        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, vector: Tensor
+    ) -> Tensor:
+        """[rows, dim] Hessian of the weighted sum of the interactions' losses times a vector."""
 
-        def total(vector: Tensor, item: Tensor, rating: Tensor, mass: Tensor) -> Tensor:
-            return (self.losses(vector[None], item[None], rating[None])[0] * mass).sum()
+        def along(point: Tensor) -> Tensor:
+            slope = torch.func.grad(lambda p: (self.losses(p, items, ratings) * weight).sum())
+            return (slope(point) * vector).sum()
 
-        hessian: Tensor = torch.func.vmap(torch.func.hessian(total))(user, items, ratings, weight)
-        return hessian
+        product: Tensor = torch.func.grad(along)(user)
+        return product
 
     def rate(self, evidence: Evidence) -> Tensor:
         """[rows] step size: a constant of how many entries there are, never of their weights.

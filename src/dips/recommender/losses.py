@@ -7,14 +7,15 @@ derivative of `value` in the output, written out: the closed forms of the inner 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 
 
@@ -59,8 +60,6 @@ class BinaryCrossEntropy(Loss):
     """Binary ratings: did the user like it, that is, rate it above the threshold?"""
 
     threshold: float = 0.5
-    low: float = 0.0
-    high: float = 1.0
 
     def liked(self, rating: Tensor) -> Tensor:
         """1 where the rating is above the threshold, else 0."""
@@ -102,12 +101,11 @@ class CategoricalCrossEntropy(Loss):
 
     def estimate(self, output: Tensor) -> Tensor:
         """The mean of the predicted distribution of stars."""
-        values = torch.tensor(self.stars, dtype=output.dtype, device=output.device)
-        return output.softmax(-1) @ values
+        return output.softmax(-1) @ _constant(self.stars, output.dtype, output.device)
 
     def one_hot(self, rating: Tensor, dtype: torch.dtype) -> Tensor:
         """[..., stars] 1 at the nearest star."""
-        values = torch.tensor(self.stars, dtype=rating.dtype, device=rating.device)
+        values = _constant(self.stars, rating.dtype, rating.device)
         nearest = (rating[..., None] - values).abs().argmin(-1)
         classes = torch.arange(len(self.stars), device=rating.device)
         return (nearest[..., None] == classes).to(dtype)
@@ -130,25 +128,24 @@ class FullSoftmax(Loss):
         return output.softmax(-1)[..., None, :] - (rating[..., None] == classes).to(output.dtype)
 
 
+@cache
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
 EXPLICIT = ("mse", "bce", "cce")
 IMPLICIT = ("softmax",)
 
 
-def make_loss(name: str, data: Interactions) -> Loss:
-    """The loss of this name, fitted to the ratings of the data."""
-    if name in IMPLICIT:
+def make_loss(name: str, low: float = 0.0, high: float = 1.0, stars: Sequence[float] = ()) -> Loss:
+    """The loss of this name, for ratings from `low` to `high` or of these `stars`."""
+    if name == "softmax":
         return FullSoftmax()
-    if name not in EXPLICIT:
-        known = ", ".join((*EXPLICIT, *IMPLICIT))
-        raise ConfigError(f"unknown loss '{name}': choose one of {known}")
-    if data.rating is None:
-        raise ConfigError(f"loss '{name}' needs ratings, and {data.name} has none: use softmax")
-    low, high = data.rating_range()
     if name == "mse":
         return SquaredError()
     if name == "bce":
-        return BinaryCrossEntropy((low + high) / 2, low, high)
-    stars = sorted({float(value) for value in set(data.rating.tolist())})
-    if len(stars) > 20:
-        raise ConfigError(f"loss 'cce' needs star ratings; {data.name} has {len(stars)} values")
-    return CategoricalCrossEntropy(tuple(stars))
+        return BinaryCrossEntropy((low + high) / 2)
+    if name == "cce":
+        return CategoricalCrossEntropy(tuple(stars))
+    known = ", ".join((*EXPLICIT, *IMPLICIT))
+    raise ConfigError(f"unknown loss '{name}': choose one of {known}")

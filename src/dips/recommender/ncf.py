@@ -135,21 +135,21 @@ class DotProduct(Recommender):
         slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)
 
-    def hessian(self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor) -> Tensor:
-        """Outer products of features by curvature; for the softmax, the covariance of the rows."""
+    def curve(
+        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, vector: Tensor
+    ) -> Tensor:
+        """Features by curvature by features; for the softmax, the covariance of the rows."""
         if self.loss.listwise:
             chance = self.predict_all(user).softmax(-1)
-            expected = chance @ self.vectors
-            outer = (self.vectors[:, :, None] * self.vectors[:, None, :]).flatten(1)
-            second = (chance @ outer).unflatten(1, (-1, self.vectors.shape[1]))
-            spread = second - expected[:, :, None] * expected[:, None, :]
-            return spread * weight.sum(1)[:, None, None]
+            along = vector @ self.vectors.T  # [rows, items]
+            mean = (chance * along).sum(1, keepdim=True)
+            return ((chance * (along - mean)) @ self.vectors) * weight.sum(1, keepdim=True)
         if self.loss.channels > 1:
-            return super().hessian(user, items, ratings, weight)
+            return super().curve(user, items, ratings, weight, vector)
         features, output = self.features(items), self.predict(user, items)
-        curvature = torch.func.grad(lambda o: self.loss.slope(o, ratings).sum())(output)
-        scaled = features * (curvature * weight)[:, :, None]
-        return scaled.transpose(1, 2) @ features
+        bend = torch.func.grad(lambda o: self.loss.slope(o, ratings).sum())(output)
+        along = (features * vector[:, None, :]).sum(2) * bend * weight
+        return (features * along[:, :, None]).sum(1)
 
 
 @final

@@ -42,9 +42,9 @@ class StackReading:
         """[rows, candidates, dim]."""
         return self._signals.ask(_gradients, self._user)
 
-    def hessian(self) -> Tensor:
-        """[rows, dim, dim]."""
-        return self._signals.ask(_hessian, self._user)
+    def curve(self, vector: Tensor) -> Tensor:
+        """[rows, dim]."""
+        return self._signals.ask(_curve, self._user, vector)
 
 
 @final
@@ -71,11 +71,11 @@ class StackSignals:
         """Adapt to the candidates with these weights."""
         return self._read(self._candidates.entries, weights.double())
 
-    def ask(self, function: Callable[..., Tensor], user: Tensor) -> Tensor:
-        """`function(model, user, item, rating, present)` for every run."""
+    def ask(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """`function(model, item, rating, present, *rows)` for every run."""
         entries = self._candidates
         present = entries.present.double()
-        return self._call(function, user, entries.item, entries.rating.double(), present)
+        return self._call(function, entries.item, entries.rating.double(), present, *rows)
 
     def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
         evidence = as_evidence(entries, weight)
@@ -96,22 +96,22 @@ class StackSignals:
         return torch.cat(answers, 1).flatten(0, 1).detach()
 
 
-def _losses(model: Recommender, user: Tensor, item: Tensor, rating: Tensor, _: Tensor) -> Tensor:
+def _losses(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
     return model.losses(user, item, rating)
 
 
-def _residual(model: Recommender, user: Tensor, item: Tensor, rating: Tensor, _: Tensor) -> Tensor:
+def _residual(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
     if model.loss.listwise:
         return 1 - model.predict_all(user).softmax(-1).gather(-1, item)
     slope = -model.loss.slope(model.predict(user, item), rating)
     return slope if model.loss.channels == 1 else slope.sum(-1)
 
 
-def _gradients(model: Recommender, user: Tensor, item: Tensor, rating: Tensor, _: Tensor) -> Tensor:
+def _gradients(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
     return model.gradients(user, item, rating)
 
 
-def _hessian(
-    model: Recommender, user: Tensor, item: Tensor, rating: Tensor, present: Tensor
+def _curve(
+    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, user: Tensor, vector: Tensor
 ) -> Tensor:
-    return model.hessian(user, item, rating, present)
+    return model.curve(user, item, rating, weight, vector)

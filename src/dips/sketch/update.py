@@ -28,6 +28,16 @@ def join(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor) -> Candida
     return Candidates(*(torch.cat(pair, 1) for pair in pairs), seen=seen, key=key)
 
 
+def decide(
+    sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, score: Score, selector: Selector
+) -> tuple[Sketch, Tensor]:
+    """The new sketches, and the scores [users, size] that the kept interactions had."""
+    candidates = join(sketch, arrivals, seen, key)
+    scores = score(sketch, candidates)
+    slots = selector.choose(scores, candidates, sketch.position.shape[1])
+    return candidates.entries.take(slots), scores.gather(1, slots)
+
+
 def refresh(
     sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, score: Score, selector: Selector
 ) -> Sketch:
@@ -36,7 +46,4 @@ def refresh(
     `seen` [users] counts the interactions up to the newest arrival. Where everything fits, everything
     is kept.
     """
-    candidates = join(sketch, arrivals, seen, key)
-    scores = score(sketch, candidates)
-    slots = selector.choose(scores, candidates, sketch.position.shape[1])
-    return candidates.entries.take(slots)
+    return decide(sketch, arrivals, seen, key, score, selector)[0]

@@ -23,16 +23,23 @@ class TrainConfig:
     policy: str = _setting("last", "Which interactions stay: a policy's name.")
     size: int = _setting(4, "How many interactions a sketch keeps (K).", 1)
     every: int = _setting(1, "Refresh the sketch after this many interactions (tau).", 1)
-    periods: tuple[int, ...] = _setting((), "Refresh after these periods in turn, in place of every.")
-    choice: str = _setting("greedy", "Choose by the highest scores (greedy) or by chance (sampled).")
+    periods: tuple[int, ...] = _setting(
+        (), "Refresh after these periods in turn, in place of every."
+    )
+    choice: str = _setting(
+        "greedy", "Choose by the highest scores (greedy) or by chance (sampled)."
+    )
     task: str = _setting("auto", "Predict ratings (explicit), items (implicit), or auto.")
     loss: str = _setting("auto", "mse, bce or cce (explicit); softmax (implicit); or auto.")
+    split: str = _setting("users", "Part the users at random (users) or each history (time).")
     seed: int = _setting(0, "Fixes the split, the start and every draw.")
     recommender: str = _setting("dot", "The form of NCF: dot (GMF with biases) or mlp.")
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
     inner_rate: float = _setting(0.1, "Step size of the inner loop (alpha).", 0)
-    inner_pull: float = _setting(0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0)
+    inner_pull: float = _setting(
+        0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
+    )
     learning_rate: float = _setting(3e-3, "Adam's step size at the start; it falls as a cosine.", 0)
     weight_decay: float = _setting(5e-4, "L2 penalty on the recommender's parameters.", 0)
     batch: int = _setting(4096, "Predictions per gradient step.", 1)
@@ -78,6 +85,7 @@ CHOICES = {
     "task": ("auto", "explicit", "implicit"),
     "loss": ("auto", "mse", "bce", "cce", "softmax"),
     "recommender": ("dot", "mlp"),
+    "split": ("users", "time"),
 }
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},

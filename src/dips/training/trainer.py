@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
-from dips.errors import TrainingDiverged
 from dips.numerics.hashing import combine
+from dips.numerics.recorded import Recorded
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stack import Stack, State
-from dips.rollout import Trace
+from dips.rollout import StoredTrace, Trace, WholeTrace
 from dips.stream.users import Columns
 from dips.training.optimizers import StackedAdam
 from dips.training.walks import Job, Walks
@@ -107,12 +107,6 @@ def fit(
         watch(fitting)
 
 
-def check_diverged(progress: Progress, run: int) -> None:
-    """Raise if this run's loss stopped being a number."""
-    if progress.diverged[run]:
-        raise TrainingDiverged(progress.diverged[run])
-
-
 def _epoch(fitting: Fitting, jobs: Sequence[Job], trace: Trace) -> list[float]:
     """One pass over all training predictions, in an order of its own; the mean losses."""
     config, progress = jobs[0].config, fitting.progress
@@ -123,14 +117,22 @@ def _epoch(fitting: Fitting, jobs: Sequence[Job], trace: Trace) -> list[float]:
     length = (sizes + config.batch - 1) // config.batch  # [runs] batches in an epoch
     running = torch.tensor([not text for text in progress.diverged], device=device)
     total = torch.zeros(len(jobs), dtype=torch.float64, device=device)
-    for index, batch in enumerate(rows.split(config.batch, 1)):
-        done = (progress.epoch - 1 + index / length) / config.epochs
-        rate = peak * (1 + torch.cos(math.pi * done)) / 2
-        active = ((index < length) & running).float()
+
+    def step(batch: Tensor, rate: Tensor, active: Tensor) -> None:
         losses, gradients = _gradients(fitting.stack, trace, batch)
         parameters = {name: fitting.stack.state[name] for name in gradients}
         fitting.optimizer.step(parameters, gradients, rate, active)
-        total += losses * (batch >= 0).sum(1)
+        total.add_(torch.where(active > 0, losses * (batch >= 0).sum(1), 0.0))
+
+    batches = rows.split(config.batch, 1)
+    clock = torch.arange(len(batches), device=device)[:, None]
+    done = (progress.epoch - 1 + clock / length) / config.epochs
+    rates = peak * (1 + torch.cos(math.pi * done)) / 2  # [batches, runs]
+    active = ((clock < length) & running).float()
+    inert = (batches[0], rates[0], torch.zeros_like(active[0]))
+    take = Recorded(step, *inert) if isinstance(trace, StoredTrace) else step
+    for index, batch in enumerate(batches):
+        take(batch, rates[index], active[index])
     means: list[float] = (total / sizes).tolist()
     return means
 
@@ -146,7 +148,12 @@ def _gradients(stack: Stack, trace: Trace, rows: Tensor) -> tuple[Tensor, dict[s
     fixed = {name: value for name, value in stack.state.items() if name not in trained}
 
     def loss(
-        parameters: State, buffers: State, past: Evidence, item: Tensor, rating: Tensor, mass: Tensor
+        parameters: State,
+        buffers: State,
+        past: Evidence,
+        item: Tensor,
+        rating: Tensor,
+        mass: Tensor,
     ) -> Tensor:
         def task(model: Recommender) -> Tensor:
             losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
@@ -175,9 +182,20 @@ def _shuffled(trace: Trace, seeds: Sequence[int], epoch: int, batch: int) -> Ten
     rows = torch.full((len(sizes), width), -1, dtype=torch.int64, device=trace.event.device)
     for run, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
         place = torch.arange(size, device=rows.device)
-        lots = combine(place, seed, epoch)
-        rows[run, :size] = trace.run_rows[run] + lots.argsort()
+        order = trace.run_rows[run] + combine(place, seed, epoch).argsort()
+        rows[run, :size] = order
+        if isinstance(trace, WholeTrace):
+            rows[run] = _alike(rows[run], trace, batch)
     return rows
+
+
+def _alike(rows: Tensor, trace: WholeTrace, batch: int) -> Tensor:
+    """The same rows with prefixes of like length in each batch, so that little is padding."""
+    length = torch.where(rows >= 0, trace.step[rows.clamp_min(0)], trace.width + 1)
+    batches = rows[length.argsort(stable=True)].view(-1, batch)
+    full = batches[:-1]
+    shuffled = full[combine(full[:, 0], batch).argsort()]
+    return torch.cat([shuffled, batches[-1:]]).flatten()
 
 
 def _remember(
@@ -186,7 +204,7 @@ def _remember(
     """Keep the best parameters of each run, and note the ones that diverged."""
     progress = fitting.progress
     for run, (job, loss, score) in enumerate(zip(jobs, losses, scores, strict=True)):
-        if progress.diverged[run]:
+        if _stopped(progress, job, run, progress.epoch - 1):
             continue
         if not (math.isfinite(loss) and math.isfinite(score)):
             progress.diverged[run] = (
@@ -209,8 +227,10 @@ def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
     limit = jobs[0].config.max_seconds
     if limit and progress.seconds >= limit:
         return True
-    waits = [
-        bool(text) or progress.epoch - best >= job.config.patience
-        for text, best, job in zip(progress.diverged, progress.best_epoch, jobs, strict=True)
-    ]
-    return all(waits)
+    return all(_stopped(progress, job, run, progress.epoch) for run, job in enumerate(jobs))
+
+
+def _stopped(progress: Progress, job: Job, run: int, epoch: int) -> bool:
+    """Whether this run was over after `epoch`; in a stack it may still be carried along."""
+    waited = epoch - progress.best_epoch[run]
+    return bool(progress.diverged[run]) or waited >= job.config.patience

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
+from dips.bundle import selector_named
 from dips.data.interactions import Interactions
 from dips.policy.base import Policy
 from dips.policy.registry import make_policy
 from dips.recommender.stack import Stack
 from dips.rollout import StoredTrace, Trace, concatenate, rollout
-from dips.sketch.selection import Greedy, Sampled, Selector
 from dips.stream.users import Columns, Stream, make_stream
 from dips.training.config import TrainConfig
 
@@ -34,11 +34,6 @@ class Job:
 def policy_of(config: TrainConfig) -> Policy:
     """The policy that a run's settings name."""
     return make_policy(config.policy, size=config.size, damping=config.damping)
-
-
-def selector_of(config: TrainConfig) -> Selector:
-    """The selector that a run's settings name."""
-    return Greedy() if config.choice == "greedy" else Sampled()
 
 
 def group_key(config: TrainConfig) -> tuple[object, ...]:
@@ -78,7 +73,7 @@ class _Group:
                 schedule=self.config.schedule,
                 keys=keys,
                 recommenders=stack.select([*self.runs, *self.runs]) if self.policy.asks else None,
-                selector=selector_of(self.config),
+                selector=selector_named(self.config.choice),
             )
         return self.trace
 

@@ -1,0 +1,143 @@
+"""The front door: load, train, evaluate, compare, sketch. Composition, no logic."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dips import experiment, nightly, rundir
+from dips.bundle import Bundle
+from dips.data.atomic import written
+from dips.data.catalog import open_data
+from dips.data.interactions import Interactions
+from dips.experiment import Outcome, Watch
+from dips.report.figures import quality_by_size
+from dips.stream.users import Columns
+from dips.study import Plan, Study, Table
+from dips.study import Watch as StudyWatch
+from dips.training import checkpoint
+from dips.training.config import TrainConfig, build_config
+
+Model = Outcome | Bundle | str | Path
+
+
+def load(data: str) -> Interactions:
+    """Open data by catalogue name, file, directory or zip.
+
+    >>> load("planted").explicit
+    True
+    """
+    return open_data(data)
+
+
+def train(
+    train: Interactions,
+    valid: Interactions,
+    test: Interactions | None = None,
+    *,
+    out: str | Path | None = None,
+    recipe: str = "default",
+    resume: bool = False,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Fit a recommender under a policy; the best epoch on `valid` stays. Settings: TrainConfig.
+
+    With `test` its users are scored, once, at the end. With `out` a run directory is written, and an
+    interrupted run goes on with `resume=True`.
+    """
+    return train_with(
+        (train, valid, test or train.select([])),
+        build_config(recipe, flags=settings),
+        out=Path(out) if out else None,
+        source=train.name,
+        test=test is not None,
+        resume=resume,
+        watch=watch,
+    )
+
+
+def train_with(
+    parts: tuple[Interactions, Interactions, Interactions],
+    config: TrainConfig,
+    *,
+    out: Path | None,
+    source: str,
+    test: bool,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Outcome:
+    """The same with all settings in hand."""
+    if out is not None:
+        rundir.claim(out, config, source, resume=resume)
+    job = (parts, config)
+    outcome = experiment.run([job], test=test, watch=watch, directory=out, resume=resume)[0]
+    experiment.raise_if_diverged(outcome)
+    if out is not None:
+        rundir.write_run(outcome, out, source=source)
+        checkpoint.remove(out)
+    return outcome
+
+
+def evaluate(model: Model, data: Interactions) -> dict[str, float]:
+    """Walk the users of `data` and score every prediction; items are matched by original id."""
+    bundle = _bundle(model)
+    known = nightly.in_vocabulary(bundle, data)
+    return experiment.score(bundle, known, Columns.of(known)).metrics
+
+
+def compare(
+    data: Interactions,
+    policies: Sequence[str],
+    sizes: Sequence[int] = (4,),
+    every: Sequence[int] = (1,),
+    seeds: Iterable[int] = range(5),
+    *,
+    out: str | Path | None = None,
+    tune: int = 0,
+    tune_once: bool = False,
+    recipe: str = "default",
+    watch: StudyWatch | None = None,
+    source: str | None = None,
+    config: TrainConfig | None = None,
+    **settings: Any,
+) -> Table:
+    """Train every policy at every size and period on every split, and test the differences.
+
+    With `out` everything is kept there, and the same call goes on where it was stopped. `tune` gives
+    each policy the same number of trials on validation. Settings: TrainConfig, whole or by name.
+    """
+    plan = Plan(
+        policies=list(policies),
+        sizes=list(sizes),
+        every=list(every),
+        seeds=list(seeds),
+        settings=(config or build_config(recipe)).but(**settings),
+        tune=tune,
+        tune_once=tune_once,
+    )
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="dips-") as folder:
+            return Study(data, plan, Path(folder), source=data.name, watch=watch).result()
+    table = Study(data, plan, Path(out), source=source or data.name, watch=watch).result()
+    metric = table.summary[0]["metric"]
+    with written(Path(out) / "figure.png") as part:
+        quality_by_size(table.summary, metric, part)
+    return table
+
+
+def sketch(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
+    """Everyone's sketch as columns (user, t, position, item, rating, score).
+
+    `at="end"` gives the sketch after each user's last refresh, `at="each"` the one before every
+    prediction.
+    """
+    return nightly.sketches(_bundle(model), data, at=at)
+
+
+def _bundle(model: Model) -> Bundle:
+    if isinstance(model, Outcome):
+        return model.bundle
+    return model if isinstance(model, Bundle) else rundir.open_run(Path(model))

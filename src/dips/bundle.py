@@ -1,0 +1,126 @@
+"""A trained recommender, its policy and its vocabulary as one file: save, open, version.
+
+safetensors and JSON only; nothing that can run code on opening. Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from dips.data.interactions import Strings
+from dips.errors import RunError
+from dips.policy.base import Policy
+from dips.policy.registry import make_policy
+from dips.recommender.base import Recommender
+from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.sketch.selection import Greedy, Sampled, Selector
+from dips.stream.schedule import Schedule
+
+FILE = "model.safetensors"
+VERSION = 1
+
+
+@dataclass(eq=False, kw_only=True)
+class Bundle:
+    """What it takes to keep sketches and to predict from them."""
+
+    spec: RecommenderSpec
+    recommender: Recommender
+    item_ids: Strings
+    policy_name: str
+    size: int
+    periods: tuple[int, ...]
+    choice: str = "greedy"
+    damping: float = 1.0
+    seed: int = 0
+
+    @property
+    def policy(self) -> Policy:
+        """What scores candidates."""
+        return make_policy(self.policy_name, size=self.size, damping=self.damping)
+
+    @property
+    def schedule(self) -> Schedule:
+        """When sketches are refreshed."""
+        return Schedule(self.periods)
+
+    @property
+    def selector(self) -> Selector:
+        """How scores become a choice."""
+        return selector_named(self.choice)
+
+    @property
+    def explicit(self) -> bool:
+        """Whether it predicts ratings rather than items."""
+        return not self.recommender.loss.listwise
+
+    def save(self, directory: Path) -> None:
+        """Write `model.safetensors` into a directory, whole or not at all."""
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            f"recommender.{name}": value.contiguous()
+            for name, value in self.recommender.state_dict().items()
+        }
+        tensors["items.blob"] = torch.tensor(self.item_ids.blob)
+        tensors["items.offsets"] = torch.tensor(self.item_ids.offsets)
+        about = {
+            "version": VERSION,
+            "recommender": self.spec.to_dict(),
+            "policy": self.policy_name,
+            "size": self.size,
+            "periods": list(self.periods),
+            "choice": self.choice,
+            "damping": self.damping,
+            "seed": self.seed,
+        }
+        part = directory / f"{FILE}.{os.getpid()}.part"
+        save_file(tensors, part, metadata={"dips": json.dumps(about)})
+        part.replace(directory / FILE)
+
+
+def selector_named(choice: str) -> Selector:
+    """The selector of this name."""
+    return Greedy() if choice == "greedy" else Sampled()
+
+
+def open_bundle(directory: Path) -> Bundle:
+    """Open what `Bundle.save` wrote."""
+    path = directory / FILE
+    if not path.exists():
+        raise RunError(f"{directory} is not a finished run: there is no {FILE} in it")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {})["dips"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise RunError(f"{path} is damaged or was not written by dips: {error}") from None
+    if about["version"] != VERSION:
+        raise RunError(
+            f"{path} has version {about['version']}, this dips reads {VERSION}: install the dips "
+            "that wrote it, or train again"
+        )
+    spec = RecommenderSpec.from_dict(about["recommender"])
+    recommender = make_recommender(spec)
+    prefix = "recommender."
+    recommender.load_state_dict(
+        {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+    )
+    return Bundle(
+        spec=spec,
+        recommender=recommender,
+        item_ids=Strings(tensors["items.blob"].numpy(), tensors["items.offsets"].numpy()),
+        policy_name=about["policy"],
+        size=about["size"],
+        periods=tuple(about["periods"]),
+        choice=about["choice"],
+        damping=about["damping"],
+        seed=about["seed"],
+    )

@@ -1,0 +1,70 @@
+"""`dips compare`: parse, call dips.api, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dips import api
+from dips.cli.screen import print_json, print_pairs, print_summary, watch_study
+from dips.cli.settings import numbers, seeds, with_settings
+from dips.errors import ConfigError
+from dips.study import Table
+from dips.training.config import TrainConfig
+
+
+@with_settings(leave_out=("policy", "size", "every", "periods", "seed"))
+def compare(
+    data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
+    policies: Annotated[str, typer.Option(help="Policies to compare, for example last,reservoir.")],
+    out: Annotated[Path, typer.Option(help="The results directory; the same call resumes it.")],
+    config: TrainConfig,
+    sizes: Annotated[str, typer.Option(help="Sketch sizes, for example 2,4,8.")] = "4",
+    every: Annotated[str, typer.Option(help="Refresh periods, for example 1,4.")] = "1",
+    seed_text: Annotated[
+        str, typer.Option("--seeds", help="5 means 0 to 4; 7,8 means exactly these.")
+    ] = "5",
+    tune: Annotated[int, typer.Option(help="Trials on validation for each policy and cell.")] = 0,
+    tune_once: Annotated[
+        bool, typer.Option("--tune-once", help="Tune at the middle size only, and carry over.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
+) -> None:
+    """Train every policy at every size on every split, and test the differences.
+
+    Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results
+    """
+    names = [name for name in policies.split(",") if name]
+    if len(names) < len(set(names)) or not names:
+        raise ConfigError(f"--policies '{policies}': give each policy once")
+    with watch_study() as watch:
+        table = api.compare(
+            api.load(data),
+            names,
+            numbers("sizes", sizes),
+            numbers("every", every),
+            seeds(seed_text),
+            out=out,
+            tune=tune,
+            tune_once=tune_once,
+            watch=watch,
+            source=data,
+            config=config,
+        )
+    if as_json:
+        print_json(table.to_dict())
+        return
+    show(table, names, data, out)
+
+
+def show(table: Table, names: list[str], data: str, out: Path) -> None:
+    """The table for people."""
+    metrics = list(dict.fromkeys(row["metric"] for row in table.summary))
+    for metric in metrics[:2]:
+        print_summary(table.summary, metric, f"test {metric} on {data}")
+    print_pairs(table.paired, metrics[0], "last" if "last" in names else names[0])
+    text = f"all rows, pairs and runs are in {out}; look at {out}/figure.png"
+    Console().print(text, highlight=False)

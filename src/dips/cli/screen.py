@@ -1,0 +1,156 @@
+"""What people see: progress on standard error, tables on standard output."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dips.evaluation.metrics import LOWER_IS_BETTER
+from dips.experiment import Moment, Watch
+from dips.study import Update
+from dips.study import Watch as StudyWatch
+
+PLAIN_EVERY = 5.0
+"""Seconds between lines where there is no terminal."""
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[tuple[Progress, Any]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield progress, progress.add_task(what, total=None, note="")
+
+
+@contextmanager
+def watch_training() -> Iterator[Watch]:
+    """A bar over epochs with rate and validation, or a line per epoch where there is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda moment: console.print(_line(moment), highlight=False)
+        return
+    with _bar("training") as (progress, task):
+        yield lambda moment: progress.update(
+            task, total=moment.epochs, completed=moment.epoch, note=_note(moment)
+        )
+
+
+@contextmanager
+def watch_study() -> Iterator[StudyWatch]:
+    """A bar over epochs of all runs, or now and then a line where there is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told = time.monotonic()
+
+        def tell(update: Update) -> None:
+            nonlocal told
+            if time.monotonic() - told >= PLAIN_EVERY or update.done == update.total:
+                told = time.monotonic()
+                text = f"{update.stage}: {update.done} of {update.total} epochs of runs"
+                console.print(text, highlight=False)
+
+        yield tell
+        return
+    with _bar("comparing") as (progress, task):
+
+        def follow(update: Update) -> None:
+            rate = update.interactions_per_second
+            note = f"{rate / 1000:.0f}K interactions/s" if rate else ""
+            progress.update(
+                task,
+                description=update.stage,
+                total=update.total,
+                completed=update.done,
+                note=note,
+            )
+
+        yield follow
+
+
+def _line(moment: Moment) -> str:
+    return f"epoch {moment.epoch} of {moment.epochs}: {_note(moment)}"
+
+
+def _note(moment: Moment) -> str:
+    rate = moment.interactions_per_second / 1000
+    return f"validation {abs(moment.valid[0]):.4f}, {rate:.0f}K interactions/s"
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on the last line of standard output."""
+    print(json.dumps(value))
+
+
+def print_metrics(title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
+    """A small table: one row per part, one column per metric."""
+    names = list(dict.fromkeys(name for metrics in parts.values() for name in metrics))
+    table = Table(title=title, title_justify="left")
+    table.add_column("part")
+    for name in names:
+        table.add_column(name, justify="right")
+    for part, metrics in parts.items():
+        table.add_row(part, *(f"{metrics[name]:.4f}" if name in metrics else "" for name in names))
+    Console().print(table)
+
+
+def print_summary(summary: Sequence[Mapping[str, Any]], metric: str, title: str) -> None:
+    """Policies by sketch size: mean and standard deviation over seeds, the best in bold."""
+    rows = [row for row in summary if row["metric"] == metric]
+    columns = sorted({(row["every"], row["size"]) for row in rows})
+    best = {
+        column: (min if metric in LOWER_IS_BETTER else max)(
+            row["mean"] for row in rows if (row["every"], row["size"]) == column
+        )
+        for column in columns
+    }
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    for every, size in columns:
+        table.add_column(f"K={size}" if every == 1 else f"K={size} every {every}", justify="right")
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        found = {(r["every"], r["size"]): r for r in rows if r["policy"] == policy}
+        cells = [_cell(found.get(column), best[column]) for column in columns]
+        table.add_row(policy, *cells)
+    Console().print(table)
+
+
+def _cell(row: Mapping[str, Any] | None, best: float) -> str:
+    if row is None:
+        return ""
+    text = f"{row['mean']:.4f} ± {row['std']:.4f}"
+    return f"[bold]{text}[/bold]" if row["mean"] == best else text
+
+
+def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) -> None:
+    """Differences of every policy to one of them, with intervals and corrected p-values."""
+    table = Table(title=f"test {metric}, difference to {against} (95 %)", title_justify="left")
+    for name in ("policy", "K", "every", "difference", "interval", "p"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for row in paired:
+        if row["metric"] != metric or against not in (row["a"], row["b"]):
+            continue
+        sign = 1 if row["b"] == against else -1
+        other = row["a"] if sign == 1 else row["b"]
+        low, high = sorted((sign * row["low"], sign * row["high"]))
+        table.add_row(
+            other,
+            str(row["size"]),
+            str(row["every"]),
+            f"{sign * row['diff']:+.4f}",
+            f"{low:+.4f} to {high:+.4f}",
+            f"{row['p']:.4f}",
+        )
+    if table.row_count:
+        Console().print(table)

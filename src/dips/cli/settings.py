@@ -1,0 +1,107 @@
+"""Flags made from TrainConfig: one per field, with the field's own sentence as its help."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from dips.errors import ConfigError
+from dips.training.config import RECIPES, TrainConfig, build_config
+
+
+def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
+    """Give a command a flag for each setting, and pass it the built `config`.
+
+    The command takes `config: TrainConfig` and its own arguments. Order: recipe < file < flag.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(TrainConfig)
+        fields = [f for f in dataclasses.fields(TrainConfig) if f.name not in leave_out]
+        own = [
+            parameter
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name != "config"
+        ]
+
+        def call(**given: Any) -> None:
+            names = {parameter.name for parameter in own}
+            flags = {
+                name: _parse(name, value)
+                for name, value in given.items()
+                if name not in names and name not in ("recipe", "config_file") and value is not None
+            }
+            config = build_config(given["recipe"], given["config_file"], flags)
+            command(config=config, **{name: given[name] for name in names})
+
+        settings = [_flag(field, hints[field.name]) for field in fields]
+        call.__signature__ = inspect.Signature([*own, *_FILES, *settings])  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in [*own, *_FILES, *settings]}
+        call.__doc__, call.__name__ = command.__doc__, command.__name__
+        return call
+
+    return decorate
+
+
+def _flag(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+    kind = str if field.name == "periods" else hint
+    default = "" if field.default == () else f" [default: {field.default}]"
+    option = typer.Option(
+        f"--{field.name.replace('_', '-')}",
+        help=field.metadata["help"] + default.replace("[", "\\["),
+        show_default=False,
+        rich_help_panel="Settings of the run",
+    )
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+_FILES = [
+    inspect.Parameter(
+        "recipe",
+        inspect.Parameter.KEYWORD_ONLY,
+        default="default",
+        annotation=Annotated[
+            str, typer.Option(help=f"A named set of settings: {', '.join(RECIPES)}.")
+        ],
+    ),
+    inspect.Parameter(
+        "config_file",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None, typer.Option("--config", help="A TOML file with settings.")
+        ],
+    ),
+]
+
+
+def _parse(name: str, value: Any) -> Any:
+    return numbers(name, value) if name == "periods" else value
+
+
+def numbers(name: str, text: str) -> tuple[int, ...]:
+    """`2,4,8` as whole numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--{name} '{text}': give whole numbers, for example 2,4,8") from None
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """`5` means 0 to 4; `7,8` means exactly these."""
+    given = numbers("seeds", text)
+    if len(given) == 1 and "," not in text:
+        if given[0] < 1:
+            raise ConfigError("--seeds: give at least one")
+        return tuple(range(given[0]))
+    return given

@@ -1,0 +1,29 @@
+"""`dips sketch`: parse, call dips.api, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dips import api
+from dips.data.export import check_suffix, write_columns
+
+
+def sketch(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
+    out: Annotated[Path, typer.Option(help="The table to write (.parquet or .csv).")],
+    at: Annotated[str, typer.Option(help="end: once per user; each: before every event.")] = "end",
+) -> None:
+    """Write everyone's sketch: the nightly job.
+
+    Columns: user, t, position, item, rating, score.
+    """
+    check_suffix(out)
+    columns = api.sketch(run, api.load(data), at=at)
+    write_columns(columns, out)
+    users = len(set(columns["user"]))
+    Console().print(f"{len(columns['t'])} entries of {users} users are in {out}", highlight=False)

@@ -1,0 +1,28 @@
+"""The same trials for every policy: seeded random search over what matters. Never scores test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+RANGES: dict[str, tuple[float, float]] = {
+    "inner_rate": (0.01, 0.2),
+    "weight_decay": (2e-4, 5e-3),
+    "learning_rate": (3e-3, 2e-2),
+    "damping": (0.1, 10.0),
+}
+"""Settings that are tuned, each drawn log-uniformly between its bounds."""
+
+
+def trials(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """`count` settings to try; the first changes nothing, so tuning never ends below the default."""
+    rng = np.random.default_rng(seed)
+    drawn: list[dict[str, Any]] = [{}]
+    for _ in range(count - 1):
+        point = {
+            name: float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}")
+            for name, (low, high) in RANGES.items()
+        }
+        drawn.append(point)
+    return drawn[:count]

@@ -1,0 +1,307 @@
+"""Experiments: split the users, fit a stack of runs, score each on its own test users, once.
+
+Composes training and evaluation, which do not know each other. Knows nothing of the command line.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dips.bundle import Bundle
+from dips.data.interactions import Interactions
+from dips.data.splitting import Parts, by_time, by_users
+from dips.errors import ConfigError, TrainingDiverged
+from dips.evaluation.progressive import Scores, evaluate
+from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.recommender.stack import Stack
+from dips.rollout import Trace, rollout
+from dips.stream.users import Columns, make_stream
+from dips.training import checkpoint
+from dips.training.config import TrainConfig
+from dips.training.trainer import Fitting, fit, start
+from dips.training.walks import Job, group_key
+
+FRACTIONS = (0.6, 0.2, 0.2)
+STACK = {"cpu": 8, "cuda": 64}
+"""Most runs that are trained side by side."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Outcome:
+    """A finished run."""
+
+    config: TrainConfig
+    bundle: Bundle
+    parts: Parts
+    epochs: int
+    seconds: float
+    history: list[dict[str, Any]]
+    valid: dict[str, float]
+    test: Scores | None
+    peak_memory: int
+    error: str = ""
+    """Why there is no result: the run diverged."""
+
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.json holds."""
+        train = self.parts[0]
+        return {
+            "task": "explicit" if self.bundle.explicit else "implicit",
+            "policy": self.config.policy,
+            "size": self.config.size,
+            "every": self.config.every,
+            "seed": self.config.seed,
+            "data": train.name,
+            "users": sum(part.users for part in self.parts),
+            "epochs": self.epochs,
+            "valid": self.valid,
+            "test": self.test.metrics if self.test else {},
+            "train_seconds": round(self.seconds, 3),
+            "interactions_per_second": round(len(train) * self.epochs / max(self.seconds, 1e-9), 1),
+            "peak_memory_bytes": self.peak_memory,
+        }
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a watcher is told after each epoch of a stack."""
+
+    runs: int
+    epoch: int
+    epochs: int
+    seconds: float
+    interactions_per_second: float
+    train_loss: list[float]
+    valid: list[float]
+
+
+Watch = Callable[[Moment], None]
+Done = Callable[[int, Outcome], None]
+
+
+def split(data: Interactions, config: TrainConfig) -> Parts:
+    """The three parts that a run's settings name."""
+    if config.max_users and config.max_users < data.users:
+        some = np.random.default_rng(0).permutation(data.users)[: config.max_users]
+        data = data.select(np.sort(some))
+    if config.split == "time":
+        return by_time(data, FRACTIONS)
+    return by_users(data, FRACTIONS, seed=config.seed)
+
+
+def device_of(config: TrainConfig) -> str:
+    """Where to compute: what was asked for, if it is there."""
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device '{config.device}': there is no CUDA device here; use cpu or auto"
+        )
+    return config.device
+
+
+def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
+    """The recommender that fits the data and the settings."""
+    implicit = config.task == "implicit" or (config.task == "auto" and not train.explicit)
+    loss = config.loss if config.loss != "auto" else ("softmax" if implicit else "mse")
+    if (loss == "softmax") != implicit:
+        other = "softmax" if implicit else "mse, bce or cce"
+        raise ConfigError(f"loss '{loss}' does not fit the task: use {other}, or change --task")
+    spec = RecommenderSpec(
+        form=config.recommender,
+        loss=loss,
+        items=train.items,
+        dim=config.dim,
+        inner_rate=config.inner_rate,
+        inner_steps=config.inner_steps,
+        inner_pull=config.inner_pull,
+    )
+    if implicit:
+        return spec
+    if train.rating is None:
+        raise ConfigError(f"the explicit task needs ratings, and {train.name} has none")
+    low, high = train.rating_range()
+    ratings = np.concatenate([train.rating[train.events(user)] for user in range(train.users)])
+    stars = tuple(float(value) for value in np.unique(train.rating)) if loss == "cce" else ()
+    if len(stars) > 20:
+        raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
+    offset = float(ratings.mean()) if loss == "mse" else 0.0
+    return replace(spec, low=low, high=high, stars=stars, offset=offset)
+
+
+def run(
+    jobs: Sequence[tuple[Parts, TrainConfig]],
+    *,
+    test: bool = True,
+    watch: Watch | None = None,
+    done: Done | None = None,
+    directory: Path | None = None,
+    resume: bool = False,
+) -> list[Outcome]:
+    """Train and score runs over one dataset, as many side by side as the device holds.
+
+    Results come in the order of the jobs; `done` is told of each as soon as it is there. With a
+    directory (one job only) each epoch leaves a checkpoint there, and `resume` goes on from it.
+    """
+    device = device_of(jobs[0][1])
+    columns = Columns.of(jobs[0][0][0], device)
+    outcomes: dict[int, Outcome] = {}
+    for stack in _stacks([config for _, config in jobs], device):
+        chosen = [jobs[index] for index in stack]
+        finished = _run_stack(chosen, columns, device, test, watch, directory, resume)
+        for index, outcome in zip(stack, finished, strict=True):
+            outcomes[index] = outcome
+            if done is not None:
+                done(index, outcome)
+    return [outcomes[index] for index in range(len(jobs))]
+
+
+def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
+    """Which runs go side by side: those of one shape, runs that share a walk next to each other."""
+    shapes: dict[tuple[object, ...], list[int]] = {}
+    for index, config in enumerate(configs):
+        shape = (
+            config.recommender, config.loss, config.task, config.dim, config.inner_steps,
+            config.epochs, config.batch, config.max_seconds, config.size, config.policy == "all",
+        )  # fmt: skip
+        shapes.setdefault(shape, []).append(index)
+    limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
+    stacks = []
+    for same in shapes.values():
+        walks = list(dict.fromkeys(group_key(configs[index]) for index in same))
+        same.sort(key=lambda index: walks.index(group_key(configs[index])))
+        stacks += [same[low : low + limit] for low in range(0, len(same), limit)]
+    return stacks
+
+
+def _run_stack(
+    jobs: Sequence[tuple[Parts, TrainConfig]],
+    columns: Columns,
+    device: str,
+    test: bool,
+    watch: Watch | None,
+    directory: Path | None,
+    resume: bool,
+) -> list[Outcome]:
+    specs = [describe(parts[0], config) for parts, config in jobs]
+    models = [make_recommender(spec, job[1].seed) for spec, job in zip(specs, jobs, strict=True)]
+    work = [Job(parts[0], parts[1], config) for parts, config in jobs]
+    fitting = start(work, models, device)
+    if directory is not None and resume:
+        checkpoint.load(fitting, directory)
+    low, high = specs[0].low, specs[0].high
+
+    def validate(stack: Stack, trace: Trace) -> list[float]:
+        return [scores.headline for scores in evaluate(stack, trace, low=low, high=high)]
+
+    def after_epoch(fitting: Fitting) -> None:
+        if directory is not None:
+            checkpoint.save(fitting, directory)
+        if watch is not None:
+            watch(_moment(fitting, work))
+
+    fit(fitting, work, columns, validate, after_epoch)
+    best = Stack(fitting.stack.template, fitting.best)
+    return [
+        _outcome(fitting, best, run, jobs[run], specs[run], columns, test)
+        for run in range(len(jobs))
+    ]
+
+
+def _moment(fitting: Fitting, work: Sequence[Job]) -> Moment:
+    progress, last = fitting.progress, fitting.progress.history[-1]
+    done = sum(len(job.train) for job in work) * progress.epoch
+    return Moment(
+        runs=len(work),
+        epoch=progress.epoch,
+        epochs=work[0].config.epochs,
+        seconds=progress.seconds,
+        interactions_per_second=done / max(progress.seconds, 1e-9),
+        train_loss=last["train_loss"],
+        valid=last["valid"],
+    )
+
+
+def _outcome(
+    fitting: Fitting,
+    best: Stack,
+    run: int,
+    job: tuple[Parts, TrainConfig],
+    spec: RecommenderSpec,
+    columns: Columns,
+    test: bool,
+) -> Outcome:
+    parts, config = job
+    bundle = Bundle(
+        spec=spec,
+        recommender=best.one(run),
+        item_ids=parts[0].item_ids,
+        policy_name=config.policy,
+        size=config.size,
+        periods=config.schedule.periods,
+        choice=config.choice,
+        damping=config.damping,
+        seed=config.seed,
+    )
+    failed = bool(fitting.progress.diverged[run])
+    valid = {} if failed else score(bundle, parts[1], columns).metrics
+    history = [
+        {"epoch": line["epoch"], "train_loss": line["train_loss"][run], "valid": line["valid"][run]}
+        for line in fitting.progress.history
+    ]
+    return Outcome(
+        config=config,
+        bundle=bundle,
+        parts=parts,
+        epochs=fitting.progress.epoch,
+        seconds=fitting.progress.seconds / len(fitting.progress.best),
+        history=history,
+        valid=valid,
+        test=score(bundle, parts[2], columns) if test and not failed else None,
+        peak_memory=_peak_memory(columns.item.device),
+        error=fitting.progress.diverged[run],
+    )
+
+
+def walk(
+    bundle: Bundle, data: Interactions, columns: Columns, *, with_scores: bool = False
+) -> tuple[Stack, Trace]:
+    """The recommender as a stack of one, and the walk of all users of a part under its policy."""
+    stack = Stack.of([bundle.recommender], columns.item.device)
+    stream = make_stream([data], columns)
+    trace = rollout(
+        stream,
+        bundle.policy,
+        size=bundle.size,
+        schedule=bundle.schedule,
+        keys=stream.keys([bundle.seed]),
+        recommenders=stack,
+        selector=bundle.selector,
+        with_scores=with_scores,
+    )
+    return stack, trace
+
+
+def score(bundle: Bundle, data: Interactions, columns: Columns) -> Scores:
+    """Walk the users of a part, predict every interaction, and pool."""
+    stack, trace = walk(bundle, data, columns)
+    return evaluate(stack, trace, low=bundle.spec.low, high=bundle.spec.high)[0]
+
+
+def raise_if_diverged(outcome: Outcome) -> None:
+    """Raise TrainingDiverged where a run has no result."""
+    if outcome.error:
+        raise TrainingDiverged(outcome.error)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,59 @@
+"""Pictures as files. Draws plain rows; knows nothing of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+LINES = ("-", "--", ":", "-.")
+
+
+def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Training loss and validation score by epoch."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    left = figure.subplots()
+    epochs = [line["epoch"] for line in history]
+    first = left.plot(epochs, [line["train_loss"] for line in history], label="training loss")
+    left.set_xlabel("epoch")
+    left.set_ylabel("training loss")
+    right = left.twinx()
+    scores = [abs(line["valid"]) for line in history]
+    second = right.plot(epochs, scores, color="tab:orange", marker="o", label="validation")
+    right.set_ylabel("validation")
+    left.legend(handles=[*first, *second], loc="best")
+    figure.savefig(path, format="png", dpi=120)
+
+
+def quality_by_size(summary: Sequence[Mapping[str, Any]], metric: str, path: Path) -> None:
+    """One line per policy: the mean metric over the sketch size, with its standard deviation."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in summary if row["metric"] == metric]
+    periods = sorted({row["every"] for row in rows})
+    figure = Figure(figsize=(5.2 * len(periods), 3.8), layout="constrained")
+    panels = figure.subplots(1, len(periods), sharey=True, squeeze=False)[0]
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    for panel, period in zip(panels, periods, strict=True):
+        for place, policy in enumerate(policies):
+            points = sorted(
+                (row["size"], row["mean"], row["std"])
+                for row in rows
+                if row["policy"] == policy and row["every"] == period
+            )
+            if not points:
+                continue
+            size, mean, std = zip(*points, strict=True)
+            style = LINES[(place // 10) % len(LINES)]
+            panel.errorbar(size, mean, std, marker="o", capsize=3, linestyle=style, label=policy)
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(sorted({row["size"] for row in rows}))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.set_xlabel("sketch size K")
+        panel.set_title("online" if period == 1 else f"refreshed every {period}")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel(f"test {metric}")
+    panels[-1].legend(loc="best")
+    figure.savefig(path, format="png", dpi=120)

@@ -1,0 +1,151 @@
+"""Run directories: everything that a run leaves behind, in files that people and programs can read.
+
+config.json, metrics.json, model.safetensors, log.jsonl, split.csv, test_users.csv, curve.png. No
+pickle anywhere. metrics.json is written last: a directory that has it is a finished run.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dips.bundle import Bundle, open_bundle
+from dips.data.atomic import written
+from dips.data.interactions import Interactions
+from dips.errors import RunError
+from dips.evaluation.comparison import UserSums
+from dips.evaluation.progressive import Scores
+from dips.experiment import Outcome
+from dips.report.figures import training_curve
+from dips.training import checkpoint
+from dips.training.config import TrainConfig
+
+PARTS = ("train", "valid", "test")
+
+
+def claim(directory: Path, config: TrainConfig, source: str, *, resume: bool) -> None:
+    """Make the directory this run's own, or say why it cannot be."""
+    if is_finished(directory):
+        raise RunError(f"{directory} is a finished run: choose another --out, or remove it")
+    begun = (directory / checkpoint.FILE).exists()
+    if begun and not resume:
+        raise RunError(f"{directory} holds an interrupted run: go on with --resume, or remove it")
+    wanted = {**config.to_dict(), "data": source}
+    if begun:
+        found = read_config(directory)
+        free = ("device", "max_seconds")
+        other = [name for name in wanted if found.get(name) != wanted[name] and name not in free]
+        if other:
+            raise RunError(
+                f"{directory} was started with another {', '.join(other)}: resume with the settings "
+                "of its config.json"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(wanted, directory / "config.json")
+
+
+def write_run(outcome: Outcome, directory: Path, *, source: str, curve: bool = True) -> None:
+    """Write a finished run; `source` is how its data was named."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json({**outcome.config.to_dict(), "data": source}, directory / "config.json")
+    outcome.bundle.save(directory)
+    lines = "".join(json.dumps(line) + "\n" for line in outcome.history)
+    with written(directory / "log.jsonl") as part:
+        part.write_text(lines)
+    _write_split(outcome.parts, directory / "split.csv")
+    if outcome.test is not None:
+        _write_users(outcome.test, outcome.parts[2], directory / "test_users.csv")
+    if curve:
+        with written(directory / "curve.png") as part:
+            training_curve(outcome.history, part)
+    write_json(outcome.metrics(), directory / "metrics.json")
+
+
+def read_metrics(directory: Path) -> dict[str, Any]:
+    """What metrics.json says."""
+    return _read_json(directory / "metrics.json")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """What config.json says: the settings, and `data`, where the data came from."""
+    return _read_json(directory / "config.json")
+
+
+def open_run(directory: Path) -> Bundle:
+    """The trained policy and recommender of a run."""
+    if not directory.is_dir():
+        raise RunError(f"{directory}: there is no such run directory; make one with 'dips train'")
+    return open_bundle(directory)
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether a run was written to its end."""
+    return (directory / "metrics.json").exists()
+
+
+def read_split(directory: Path) -> dict[str, str]:
+    """Original user id -> train, valid or test."""
+    with _opened(directory / "split.csv") as lines:
+        return {row["user"]: row["part"] for row in csv.DictReader(lines)}
+
+
+def read_users(directory: Path) -> UserSums:
+    """What each test user of the run adds to the metrics."""
+    with _opened(directory / "test_users.csv") as lines:
+        rows = list(csv.DictReader(lines))
+    terms = [name for name in rows[0] if name not in ("user", "count")]
+    return UserSums(
+        [row["user"] for row in rows],
+        np.array([float(row["count"]) for row in rows]),
+        {term: np.array([float(row[term]) for row in rows]) for term in terms},
+    )
+
+
+def write_json(value: Any, path: Path) -> None:
+    """Write one JSON document, whole or not at all."""
+    with written(path) as part:
+        part.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def write_csv(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
+    """Write a table, whole or not at all."""
+    with written(path) as part, part.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _write_split(parts: Sequence[Interactions], path: Path) -> None:
+    rows = [
+        (part.user_id(user), name)
+        for name, part in zip(PARTS, parts, strict=True)
+        for user in range(part.users)
+    ]
+    write_csv(("user", "part"), rows, path)
+
+
+def _write_users(scores: Scores, part: Interactions, path: Path) -> None:
+    columns = [scores.count.tolist(), *(total.tolist() for total in scores.sums.values())]
+    rows = ([part.user_id(user), *values] for user, values in enumerate(zip(*columns, strict=True)))
+    write_csv(("user", "count", *scores.sums), rows, path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with _opened(path) as file:
+        try:
+            content: dict[str, Any] = json.load(file)
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}; train the run again") from None
+    return content
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open(newline="")
+    except OSError:
+        raise RunError(f"{path.parent} is not a finished run: {path.name} is missing") from None

@@ -1,0 +1,238 @@
+"""A table of runs: plan the cells, tune each policy alike, train what is missing, test the pairs.
+
+Resumes where it stopped: a run that is in the results directory is not trained again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dips.data.interactions import Interactions
+from dips.errors import ConfigError, RunError
+from dips.evaluation.comparison import Cell, compare_pairs, summarise
+from dips.evaluation.metrics import LOWER_IS_BETTER, headline
+from dips.evaluation.tuning import trials
+from dips.experiment import Moment, Outcome, raise_if_diverged, run, split
+from dips.rundir import (
+    is_finished,
+    read_config,
+    read_metrics,
+    read_users,
+    write_csv,
+    write_json,
+    write_run,
+)
+from dips.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Update:
+    """How far a study is: epochs of runs, done and in all."""
+
+    stage: str
+    done: int
+    total: int
+    interactions_per_second: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """The result: one row per run, means over seeds, and paired differences."""
+
+    rows: list[dict[str, Any]]
+    summary: list[dict[str, Any]]
+    paired: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `compare --json` prints."""
+        return {"rows": self.rows, "summary": self.summary, "paired": self.paired}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a study compares."""
+
+    policies: Sequence[str]
+    sizes: Sequence[int]
+    every: Sequence[int] = (1,)
+    seeds: Sequence[int] = (0, 1, 2, 3, 4)
+    settings: TrainConfig = TrainConfig()
+    tune: int = 0
+    """Trials for each cell; 0 takes the settings as they are."""
+    tune_once: bool = False
+    """Tune each policy at the middle size and the first period only, and carry it over."""
+
+    def cells(self) -> list[Cell]:
+        """All places of the table. `all` has no size: it stands at the largest."""
+        found = []
+        for policy, size, every in itertools.product(self.policies, self.sizes, self.every):
+            if policy.startswith("mix:") and int(float(policy[4:])) >= size:
+                continue
+            if policy == "all" and size != max(self.sizes):
+                continue
+            found.append(Cell(policy, size, every))
+        if not found:
+            raise ConfigError("there is nothing to compare: give policies and sizes that fit")
+        return found
+
+    def tuned_at(self, cell: Cell) -> Cell:
+        """The cell whose tuning this one uses."""
+        if not self.tune_once:
+            return cell
+        same = sorted({c.size for c in self.cells() if c.policy == cell.policy})
+        return Cell(cell.policy, same[len(same) // 2], self.every[0])
+
+    def config(self, cell: Cell, seed: int, tuned: dict[str, Any]) -> TrainConfig:
+        """The settings of one run."""
+        fixed = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
+        return self.settings.but(**{**tuned, **fixed})
+
+
+Watch = Callable[[Update], None]
+
+
+class Study:
+    """Carries out a plan over one dataset, keeping everything in a results directory."""
+
+    def __init__(
+        self, data: Interactions, plan: Plan, out: Path, *, source: str, watch: Watch | None = None
+    ) -> None:
+        self.data, self.plan, self.out, self.source = data, plan, out, source
+        self.watch = watch or (lambda update: None)
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+
+    def result(self) -> Table:
+        """Tune, train what is missing, and put the table together."""
+        cells = self.plan.cells()
+        tuned = self._tune(cells)
+        wanted = {
+            (cell, seed): self.plan.config(cell, seed, tuned[self.plan.tuned_at(cell)])
+            for cell in cells
+            for seed in self.plan.seeds
+        }
+        missing = [key for key, config in wanted.items() if not self._is_there(key, config)]
+
+        def keep(index: int, outcome: Outcome) -> None:
+            raise_if_diverged(outcome)
+            write_run(outcome, self._place(missing[index]), source=self.source)
+
+        self._train("training", [wanted[key] for key in missing], keep, test=True)
+        return self._table(wanted)
+
+    def _tune(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
+        """The best of the same trials for every cell, by validation on the first seed."""
+        places = list(dict.fromkeys(self.plan.tuned_at(cell) for cell in cells))
+        if not self.plan.tune:
+            return {cell: {} for cell in places}
+        path = self.out / "tuning.json"
+        lines = json.loads(path.read_text()) if path.exists() else {}
+        points = trials(self.plan.tune)
+        missing = [
+            (cell, point)
+            for cell in places
+            for point in points
+            if _trial_name(cell, point) not in lines
+        ]
+
+        def keep(index: int, outcome: Outcome) -> None:
+            cell, point = missing[index]
+            lines[_trial_name(cell, point)] = _worth(outcome)
+            write_json(lines, path)
+
+        configs = [self.plan.config(cell, self.plan.seeds[0], point) for cell, point in missing]
+        self._train("tuning", configs, keep, test=False)
+        best = {}
+        for cell in places:
+            scores = [lines[_trial_name(cell, point)] for point in points]
+            best[cell] = points[scores.index(min(scores))]
+        return best
+
+    def _train(
+        self,
+        stage: str,
+        configs: Sequence[TrainConfig],
+        keep: Callable[[int, Outcome], None],
+        *,
+        test: bool,
+    ) -> None:
+        total = sum(config.epochs for config in configs)
+        finished = 0
+
+        def follow(moment: Moment) -> None:
+            done = finished + moment.runs * moment.epoch
+            self.watch(Update(stage, done, total, moment.interactions_per_second))
+
+        def store(index: int, outcome: Outcome) -> None:
+            nonlocal finished
+            finished += configs[index].epochs
+            keep(index, outcome)
+            self.watch(Update(stage, finished, total, 0.0))
+
+        if configs:
+            jobs = [(split(self.data, config), config) for config in configs]
+            run(jobs, test=test, watch=follow, done=store)
+
+    def _place(self, key: tuple[Cell, int]) -> Path:
+        cell, seed = key
+        policy = cell.policy.replace(":", "-").replace("/", "-")
+        return self.out / "runs" / f"{policy}-k{cell.size}-t{cell.every}-s{seed}"
+
+    def _is_there(self, key: tuple[Cell, int], config: TrainConfig) -> bool:
+        place = self._place(key)
+        if not is_finished(place):
+            return False
+        found = read_config(place)
+        differing = [
+            name
+            for name, value in {**config.to_dict(), "data": self.source}.items()
+            if found.get(name) != value and name not in ("device", "max_seconds")
+        ]
+        if differing:
+            raise RunError(
+                f"{place} was made with another {', '.join(differing)}: give --out another "
+                "directory, or remove that run"
+            )
+        return True
+
+    def _table(self, wanted: dict[tuple[Cell, int], TrainConfig]) -> Table:
+        rows, users = [], {}
+        for key in wanted:
+            cell, seed = key
+            metrics = read_metrics(self._place(key))
+            row = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
+            rows.append({**row, "valid": metrics["valid"], "test": metrics["test"]})
+            users.setdefault(cell, []).append(read_users(self._place(key)))
+        table = Table(rows, summarise(rows), compare_pairs(users))
+        self._write(table)
+        return table
+
+    def _write(self, table: Table) -> None:
+        flat = [
+            {
+                **{name: row[name] for name in ("policy", "size", "every", "seed")},
+                **{f"valid_{name}": value for name, value in row["valid"].items()},
+                **{f"test_{name}": value for name, value in row["test"].items()},
+            }
+            for row in table.rows
+        ]
+        for name, lines in (("rows", flat), ("summary", table.summary), ("paired", table.paired)):
+            header = list(lines[0]) if lines else ["empty"]
+            cells = ([line[column] for column in header] for line in lines)
+            write_csv(header, cells, self.out / f"{name}.csv")
+
+
+def _trial_name(cell: Cell, point: dict[str, Any]) -> str:
+    return json.dumps([cell.policy, cell.size, cell.every, point], sort_keys=True)
+
+
+def _worth(outcome: Outcome) -> float:
+    """The validation of a trial as a number to minimise; a run that diverged is worst."""
+    if outcome.error:
+        return 1e9
+    name = headline(outcome.valid)
+    return outcome.valid[name] if name in LOWER_IS_BETTER else -outcome.valid[name]

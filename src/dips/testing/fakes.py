@@ -1,0 +1,114 @@
+"""Stand-ins for a recommender: small, exact and always the same."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from dips.numerics.hashing import uniform
+from dips.recommender.base import Recommender
+from dips.recommender.losses import Loss, SquaredError
+from dips.sketch.records import Candidates
+
+GRID = 8.0
+"""The fakes count in eighths, so their sums are exact in any order."""
+
+
+def item_vectors(items: Tensor, dim: int) -> Tensor:
+    """[..., dim] a vector per item in eighths between -1 and 1; a function of the item alone."""
+    place = torch.arange(dim, device=items.device)
+    return (uniform(items[..., None], place) * 2 * GRID - GRID).round() / GRID
+
+
+@final
+class FakeReading:
+    """A user who was fitted to some candidates: squared errors of a linear score."""
+
+    def __init__(self, signals: FakeSignals, user: Tensor) -> None:
+        self._signals, self._user = signals, user
+
+    def losses(self) -> Tensor:
+        """[users, candidates] squared errors."""
+        return self._error() ** 2
+
+    def gradients(self) -> Tensor:
+        """[users, candidates, dim]."""
+        return 2 * self._error()[:, :, None] * self._signals.embedding()
+
+    def curve(self, vector: Tensor) -> Tensor:
+        """[users, dim]."""
+        vectors = self._signals.embedding() * self._signals.candidates.present[:, :, None]
+        along = (vectors * vector[:, None, :]).sum(2, keepdim=True)
+        return (2 * along * vectors).sum(1)
+
+    def _error(self) -> Tensor:
+        predicted = (self._signals.embedding() * self._user[:, None, :]).sum(2)
+        return predicted - self._signals.candidates.rating.double()
+
+
+@final
+class FakeSignals:
+    """What a recommender would say of some candidates, without one.
+
+    The item vectors are hashes; the sketch is read as candidates of weight 1 that are no arrivals.
+    """
+
+    def __init__(self, candidates: Candidates, *, arrivals: int = 1, dim: int = 4) -> None:
+        self.candidates, self.arrivals, self.dim = candidates, arrivals, dim
+
+    def loss(self) -> Tensor:
+        """[users, candidates]."""
+        return self._before().losses()
+
+    def embedding(self) -> Tensor:
+        """[users, candidates, dim]."""
+        return item_vectors(self.candidates.item, self.dim)
+
+    def residual(self) -> Tensor:
+        """[users, candidates]."""
+        return -2 * self._before()._error()
+
+    def read(self, weights: Tensor) -> FakeReading:
+        """One step towards what these candidates were rated."""
+        pull = (weights * self.candidates.present * self.candidates.rating).double()
+        return FakeReading(self, (pull[:, :, None] * self.embedding()).sum(1) / GRID)
+
+    def _before(self) -> FakeReading:
+        seen = self.candidates.seen[:, None] - self.arrivals
+        return self.read((self.candidates.position < seen).double())
+
+
+@final
+class FakeRecommender(Recommender):
+    """The least that a recommender can be: one method, scores linear in hashed item vectors."""
+
+    def __init__(
+        self,
+        *,
+        items: int = 8,
+        dim: int = 4,
+        loss: Loss | None = None,
+        inner_rate: float = 0.05,
+        inner_steps: int = 5,
+        inner_pull: float = 0.0,
+    ) -> None:
+        super().__init__(
+            items=items,
+            user_dim=dim,
+            loss=loss or SquaredError(),
+            inner_rate=inner_rate,
+            inner_steps=inner_steps,
+            inner_pull=inner_pull,
+        )
+        channels = torch.arange(1, self.loss.channels + 1).float() / self.loss.channels
+        self.scale = nn.Parameter(channels)
+        self.register_buffer("table", item_vectors(torch.arange(items), dim).float())
+
+    table: Tensor
+
+    def predict(self, user: Tensor, items: Tensor) -> Tensor:
+        """The item's vector times the user's, scaled for each channel."""
+        score = (self.table[items] * user[:, None, :]).sum(2)
+        return score * self.scale[0] if self.loss.channels == 1 else score[..., None] * self.scale

@@ -1,0 +1,201 @@
+"""What every policy has to be: a pure, repeatable function of the candidates."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dips.data.interactions import Interactions
+from dips.errors import DipsError
+from dips.numerics.exact import SCORE_BITS, snap
+from dips.policy.base import NoSignals, Policy
+from dips.recommender.stack import Stack
+from dips.rollout import Trace, rollout
+from dips.sketch.records import Candidates
+from dips.sketch.selection import Greedy
+from dips.stream.schedule import Schedule
+from dips.stream.users import Columns, make_stream
+from dips.testing.fakes import FakeRecommender, FakeSignals
+from dips.testing.require import close, require, same
+from dips.testing.worlds import random_candidates, random_world
+
+PERIOD = 2
+
+
+def check_policy(policy: Policy | Callable[[], Policy]) -> None:
+    """Run every check on a policy, or on what a class or function without arguments makes.
+
+    >>> from dips.policy.reservoir import Mix
+    >>> check_policy(Mix(1))
+    """
+    made = policy if isinstance(policy, Policy) else policy()
+    require(isinstance(made, Policy), f"{made!r} is not a dips Policy: subclass it")
+    for check in POLICY_CHECKS:
+        check(made)
+
+
+def one_score_per_candidate(policy: Policy) -> None:
+    """A floating-point matrix, a number in every slot that holds an interaction."""
+    for seed in range(3):
+        candidates = _candidates(seed)
+        scores = _score(policy, candidates)
+        require(isinstance(scores, Tensor), f"{_name(policy)}.score must return a tensor")
+        shape = tuple(candidates.position.shape)
+        require(
+            tuple(scores.shape) == shape,
+            f"{_name(policy)}.score returned the shape {tuple(scores.shape)} for candidates of "
+            f"{shape}: one score per user and candidate is needed",
+        )
+        require(
+            scores.is_floating_point(),
+            f"{_name(policy)}.score returned {scores.dtype}: scores must be floating-point",
+        )
+        require(
+            not bool(scores[candidates.present].isnan().any()),
+            f"{_name(policy)}.score is not a number for some candidate",
+        )
+
+
+def same_scores_again(policy: Policy) -> None:
+    """No memory, no dice: the same candidates score the same, after others and in a copy too."""
+    candidates = _candidates(0)
+    first = _score(policy, candidates)
+    _score(policy, _candidates(1))
+    advice = "derive draws from candidates.key, and keep no state"
+    again = _score(policy, candidates)
+    require(same(first, again), f"{_name(policy)} scores the same twice differently: {advice}")
+    copied = _score(copy.deepcopy(policy), candidates)
+    require(same(first, copied), f"a copy of {_name(policy)} scores differently: {advice}")
+
+
+def input_untouched(policy: Policy) -> None:
+    """The candidates are as before."""
+    candidates = _candidates(0)
+    before = Candidates(*(field.clone() for field in candidates))
+    _score(policy, candidates)
+    for name, old, new in zip(before._fields, before, candidates, strict=True):
+        require(same(old, new), f"{_name(policy)}.score changes candidates.{name} in place")
+
+
+def blind_to_empty_slots(policy: Policy) -> None:
+    """What lies in slots at position -1 is rubbish, and must not matter."""
+    for seed in range(3):
+        candidates = _candidates(seed)
+        empty = ~candidates.present
+        littered = candidates._replace(
+            item=torch.where(empty, 5, candidates.item),
+            rating=torch.where(empty, 99.0, candidates.rating),
+            time=torch.where(empty, 1 << 40, candidates.time),
+            repeats=torch.where(empty, 50, candidates.repeats),
+        )
+        before, after = _score(policy, candidates), _score(policy, littered)
+        require(
+            same(before[candidates.present], after[candidates.present]),
+            f"{_name(policy)} looks into empty slots: mask them with candidates.present",
+        )
+
+
+def blind_to_order(policy: Policy) -> None:
+    """The slot a candidate lies in says nothing: shuffled candidates have shuffled scores."""
+    for seed in range(3):
+        candidates = _candidates(seed, distinct=True)
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(5))
+        fields = [field[:, order] for field in candidates.entries]
+        shuffled = Candidates(*fields, candidates.seen, candidates.key)
+        before, after = _score(policy, candidates)[:, order], _score(policy, shuffled)
+        present = shuffled.present
+        require(
+            close(before[present].double(), after[present].double(), 2.0**-SCORE_BITS),
+            f"{_name(policy)} scores by slot: use candidates.position or age for order in time",
+        )
+
+
+def blind_to_the_batch(policy: Policy) -> None:
+    """A user alone scores as among others, to the last bit that decisions see."""
+    candidates = _candidates(0)
+    together = snap(_score(policy, candidates), SCORE_BITS)
+    for user in range(len(together)):
+        alone = Candidates(*(field[user : user + 1] for field in candidates))
+        require(
+            same(snap(_score(policy, alone), SCORE_BITS), together[user : user + 1]),
+            f"{_name(policy)} scores a user differently alone and in a batch: users must not see "
+            "each other, and sums must be exact (dips.numerics.exact)",
+        )
+
+
+def honest_about_draws(policy: Policy) -> None:
+    """`draws` says whether the users' keys matter."""
+    candidates = _candidates(0)
+    other = candidates._replace(key=candidates.key + 1)
+    moved = not same(_score(policy, candidates), _score(policy, other))
+    name = _name(policy)
+    require(policy.draws or not moved, f"{name} depends on candidates.key: set draws = True")
+    require(moved or not policy.draws, f"{name} has draws = True but ignores candidates.key")
+
+
+def honest_about_asks(policy: Policy) -> None:
+    """`asks` says whether the recommender is asked."""
+    if policy.asks:
+        return
+    try:
+        policy.score(_candidates(0), NoSignals())
+    except DipsError:
+        raise AssertionError(f"{_name(policy)} uses the signals: set asks = True") from None
+
+
+def walks_alone_as_in_company(policy: Policy) -> None:
+    """Users rolled out one by one have the sketches that they have in a batch."""
+    world = random_world()
+    together = _walk(policy, world)
+    for user in range(world.users):
+        alone = _walk(policy, world.select([user]))
+        rows = torch.nonzero(together.user == user)[:, 0]
+        one = alone.sketches(torch.arange(len(alone.event)))
+        other = together.sketches(rows)[:, : one.shape[1]]
+        require(
+            same(one, other),
+            f"{_name(policy)} keeps other interactions of a user in a batch than alone",
+        )
+
+
+POLICY_CHECKS: tuple[Callable[[Policy], None], ...] = (
+    one_score_per_candidate,
+    same_scores_again,
+    input_untouched,
+    blind_to_empty_slots,
+    blind_to_order,
+    blind_to_the_batch,
+    honest_about_draws,
+    honest_about_asks,
+    walks_alone_as_in_company,
+)
+"""Every check of a policy; each raises AssertionError."""
+
+
+def _candidates(seed: int, distinct: bool = False) -> Candidates:
+    return random_candidates(size=3, period=PERIOD, seed=seed, distinct=distinct)[1]
+
+
+def _score(policy: Policy, candidates: Candidates) -> Tensor:
+    return policy.score(candidates, FakeSignals(candidates, arrivals=PERIOD))
+
+
+def _walk(policy: Policy, part: Interactions) -> Trace:
+    stream = make_stream([part], Columns.of(part))
+    return rollout(
+        stream,
+        policy,
+        size=3,
+        schedule=Schedule((1, 2)),
+        keys=stream.keys([0]),
+        recommenders=Stack.of([FakeRecommender()]),
+        selector=Greedy(),
+    )
+
+
+def _name(policy: Policy) -> str:
+    return type(policy).__name__

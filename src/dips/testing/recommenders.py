@@ -1,0 +1,253 @@
+"""What every recommender has to be: row by row, differentiable twice, and the same in any batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dips.numerics.exact import SCORE_BITS, snap
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.signals import StackSignals
+from dips.recommender.stack import Stack
+from dips.sketch.records import Candidates, Sketch
+from dips.testing.require import close, require, same
+from dips.testing.worlds import random_candidates
+
+ROWS, WIDTH = 4, 3
+LOOSE, TIGHT = 1e-4, 1e-8
+
+
+def check_recommender(recommender: Recommender | Callable[[], Recommender]) -> None:
+    """Run every check on a recommender, or on what a class or function without arguments makes.
+
+    >>> from dips.testing import FakeRecommender
+    >>> check_recommender(FakeRecommender)
+    """
+    made = recommender if isinstance(recommender, Recommender) else recommender()
+    require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
+    for check in RECOMMENDER_CHECKS:
+        check(made)
+
+
+def one_output_per_item(model: Recommender) -> None:
+    """[rows, n] or [rows, n, channels], every output a number."""
+    user, item, _ = _case(model)
+    output = model.predict(user, item)
+    channels = () if model.loss.channels == 1 else (model.loss.channels,)
+    require(
+        tuple(output.shape) == (ROWS, WIDTH, *channels),
+        f"{_name(model)}.predict returned the shape {tuple(output.shape)} for {ROWS} users, "
+        f"{WIDTH} items and {model.loss.channels} channels",
+    )
+    require(bool(output.isfinite().all()), f"{_name(model)}.predict is not finite")
+
+
+def blind_to_other_rows(model: Recommender) -> None:
+    """A user's outputs are the same alone, and an item's the same in any place of the list."""
+    user, item, _ = _case(model)
+    output = model.predict(user, item)
+    for row in range(ROWS):
+        alone = model.predict(user[row : row + 1], item[row : row + 1])
+        require(
+            close(alone, output[row : row + 1], LOOSE),
+            f"{_name(model)}.predict gives a user other outputs alone than in a batch",
+        )
+    order = torch.tensor([2, 0, 1])
+    require(
+        close(model.predict(user, item[:, order]), output[:, order], LOOSE),
+        f"{_name(model)}.predict depends on the order of the items",
+    )
+
+
+def differentiable_in_the_user(model: Recommender) -> None:
+    """Finite slopes, somewhere other than 0: or reading could not move the user."""
+    user, item, rating = _case(model)
+    slopes = model.gradients(user, item, rating)
+    require(bool(slopes.isfinite().all()), f"{_name(model)}.losses have slopes that are not finite")
+    require(
+        bool((slopes != 0).any()),
+        f"{_name(model)}.losses do not depend on the user's vector: reading cannot move it",
+    )
+
+
+def reads_what_is_there(model: Recommender) -> None:
+    """An empty sketch gives the prior; empty slots and the order of entries do not matter."""
+    _, item, rating = _case(model)
+    name = _name(model)
+    nothing = model.read(_evidence(item, rating, torch.zeros(ROWS, WIDTH)))
+    prior = model.user_prior.expand(ROWS, -1)
+    require(close(nothing, prior, LOOSE), f"{name}.read moves the user on an empty sketch")
+    weight = torch.tensor([1.0, 1.0, 0.0]).expand(ROWS, -1)
+    read = model.read(_evidence(item, rating, weight))
+    other = (item + (weight == 0)) % model.items
+    littered = model.read(_evidence(other, rating + (weight == 0), weight))
+    require(close(read, littered, LOOSE), f"{name}.read looks at entries of weight 0")
+    order = torch.tensor([2, 1, 0])
+    turned = model.read(_evidence(item[:, order], rating[:, order], weight[:, order]))
+    require(close(read, turned, LOOSE), f"{name}.read depends on the order of the sketch's entries")
+
+
+def reading_lowers_the_loss(model: Recommender) -> None:
+    """After reading, the entries are predicted better than before."""
+    _, item, rating = _case(model)
+    user = model.read(_evidence(item, rating, torch.ones(ROWS, WIDTH)))
+    before = model.losses(model.user_prior.expand(ROWS, -1), item, rating).sum(1)
+    after = model.losses(user, item, rating).sum(1)
+    require(
+        bool((after < before).all()),
+        f"{_name(model)}.read does not lower the loss of what it reads: the inner rate "
+        f"{float(model.inner_rate):g} is too large, or a slope has the wrong sign",
+    )
+
+
+def closed_forms_agree(model: Recommender) -> None:
+    """Overridden methods give what automatic differentiation gives."""
+    exact = copy.deepcopy(model).double().requires_grad_(False)
+    user, item, rating = _case(exact)
+    weight = torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)).double()
+    past = _evidence(item, rating, weight)
+    vector = user.flip(0)
+    base = Recommender
+    pairs = {
+        "read": (exact.read(past), base.read(exact, past)),
+        "predict_all": (exact.predict_all(user), base.predict_all(exact, user)),
+        "losses": (exact.losses(user, item, rating), base.losses(exact, user, item, rating)),
+        "gradients": (
+            exact.gradients(user, item, rating),
+            base.gradients(exact, user, item, rating),
+        ),
+        "curve": (
+            exact.curve(user, item, rating, weight, vector),
+            base.curve(exact, user, item, rating, weight, vector),
+        ),
+    }
+    for name, (own, generic) in pairs.items():
+        require(
+            own.shape == generic.shape,
+            f"{_name(model)}.{name} has the shape {tuple(own.shape)}, not {tuple(generic.shape)}",
+        )
+        gap = float((own - generic).abs().max())
+        require(
+            close(own, generic, TIGHT),
+            f"{_name(model)}.{name} differs from the generic form by {gap:.1e}",
+        )
+
+
+def second_order_gradients(model: Recommender) -> None:
+    """The loss after reading can be differentiated in the prior, through the inner loop."""
+    exact = copy.deepcopy(model).double().requires_grad_(False)
+    _, item, rating = _case(exact)
+    past = _evidence(item[:, 1:], rating[:, 1:], torch.ones(ROWS, WIDTH - 1).double())
+
+    def loss(prior: Tensor) -> Tensor:
+        def task(there: Recommender) -> Tensor:
+            return there.losses(there.read(past), item[:, :1], rating[:, :1]).sum()
+
+        result: Tensor = torch.func.functional_call(exact, {"user_prior": prior}, (task,))
+        return result
+
+    prior = exact.user_prior.detach()
+    slope = torch.func.grad(loss)(prior)
+    small = 1e-5
+    for place, step in enumerate(torch.eye(len(prior), dtype=prior.dtype) * small):
+        expected = (loss(prior + step) - loss(prior - step)) / (2 * small)
+        require(
+            abs(float(slope[place] - expected)) < 1e-5 * (1 + abs(float(expected))),
+            f"{_name(model)}: the gradient through reading in user_prior[{place}] is "
+            f"{float(slope[place]):.6g}, finite differences say {float(expected):.6g}",
+        )
+
+
+def stacks(model: Recommender) -> None:
+    """Two runs side by side predict and read as each of them alone."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    models = [model, other]
+    _, item, rating = _case(model)
+    past = _evidence(item, rating, torch.ones(ROWS, WIDTH))
+
+    def task(there: Recommender, item: Tensor, *evidence: Tensor) -> Tensor:
+        return there.predict(there.read(Evidence(*evidence)), item)
+
+    twice = [torch.stack([field, field]) for field in (item, *past)]
+    side_by_side = Stack.of(models).call(task, *twice)
+    for run, alone in enumerate(models):
+        require(
+            close(side_by_side[run], task(alone, item, *past), LOOSE),
+            f"{_name(model)} predicts differently in a stack of runs: it must work under "
+            "torch.func.vmap and keep all its numbers in parameters and buffers",
+        )
+
+
+def decides_alone_as_in_company(model: Recommender) -> None:
+    """The losses that policies decide by do not depend on the batch."""
+    sketch, candidates = random_candidates(items=model.items)
+    settled = Stack.of([model]).settled()
+    together = _settled_losses(settled, sketch, candidates)
+    for user in range(len(together)):
+        row = slice(user, user + 1)
+        alone = _settled_losses(
+            settled,
+            Sketch(*(field[row] for field in sketch)),
+            Candidates(*(field[row] for field in candidates)),
+        )
+        require(
+            same(alone, together[row]),
+            f"{_name(model)}: the loss of a candidate differs between a batch and a user alone",
+        )
+
+
+def loads_what_it_saves(model: Recommender) -> None:
+    """Everything that predictions need is in the state."""
+    fresh = copy.deepcopy(model)
+    with torch.no_grad():
+        for value in fresh.state_dict().values():
+            value.zero_()
+    fresh.load_state_dict(model.state_dict())
+    user, item, _ = _case(model)
+    require(
+        same(fresh.predict(user, item), model.predict(user, item)),
+        f"{_name(model)} predicts differently after its state was saved and loaded",
+    )
+
+
+RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
+    one_output_per_item,
+    blind_to_other_rows,
+    differentiable_in_the_user,
+    reads_what_is_there,
+    reading_lowers_the_loss,
+    closed_forms_agree,
+    second_order_gradients,
+    stacks,
+    decides_alone_as_in_company,
+    loads_what_it_saves,
+)
+"""Every check of a recommender; each raises AssertionError."""
+
+
+def _case(model: Recommender) -> tuple[Tensor, Tensor, Tensor]:
+    """Users near the prior, items and ratings."""
+    generator = torch.Generator().manual_seed(1)
+    prior = model.user_prior.detach()
+    noise = torch.randn(ROWS, len(prior), generator=generator).to(prior.dtype)
+    item = torch.randint(model.items, (ROWS, WIDTH), generator=generator)
+    rating = torch.randint(1, 6, (ROWS, WIDTH), generator=generator).to(prior.dtype)
+    return prior + noise / 2, item, rating
+
+
+def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
+    return Evidence(item, rating, weight.to(rating.dtype), (weight > 0).sum(1))
+
+
+def _settled_losses(settled: Stack, sketch: Sketch, candidates: Candidates) -> Tensor:
+    return snap(StackSignals(settled, sketch, candidates).loss(), SCORE_BITS)
+
+
+def _name(model: Recommender) -> str:
+    return type(model).__name__

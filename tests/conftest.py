@@ -1,0 +1,80 @@
+"""Tiny worlds and the house's hypothesis profile, for every test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import settings
+
+from dips.data.interactions import Interactions
+from dips.recommender.losses import (
+    BinaryCrossEntropy,
+    CategoricalCrossEntropy,
+    FullSoftmax,
+    Loss,
+    SquaredError,
+)
+from dips.recommender.ncf import DotProduct
+from dips.stream.users import Columns, Stream, make_stream
+from dips.testing import random_world
+
+settings.register_profile("dips", deadline=None, derandomize=True, max_examples=40, database=None)
+settings.load_profile("dips")
+
+LOSSES: dict[str, Loss] = {
+    "mse": SquaredError(),
+    "bce": BinaryCrossEntropy(3.0),
+    "cce": CategoricalCrossEntropy((1.0, 2.0, 3.0, 4.0, 5.0)),
+    "softmax": FullSoftmax(),
+}
+
+
+@pytest.fixture
+def world() -> Callable[..., Interactions]:
+    """Make a random world: `world(lengths, items=..., seed=..., explicit=...)`."""
+    return random_world
+
+
+@pytest.fixture
+def stream_of() -> Callable[[Sequence[Interactions]], Stream]:
+    """A stream of parts over the columns that they share."""
+    return lambda parts: make_stream(parts, Columns.of(parts[0]))
+
+
+@pytest.fixture(params=list(LOSSES))
+def loss(request: pytest.FixtureRequest) -> Loss:
+    """Each loss in turn."""
+    return LOSSES[request.param]
+
+
+@pytest.fixture
+def losses() -> dict[str, Loss]:
+    """All losses by name, fitted to five stars."""
+    return LOSSES
+
+
+@pytest.fixture
+def dot() -> Callable[..., DotProduct]:
+    """A dot-product recommender whose vectors are large enough to matter."""
+
+    def make(
+        loss: Loss, items: int = 8, dim: int = 6, seed: int = 0, **settings: float
+    ) -> DotProduct:
+        generator = torch.Generator().manual_seed(seed)
+        model = DotProduct(
+            items=items,
+            loss=loss,
+            dim=dim,
+            offset=0.0 if loss.listwise else 0.4,
+            generator=generator,
+            **rest,  # type: ignore[arg-type]
+        )
+        with torch.no_grad():
+            model.vectors.mul_(8.0)
+            model.user_prior.mul_(8.0)
+            model.bias.copy_(torch.randn(model.bias.shape, generator=generator) / 4)
+        return model
+
+    return make

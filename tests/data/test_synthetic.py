@@ -1,0 +1,273 @@
+"""The made worlds: what they promise to policies, and that a user never depends on the crowd."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from dips.data.interactions import Interactions
+from dips.data.planted import KEY_LOADING, MEAN, ORDINARY_LOADING, best_mse
+from dips.data.synthetic import best_rmse, planted, planted_positions, stream
+from dips.errors import ConfigError
+
+
+def columns(data: Interactions, users: int) -> list[np.ndarray]:
+    end = int(data.starts[users - 1] + data.lengths[users - 1])
+    found = [data.item[:end], data.time[:end], data.lengths[:users]]
+    return found if data.rating is None else [*found, data.rating[:end]]
+
+
+def same(a: Interactions, b: Interactions, users: int) -> bool:
+    pairs = zip(columns(a, users), columns(b, users), strict=True)
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+def items_in(data: Interactions, category: str) -> np.ndarray:
+    return np.array([category in data.categories[item] for item in range(data.items)])
+
+
+def lagged_products(data: Interactions, value: np.ndarray, low: int, high: int) -> float:
+    """Mean product of a user's values at positions `low` to `high` apart; NaN is no value."""
+    total = count = 0.0
+    for user in range(data.users):
+        mine = value[data.events(user)]
+        at = np.flatnonzero(~np.isnan(mine))
+        lag = at[:, None] - at[None, :]
+        near = (lag >= low) & (lag <= high)
+        total += float(np.outer(mine[at], mine[at])[near].sum())
+        count += int(near.sum())
+    return total / count
+
+
+def opinions(data: Interactions, kind: str, sign_of: str) -> np.ndarray:
+    """Each rating of this kind above its item's mean, turned so that `sign_of` items count plus."""
+    mean = np.bincount(data.item, data.rating, data.items) / np.maximum(
+        np.bincount(data.item, minlength=data.items), 1
+    )
+    sign = np.where(items_in(data, sign_of), 1.0, -1.0)
+    value = (data.rating - mean[data.item]) * sign[data.item]
+    return np.where(items_in(data, kind)[data.item], value, np.nan)
+
+
+# --- the planted world ---------------------------------------------------------------------------
+
+
+def test_each_user_meets_one_key_of_each_genre_early():
+    world = planted(users=50, genres=4, events=40)
+    keys = planted_positions(world).reshape(50, 40)
+    assert (keys.sum(axis=1) == 4).all()
+    assert not keys[:, 40 // 3 :].any()
+    assert keys[:, :13].any(axis=0).all()  # anywhere in the first third, not at fixed places
+    genres = [
+        {world.categories[item][-1] for item in world.item.reshape(50, 40)[user][keys[user]]}
+        for user in range(50)
+    ]
+    assert all(len(found) == 4 for found in genres)
+
+
+def oracle_mse(world: Interactions, keep: np.ndarray) -> float:
+    """Predict each event from those of the user's keys before it that are kept."""
+    keys = planted_positions(world)
+    total = 0.0
+    for user in range(world.users):
+        sign: dict[str, float] = {}
+        for event in range(*world.events(user).indices(len(world))):
+            genre = world.categories[int(world.item[event])][0 if not keys[event] else -1]
+            guess = MEAN if keys[event] else MEAN + ORDINARY_LOADING * sign.get(genre, 0.0)
+            total += (float(world.rating[event]) - guess) ** 2
+            if keys[event] and keep[event]:
+                sign[genre] = (float(world.rating[event]) - MEAN) / KEY_LOADING
+    return total / len(world)
+
+
+def test_keys_reach_the_best_loss_and_nothing_less_does():
+    world = planted(users=400, seed=3)
+    keys = planted_positions(world)
+    assert np.sqrt(oracle_mse(world, keys)) == pytest.approx(best_rmse(world), rel=0.01)
+    half = keys & (np.arange(len(world)) % 2 == 0)
+    assert np.sqrt(oracle_mse(world, half)) > 1.1 * best_rmse(world)
+    assert best_rmse(world) ** 2 == pytest.approx(best_mse(world))
+
+
+def test_fillers_tell_nothing_and_ordinary_items_little():
+    world = planted(users=500)
+    filler = items_in(world, "filler")[world.item]
+    keys = planted_positions(world)
+    assert np.std(world.rating[filler]) == pytest.approx(0.6, rel=0.03)
+    assert set(np.unique(world.rating[keys])) == {1.0, 5.0}
+    ordinary = ~filler & ~keys
+    assert np.std(world.rating[ordinary]) == pytest.approx(np.sqrt(1 + 0.36), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("dials", "word"),
+    [
+        ({"users": 0}, "users"),
+        ({"genres": 0}, "genres"),
+        ({"items": 5}, "items"),
+        ({"events": 5}, "events"),
+        ({"noise": -1.0}, "noise"),
+    ],
+)
+def test_impossible_planted_worlds_are_refused(dials, word):
+    with pytest.raises(ConfigError, match=f"^{word} is "):
+        planted(**dials)
+
+
+def test_a_stream_has_no_planted_positions():
+    with pytest.raises(ConfigError, match="not a planted world"):
+        planted_positions(stream(users=2))
+
+
+def test_the_smallest_planted_world():
+    world = planted(users=1, items=4, events=3, genres=1)
+    assert len(world) == 3
+    assert planted_positions(world).sum() == 1
+
+
+# --- the stream ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+def test_users_do_not_depend_on_the_crowd(implicit):
+    few = stream(users=100, events=30, implicit=implicit)
+    assert same(few, stream(users=100, events=30, implicit=implicit), 100)
+    assert same(few, stream(users=5000, events=30, implicit=implicit), 100)
+    assert same(few, stream(users=5, events=30, implicit=implicit, chunk=1), 5)
+    for chunk in (13, 64):
+        assert same(few, stream(users=100, events=30, implicit=implicit, chunk=chunk), 100)
+
+
+def test_seeds_differ():
+    assert not same(stream(users=20, seed=0), stream(users=20, seed=1), 20)
+
+
+def test_columns_are_in_order_and_in_range():
+    data = stream(users=300)
+    assert data.item.dtype == np.int32
+    assert data.rating.dtype == np.float32
+    assert data.item.min() >= 0
+    assert data.item.max() < data.items
+    assert set(np.unique(data.rating)) == set(np.arange(1.0, 5.5, 0.5))
+    inside = np.ones(len(data) - 1, bool)
+    inside[data.starts[1:] - 1] = False
+    gaps = np.diff(data.time)[inside]
+    assert gaps.min() == 0
+    assert 0.1 < (gaps == 0).mean() < 0.5  # ties
+    assert 0.1 < (gaps > 3600).mean() < 0.3  # sessions
+    assert len(data.titles) == data.items
+
+
+def test_lengths_vary_around_the_mean():
+    lengths = stream(users=3000, events=60).lengths
+    assert lengths.min() >= 15
+    assert lengths.mean() == pytest.approx(60, rel=0.05)
+    assert lengths.max() > 150
+
+
+def test_popularity_has_a_tail():
+    counts = np.sort(np.bincount(stream(users=1000).item, minlength=800))[::-1]
+    assert counts[:80].sum() > 0.3 * counts.sum()
+    assert counts[400:].sum() < 0.3 * counts.sum()
+    assert (counts > 0).mean() > 0.95
+
+
+def test_ratings_are_given_once_but_implicit_events_repeat():
+    def repeated(data: Interactions) -> float:
+        fresh = sum(len(np.unique(data.item[data.events(user)])) for user in range(data.users))
+        return 1.0 - fresh / len(data)
+
+    assert repeated(stream(users=300)) < 0.04
+    assert repeated(stream(users=300, implicit=True)) > 0.2
+
+
+def test_favourites_belong_to_durability():
+    shares = []
+    for durability in (0.0, 1.0):
+        data = stream(users=300, implicit=True, durability=durability)
+        late = np.arange(len(data)) - np.repeat(data.starts, data.lengths) >= 40
+        shares.append(items_in(data, "cult")[data.item][late].mean())
+    assert shares[0] < 0.1
+    assert shares[1] > 0.35
+
+
+def test_binges_follow_one_series():
+    data = stream(users=500, durability=0.0)
+    series = np.array([title.rsplit(", part", 1)[0] for title in data.titles])[data.item]
+    again = (series[1:] == series[:-1]).mean()
+    shuffled = np.random.default_rng(0).permutation(series)
+    assert again > 3 * (shuffled[1:] == shuffled[:-1]).mean()
+
+
+def test_durability_decides_how_far_taste_reaches():
+    """Opinions on cults of the first two opposite genres agree for ever, or not at all."""
+    far = []
+    for durability in (0.0, 0.5, 1.0):
+        data = stream(users=400, durability=durability)
+        value = opinions(data, "cult", "action")
+        value[~(items_in(data, "action") | items_in(data, "science"))[data.item]] = np.nan
+        far.append(lagged_products(data, value, 20, 60))
+    assert abs(far[0]) < 0.05
+    assert far[0] + 0.4 < far[1] < far[2] - 0.4
+
+
+def test_drift_decides_how_long_a_mood_lasts():
+    near, far = [], []
+    for drift in (0.0, 0.5, 1.0):
+        data = stream(users=400, durability=0.0, drift=drift)
+        value = opinions(data, "mood piece", "light")
+        near.append(lagged_products(data, value, 1, 3))
+        far.append(lagged_products(data, value, 15, 25))
+    assert far[0] == pytest.approx(near[0], rel=0.1)  # no drift: the mood never changes
+    assert far[1] / near[1] < 0.6
+    assert far[2] / near[2] < far[1] / near[1] - 0.15
+
+
+def test_hits_tell_nothing():
+    data = stream(users=400)
+    hit = items_in(data, "hit")
+    mean = np.bincount(data.item, data.rating, data.items) / np.bincount(data.item)
+    spread = (data.rating - mean[data.item])[hit[data.item]].std()
+    assert spread < 0.5
+    assert (data.rating - mean[data.item])[items_in(data, "cult")[data.item]].std() > 0.8
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize(
+    "dials", [{"users": 1}, {"items": 64}, {"events": 4}, {"items": 20_000, "users": 3}]
+)
+def test_extreme_sizes(dials, implicit):
+    data = stream(**{"users": 20, **dials}, implicit=implicit)
+    assert data.users == dials.get("users", 20)
+    assert data.lengths.min() >= 1
+    assert data.item.max() < data.items == dials.get("items", 800)
+
+
+@pytest.mark.parametrize(
+    ("dials", "message"),
+    [
+        ({"durability": 1.1}, "durability is 1.1: it goes from 0 to 1"),
+        ({"drift": -0.1}, "drift is -0.1: it goes from 0 to 1"),
+        ({"drift": float("nan")}, "drift is nan: it goes from 0 to 1"),
+        ({"users": 0}, "users is 0: a synthetic stream needs at least 1"),
+        ({"items": 1}, "items is 1: a synthetic stream needs at least 64"),
+        ({"events": 3}, "events is 3: a synthetic stream needs at least 4"),
+        ({"seed": -1}, "seed is -1: a synthetic stream needs at least 0"),
+        ({"chunk": 0}, "chunk is 0: a synthetic stream needs at least 1"),
+    ],
+)
+def test_bad_dials_are_named(dials, message):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        stream(**dials)
+
+
+def test_memory_is_the_columns_and_a_chunk():
+    def peak(chunk: int) -> float:
+        tracemalloc.start()
+        data = stream(users=1000, events=40, chunk=chunk)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most / (16 * len(data))
+
+    assert peak(chunk=100) < 2.0
+    assert peak(chunk=1000) > 3.0  # the measure sees a chunk

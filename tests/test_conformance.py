@@ -1,0 +1,36 @@
+"""Every policy and every recommender against every check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dips.policy.base import Policy
+from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
+from dips.recommender.base import Recommender
+from dips.recommender.losses import Loss
+from dips.recommender.ncf import DotProduct, Perceptron
+from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
+
+ARGUMENTS = {"mix": ("mix:1", "mix:2"), "hardest": ("hardest", "hardest:2"),
+             "influence": ("influence", "influence:2")}  # fmt: skip
+NAMES = [name for head in POLICIES for name in ARGUMENTS.get(head, (head,))]
+
+
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_policy(name: str, check: Callable[[Policy], None]) -> None:
+    check(make_policy(name, size=3))
+
+
+def test_every_policy_with_an_argument_is_here_with_one():
+    assert set(WITH_ARGUMENT) == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("check", RECOMMENDER_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", [DotProduct, Perceptron, FakeRecommender])
+def test_recommender(
+    kind: type[Recommender], loss: Loss, check: Callable[[Recommender], None]
+) -> None:
+    check(kind(items=8, loss=loss, dim=5))
