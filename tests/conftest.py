@@ -59,9 +59,7 @@ def losses() -> dict[str, Loss]:
 def dot() -> Callable[..., DotProduct]:
     """A dot-product recommender whose vectors are large enough to matter."""
 
-    def make(
-        loss: Loss, items: int = 8, dim: int = 6, seed: int = 0, **settings: float
-    ) -> DotProduct:
+    def make(loss: Loss, items: int = 8, dim: int = 6, seed: int = 0, **rest: float) -> DotProduct:
         generator = torch.Generator().manual_seed(seed)
         model = DotProduct(
             items=items,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from dips.policy.base import Policy
 from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
@@ -33,4 +34,8 @@ def test_every_policy_with_an_argument_is_here_with_one():
 def test_recommender(
     kind: type[Recommender], loss: Loss, check: Callable[[Recommender], None]
 ) -> None:
-    check(kind(items=8, loss=loss, dim=5))
+    if kind is FakeRecommender:
+        check(FakeRecommender(items=8, loss=loss, dim=5))
+    else:
+        generator = torch.Generator().manual_seed(0)
+        check(kind(items=8, loss=loss, dim=5, generator=generator))  # type: ignore[call-arg]

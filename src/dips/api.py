@@ -50,7 +50,7 @@ def train(
     """
     return train_with(
         (train, valid, test or train.select([])),
-        build_config(recipe, flags=settings),
+        build_config(recipe, flags=settings, implicit_data=not train.explicit),
         out=Path(out) if out else None,
         source=train.name,
         test=test is not None,
@@ -107,14 +107,14 @@ def compare(
     """Train every policy at every size and period on every split, and test the differences.
 
     With `out` everything is kept there, and the same call goes on where it was stopped. `tune` gives
-    each policy the same number of trials on validation. Settings: TrainConfig, whole or by name.
+    each policy the same number of trials on validation. Settings: TrainConfig, whole as `config` or by name.
     """
     plan = Plan(
         policies=list(policies),
         sizes=list(sizes),
         every=list(every),
         seeds=list(seeds),
-        settings=(config or build_config(recipe)).but(**settings),
+        settings=config or build_config(recipe, flags=settings, implicit_data=not data.explicit),
         tune=tune,
         tune_once=tune_once,
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dips.bundle import Bundle
+from dips.bundle import Bundle, selector_named
 from dips.data.interactions import Interactions
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, TrainingDiverged
@@ -26,7 +26,7 @@ from dips.stream.users import Columns, make_stream
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.trainer import Fitting, fit, start
-from dips.training.walks import Job, group_key
+from dips.training.walks import Job, group_key, policy_of
 
 FRACTIONS = (0.6, 0.2, 0.2)
 STACK = {"cpu": 8, "cuda": 64}
@@ -168,7 +168,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     shapes: dict[tuple[object, ...], list[int]] = {}
     for index, config in enumerate(configs):
         shape = (
-            config.recommender, config.loss, config.task, config.dim, config.inner_steps,
+            config.recommender, config.loss, config.task, config.dim, config.inner_steps, config.inner_pull,
             config.epochs, config.batch, config.max_seconds, config.size, config.policy == "all",
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
@@ -209,10 +209,41 @@ def _run_stack(
 
     fit(fitting, work, columns, validate, after_epoch)
     best = Stack(fitting.stack.template, fitting.best)
+    valid = _score_all(best, jobs, 1, columns, low, high)
+    tests = _score_all(best, jobs, 2, columns, low, high) if test else [None] * len(jobs)
     return [
-        _outcome(fitting, best, run, jobs[run], specs[run], columns, test)
+        _outcome(fitting, best, run, jobs[run], specs[run], valid[run], tests[run])
         for run in range(len(jobs))
     ]
+
+
+def _score_all(
+    best: Stack,
+    jobs: Sequence[tuple[Parts, TrainConfig]],
+    part: int,
+    columns: Columns,
+    low: float,
+    high: float,
+) -> list[Scores | None]:
+    """Scores of every run on its own part: one walk for all runs of a policy, size and schedule."""
+    scores: list[Scores | None] = [None] * len(jobs)
+    keys = [group_key(config) for _, config in jobs]
+    for key in dict.fromkeys(keys):
+        runs = [run for run, other in enumerate(keys) if other == key]
+        config, stack = jobs[runs[0]][1], best.select(runs)
+        stream = make_stream([jobs[run][0][part] for run in runs], columns)
+        trace = rollout(
+            stream,
+            policy_of(config),
+            size=config.size,
+            schedule=config.schedule,
+            keys=stream.keys([jobs[run][1].seed for run in runs]),
+            recommenders=stack,
+            selector=selector_named(config.choice),
+        )
+        for run, found in zip(runs, evaluate(stack, trace, low=low, high=high), strict=True):
+            scores[run] = found
+    return scores
 
 
 def _moment(fitting: Fitting, work: Sequence[Job]) -> Moment:
@@ -235,8 +266,8 @@ def _outcome(
     run: int,
     job: tuple[Parts, TrainConfig],
     spec: RecommenderSpec,
-    columns: Columns,
-    test: bool,
+    valid: Scores | None,
+    test: Scores | None,
 ) -> Outcome:
     parts, config = job
     bundle = Bundle(
@@ -250,8 +281,7 @@ def _outcome(
         damping=config.damping,
         seed=config.seed,
     )
-    failed = bool(fitting.progress.diverged[run])
-    valid = {} if failed else score(bundle, parts[1], columns).metrics
+    error = fitting.progress.diverged[run]
     history = [
         {"epoch": line["epoch"], "train_loss": line["train_loss"][run], "valid": line["valid"][run]}
         for line in fitting.progress.history
@@ -263,10 +293,10 @@ def _outcome(
         epochs=fitting.progress.epoch,
         seconds=fitting.progress.seconds / len(fitting.progress.best),
         history=history,
-        valid=valid,
-        test=score(bundle, parts[2], columns) if test and not failed else None,
-        peak_memory=_peak_memory(columns.item.device),
-        error=fitting.progress.diverged[run],
+        valid=valid.metrics if valid and not error else {},
+        test=None if error else test,
+        peak_memory=_peak_memory(next(iter(best.state.values())).device),
+        error=error,
     )
 
 

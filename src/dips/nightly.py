@@ -24,12 +24,16 @@ def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
     codes = np.array([known.get(name, -1) for name in data.item_ids], dtype=np.int32)
     if np.array_equal(codes, np.arange(len(bundle.item_ids))):
         return replace(data, item_ids=bundle.item_ids)
-    places = np.concatenate([np.arange(*data.events(u).indices(1 << 62)) for u in range(data.users)])
+    places = np.concatenate(
+        [np.arange(*data.events(u).indices(1 << 62)) for u in range(data.users)]
+    )
     owner = np.repeat(np.arange(data.users), data.lengths)
     item = codes[data.item[places]]
     kept = item >= 0
     if not kept.any():
-        raise DataError(f"{data.name}: none of its items are known to the run; is it the same data?")
+        raise DataError(
+            f"{data.name}: none of its items are known to the run; is it the same data?"
+        )
     lengths = np.bincount(owner[kept], minlength=data.users)
     early = np.arange(len(owner)) - np.repeat(np.cumsum(data.lengths) - data.lengths, data.lengths)
     warm = np.bincount(owner[kept & (early < data.warmup[owner])], minlength=data.users)

@@ -14,7 +14,7 @@ from typing import Any
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError, RunError
-from dips.evaluation.comparison import Cell, compare_pairs, summarise
+from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.tuning import trials
 from dips.experiment import Moment, Outcome, raise_if_diverged, run, split
@@ -59,9 +59,9 @@ class Plan:
 
     policies: Sequence[str]
     sizes: Sequence[int]
-    every: Sequence[int] = (1,)
-    seeds: Sequence[int] = (0, 1, 2, 3, 4)
-    settings: TrainConfig = TrainConfig()
+    every: Sequence[int]
+    seeds: Sequence[int]
+    settings: TrainConfig
     tune: int = 0
     """Trials for each cell; 0 takes the settings as they are."""
     tune_once: bool = False
@@ -119,7 +119,7 @@ class Study:
 
         def keep(index: int, outcome: Outcome) -> None:
             raise_if_diverged(outcome)
-            write_run(outcome, self._place(missing[index]), source=self.source)
+            write_run(outcome, self._place(missing[index]), source=self.source, curve=False)
 
         self._train("training", [wanted[key] for key in missing], keep, test=True)
         return self._table(wanted)
@@ -131,7 +131,9 @@ class Study:
             return {cell: {} for cell in places}
         path = self.out / "tuning.json"
         lines = json.loads(path.read_text()) if path.exists() else {}
-        points = trials(self.plan.tune)
+        given = self.plan.settings.task
+        implicit = given == "implicit" or (given == "auto" and not self.data.explicit)
+        points = trials(self.plan.tune, "implicit" if implicit else "explicit")
         missing = [
             (cell, point)
             for cell in places
@@ -171,7 +173,6 @@ class Study:
             nonlocal finished
             finished += configs[index].epochs
             keep(index, outcome)
-            self.watch(Update(stage, finished, total, 0.0))
 
         if configs:
             jobs = [(split(self.data, config), config) for config in configs]
@@ -200,7 +201,8 @@ class Study:
         return True
 
     def _table(self, wanted: dict[tuple[Cell, int], TrainConfig]) -> Table:
-        rows, users = [], {}
+        rows: list[dict[str, Any]] = []
+        users: dict[Cell, list[UserSums]] = {}
         for key in wanted:
             cell, seed = key
             metrics = read_metrics(self._place(key))

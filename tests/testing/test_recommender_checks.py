@@ -6,7 +6,8 @@ import re
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.functional import hessian, jacobian
 
 from dips.recommender.base import Recommender
 from dips.recommender.losses import SquaredError
@@ -22,10 +23,8 @@ class Broken(Recommender):
         super().__init__(items=8, user_dim=4, loss=SquaredError(), inner_rate=rate)
         self.register_buffer("table", item_vectors(torch.arange(8), 4).float())
         self.methods = methods
-        self.calls = 0
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        self.calls += 1
         plain = (self.table[items] * user[:, None, :]).sum(2)
         return self.methods["predict"](self, plain, user) if "predict" in self.methods else plain
 
@@ -37,6 +36,17 @@ class Broken(Recommender):
         plain = super().gradients(*arguments)
         return plain * self.methods.get("slope", 1.0)
 
+
+def _with_plain_tensor() -> Broken:
+    model = Broken()
+    model.plain = torch.ones(2)
+    return model
+
+
+def _with_lost_buffer() -> Broken:
+    model = Broken()
+    model.register_buffer("lost", torch.ones(2), persistent=False)
+    return model
 
 
 BROKEN = {
@@ -66,15 +76,20 @@ BROKEN = {
         Broken(read=lambda m, p, e: p.detach() + m.user_prior - m.user_prior.detach()),
         "finite differences say",
     ),
-    "stacks": (
-        Broken(predict=lambda m, p, u: p + m.calls),
-        "predicts differently in a stack of runs",
+    "stacks-vmap": (
+        Broken(predict=lambda m, p, u: p + m.user_prior.detach().sum().item()),
+        "does not work under torch.func.vmap",
+    ),
+    "stacks-state": (
+        Broken(predict=lambda m, p, u: p + isinstance(m.user_prior, nn.Parameter)),
+        "differently in a stack of runs than alone",
     ),
     "decides_alone_as_in_company": (
         Broken(predict=lambda m, p, u: p + u.shape[0]),
         "between a batch and a user alone",
     ),
-    "loads_what_it_saves": (Broken(predict=lambda m, p, u: p + m.calls), "saved and loaded"),
+    "keeps_its_numbers_in_its_state-plain": (_with_plain_tensor(), "'plain' as a plain attribute"),
+    "keeps_its_numbers_in_its_state-lost": (_with_lost_buffer(), "save buffer 'lost'"),
 }
 
 
@@ -98,23 +113,24 @@ def test_an_unbroken_one_passes() -> None:
         check_recommender(dict)  # type: ignore[arg-type]
 
 
-def test_fake_readings_are_what_they_say() -> None:
-    """Slopes and curvature of the fake are derivatives of its losses."""
+def test_fake_influences_are_those_of_its_losses() -> None:
+    """Against slopes and curvature by automatic differentiation, one user at a time."""
     _, candidates = random_candidates(users=4, size=3, period=2, seed=3)
     signals = FakeSignals(candidates)
     reading = signals.read(candidates.present.double())
-    user = reading._user.clone().requires_grad_()
-    vectors = signals.embedding()
-    losses = ((vectors * user[:, None]).sum(2) - candidates.rating.double()) ** 2
-    assert torch.equal(losses.detach(), reading.losses())
-    for slot in range(5):
-        (slope,) = torch.autograd.grad(losses[:, slot].sum(), user, retain_graph=True)
-        torch.testing.assert_close(slope, reading.gradients()[:, slot])
-    total = (losses * candidates.present).sum()
-    (slope,) = torch.autograd.grad(total, user, create_graph=True)
-    vector = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    (product,) = torch.autograd.grad((slope * vector).sum(), user)
-    torch.testing.assert_close(product, reading.curve(vector))
+    for row in range(4):
+        vectors, rating = signals.embedding()[row], candidates.rating[row].double()
+        there = candidates.present[row].double()
+
+        def losses(user: Tensor, vectors: Tensor = vectors, rating: Tensor = rating) -> Tensor:
+            return (vectors @ user - rating) ** 2
+
+        user = reading._user[row]
+        torch.testing.assert_close(losses(user), reading.losses()[row])
+        slopes = jacobian(losses, user)
+        curve = hessian(lambda u, there=there: (losses(u) * there).sum(), user)
+        solved = torch.linalg.solve(curve + 0.3 * torch.eye(4).double(), there @ slopes)
+        torch.testing.assert_close(-(slopes @ solved), reading.influences(0.3)[row])
 
 
 def test_random_candidates_look_like_a_refresh() -> None:

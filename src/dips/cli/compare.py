@@ -10,10 +10,9 @@ from rich.console import Console
 
 from dips import api
 from dips.cli.screen import print_json, print_pairs, print_summary, watch_study
-from dips.cli.settings import numbers, seeds, with_settings
+from dips.cli.settings import Settings, numbers, seeds, with_settings
 from dips.errors import ConfigError
 from dips.study import Table
-from dips.training.config import TrainConfig
 
 
 @with_settings(leave_out=("policy", "size", "every", "periods", "seed"))
@@ -21,7 +20,7 @@ def compare(
     data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
     policies: Annotated[str, typer.Option(help="Policies to compare, for example last,reservoir.")],
     out: Annotated[Path, typer.Option(help="The results directory; the same call resumes it.")],
-    config: TrainConfig,
+    settings: Settings,
     sizes: Annotated[str, typer.Option(help="Sketch sizes, for example 2,4,8.")] = "4",
     every: Annotated[str, typer.Option(help="Refresh periods, for example 1,4.")] = "1",
     seed_text: Annotated[
@@ -40,9 +39,10 @@ def compare(
     names = [name for name in policies.split(",") if name]
     if len(names) < len(set(names)) or not names:
         raise ConfigError(f"--policies '{policies}': give each policy once")
+    whole = api.load(data)
     with watch_study() as watch:
         table = api.compare(
-            api.load(data),
+            whole,
             names,
             numbers("sizes", sizes),
             numbers("every", every),
@@ -52,7 +52,7 @@ def compare(
             tune_once=tune_once,
             watch=watch,
             source=data,
-            config=config,
+            config=settings(whole),
         )
     if as_json:
         print_json(table.to_dict())

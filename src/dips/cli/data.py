@@ -103,6 +103,9 @@ def prepare(
     time_col: Annotated[str | None, typer.Option(help="Column of times, or 'none'.")] = None,
     min_rating: Annotated[float | None, typer.Option(help="Keep ratings above this.")] = None,
     core: Annotated[int | None, typer.Option(help="Keep the k-core of this k.")] = None,
+    shuffle_ties: Annotated[
+        int | None, typer.Option(help="Shuffle events of one timestamp with this seed.")
+    ] = None,
     users: Annotated[int | None, typer.Option(help="synthetic: how many users.")] = None,
     items: Annotated[int | None, typer.Option(help="synthetic: how many items.")] = None,
     seed: Annotated[int | None, typer.Option(help="synthetic: the seed.")] = None,
@@ -129,6 +132,8 @@ def prepare(
         dials={name: value for name, value in dials.items() if value is not None},
     )
     data = filtering.prepare(data, recipe=recipe, min_rating=min_rating, core=core)
+    if shuffle_ties is not None:
+        data = filtering.shuffle_ties(data, shuffle_ties)
     prepared.write(data, out)
     if as_json:
         _print_json({"out": str(out), **_sizes(data), "steps": data.about.get("steps", [])})

@@ -45,10 +45,10 @@ def evaluate(
 
 def _unseen(data: Interactions, part_of: dict[str, str], source: str) -> Interactions:
     users = [
-        user
-        for user in range(data.users)
-        if part_of.get(data.user_id(user), "test") == "test"
+        user for user in range(data.users) if part_of.get(data.user_id(user), "test") == "test"
     ]
     if not users:
-        raise DataError(f"{source}: all of its users trained or validated this run; give other data")
+        raise DataError(
+            f"{source}: all of its users trained or validated this run; give other data"
+        )
     return data.select(users)

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer.exceptions import TyperException
+from typer.core import TyperGroup
 
 from dips import __version__
 from dips.cli import compare, data, demo, doctor, evaluate, sketch, train
 from dips.errors import DipsError
 
+
+class Guarded(TyperGroup):
+    """A group whose commands end in one sentence rather than a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Exit with 2 on what the user can mend, with 130 on an interrupt."""
+        try:
+            return super().invoke(ctx)
+        except DipsError as error:
+            print(f"dips: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            again = " and --resume" if ctx.invoked_subcommand == "train" else ""
+            print(f"dips: interrupted; go on with the same command{again}", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=Guarded,
     help="Learn which K interactions of each user's history to keep.",
     epilog="Start with: dips demo. Exit codes: 0 success, 2 bad usage or input, 130 interrupted.",
     no_args_is_help=True,
@@ -40,24 +58,4 @@ def _version(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
-
-
-def _run(arguments: list[str]) -> int:
-    try:
-        code = app(arguments, standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except TyperException as error:
-        error.show()
-        return 2
-    except typer.Exit as leave:
-        return leave.exit_code
-    except DipsError as error:
-        print(f"dips: {error}", file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, typer.Abort):
-        hint = "" if "demo" in arguments else "; the same command goes on where it stopped"
-        if "train" in arguments[:1] and "--resume" not in arguments:
-            hint = "; go on with the same command and --resume"
-        print(f"dips: interrupted{hint}", file=sys.stderr)
-        return 130
+    app(sys.argv[1:] if arguments is None else list(arguments), prog_name="dips")

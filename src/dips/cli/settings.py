@@ -10,14 +10,17 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.training.config import RECIPES, TrainConfig, build_config
 
+Settings = Callable[[Interactions], TrainConfig]
+
 
 def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
-    """Give a command a flag for each setting, and pass it the built `config`.
+    """Give a command a flag for each setting, and pass it `settings`: data -> TrainConfig.
 
-    The command takes `config: TrainConfig` and its own arguments. Order: recipe < file < flag.
+    Order: defaults of the task < recipe < file < flag.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -26,7 +29,7 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
         own = [
             parameter
             for parameter in inspect.signature(command, eval_str=True).parameters.values()
-            if parameter.name != "config"
+            if parameter.name != "settings"
         ]
 
         def call(**given: Any) -> None:
@@ -36,12 +39,16 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
                 for name, value in given.items()
                 if name not in names and name not in ("recipe", "config_file") and value is not None
             }
-            config = build_config(given["recipe"], given["config_file"], flags)
-            command(config=config, **{name: given[name] for name in names})
 
-        settings = [_flag(field, hints[field.name]) for field in fields]
-        call.__signature__ = inspect.Signature([*own, *_FILES, *settings])  # type: ignore[attr-defined]
-        call.__annotations__ = {p.name: p.annotation for p in [*own, *_FILES, *settings]}
+            def settings(data: Interactions) -> TrainConfig:
+                recipe, file = given["recipe"], given["config_file"]
+                return build_config(recipe, file, flags, implicit_data=not data.explicit)
+
+            command(settings=settings, **{name: given[name] for name in names})
+
+        flags = [_flag(field, hints[field.name]) for field in fields]
+        call.__signature__ = inspect.Signature([*own, *_FILES, *flags])  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in [*own, *_FILES, *flags]}
         call.__doc__, call.__name__ = command.__doc__, command.__name__
         return call
 

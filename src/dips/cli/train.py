@@ -10,23 +10,26 @@ from rich.console import Console
 
 from dips import api
 from dips.cli.screen import print_json, print_metrics, watch_training
-from dips.cli.settings import with_settings
+from dips.cli.settings import Settings, with_settings
 from dips.data.parts import open_parts
 from dips.errors import ConfigError
 from dips.experiment import split
-from dips.training.config import TrainConfig
 
 
 @with_settings()
 def train(
     data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
     out: Annotated[Path, typer.Option(help="The run directory to write.")],
-    config: TrainConfig,
+    settings: Settings,
     valid_data: Annotated[str | None, typer.Option(help="Validation users of your own.")] = None,
     test_data: Annotated[str | None, typer.Option(help="Test users of your own.")] = None,
     no_test: Annotated[bool, typer.Option("--no-test", help="Do not score the test part.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with metrics.json as a line.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with metrics.json as a line.")
+    ] = False,
 ) -> None:
     """Train a recommender under a policy, and write a run directory.
 
@@ -36,8 +39,11 @@ def train(
         raise ConfigError("--valid-data and --test-data go together: give both, or neither")
     if valid_data is not None and test_data is not None:
         parts = open_parts(data, valid_data, test_data)
+        config = settings(parts[0])
     else:
-        parts = split(api.load(data), config)
+        whole = api.load(data)
+        config = settings(whole)
+        parts = split(whole, config)
     with watch_training() as watch:
         outcome = api.train_with(
             parts, config, out=out, source=data, test=not no_test, resume=resume, watch=watch

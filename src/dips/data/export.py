@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dips.data.atomic import written
 from dips.errors import ConfigError
 
@@ -32,4 +34,5 @@ def check_suffix(path: Path) -> None:
 
 
 def _plain(values: Any) -> Any:
-    return values.tolist() if getattr(values, "dtype", None) == object else values
+    """Strings as a list: polars does not read arrays of objects."""
+    return values.tolist() if getattr(values, "dtype", None) == np.dtype(object) else values

@@ -96,6 +96,17 @@ def k_core(data: Interactions, k: int) -> Interactions:
     return _keep(data, rows[good_user[event_users] & good_item[data.item[rows]]], f"{k}-core")
 
 
+def shuffle_ties(data: Interactions, seed: int) -> Interactions:
+    """Events of a user with one timestamp in an order of chance: what is the file's order worth?"""
+    if data.time is None:
+        raise ConfigError(f"{data.name} has no times, so there are no ties to shuffle")
+    rows = _rows(data)
+    owner = np.repeat(np.arange(data.users), data.lengths)
+    lots = np.random.default_rng(seed).random(len(rows))
+    order = rows[np.lexsort((lots, data.time[rows], owner))]
+    return _keep(data, order, f"ties shuffled with seed {seed}")
+
+
 def compact(data: Interactions) -> Interactions:
     """The same users with columns and vocabularies of their own, if they are only a part."""
     whole = len(data) == len(data.item) and bool(np.all(np.diff(data.starts) == data.lengths[:-1]))

@@ -6,23 +6,31 @@ from typing import Any
 
 import numpy as np
 
-RANGES: dict[str, tuple[float, float]] = {
-    "inner_rate": (0.01, 0.2),
-    "weight_decay": (2e-4, 5e-3),
-    "learning_rate": (3e-3, 2e-2),
-    "damping": (0.1, 10.0),
+RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "explicit": {
+        "inner_rate": (0.03, 0.3),
+        "weight_decay": (3e-5, 1e-3),
+        "learning_rate": (3e-3, 2e-2),
+        "damping": (0.1, 10.0),
+    },
+    "implicit": {
+        "inner_rate": (0.1, 2.0),
+        "weight_decay": (1e-7, 1e-4),
+        "learning_rate": (2e-3, 2e-2),
+        "damping": (0.1, 10.0),
+    },
 }
-"""Settings that are tuned, each drawn log-uniformly between its bounds."""
+"""Settings that are tuned for each task, drawn log-uniformly between their bounds."""
 
 
-def trials(count: int, seed: int = 0) -> list[dict[str, Any]]:
+def trials(count: int, task: str, seed: int = 0) -> list[dict[str, Any]]:
     """`count` settings to try; the first changes nothing, so tuning never ends below the default."""
     rng = np.random.default_rng(seed)
     drawn: list[dict[str, Any]] = [{}]
     for _ in range(count - 1):
         point = {
             name: float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}")
-            for name, (low, high) in RANGES.items()
+            for name, (low, high) in RANGES[task].items()
         }
         drawn.append(point)
     return drawn[:count]

@@ -25,7 +25,7 @@ def descend(
     start: Tensor,
     rate: Tensor,
     steps: int,
-    pull: Tensor | float = 0.0,
+    pull: float = 0.0,
     settle: Settle = keep,
 ) -> Tensor:
     """Gradient descent on `objective(user) -> [rows]`, each row on its own.
@@ -35,7 +35,9 @@ def descend(
     gradient = torch.func.grad(lambda user: objective(user).sum())
     user = start
     for _ in range(steps):
-        slope = gradient(user) + 2 * pull * (user - start)
+        slope = gradient(user)
+        if pull:
+            slope = slope + 2 * pull * (user - start)
         user = settle(user - rate[:, None] * slope)
     return user
 
@@ -47,7 +49,7 @@ def descend_linear(
     start: Tensor,
     rate: Tensor,
     steps: int,
-    pull: Tensor | float = 0.0,
+    pull: float = 0.0,
     settle: Settle = keep,
 ) -> Tensor:
     """The same for scores `intercept + features . user`, given d objective / d score.
@@ -62,14 +64,18 @@ def descend_linear(
         gram = settle(features @ features.transpose(1, 2))  # [rows, n, n]
         first, coefficients = scores, torch.zeros_like(scores)
         for _ in range(steps):
-            fall = slope(scores) + 2 * pull * coefficients
+            fall = slope(scores)
+            if pull:
+                fall = fall + 2 * pull * coefficients
             coefficients = settle(coefficients - step * fall)
             scores = first + (gram * coefficients[:, None, :]).sum(2)
         return settle(start + (features.transpose(1, 2) @ coefficients[:, :, None])[:, :, 0])
     user = start
     for _ in range(steps):
         fall = (features.transpose(1, 2) @ slope(scores)[:, :, None])[:, :, 0]
-        user = settle(user - step * (fall + 2 * pull * (user - start)))
+        if pull:
+            fall = fall + 2 * pull * (user - start)
+        user = settle(user - step * fall)
         scores = intercept + (features @ user[:, :, None])[:, :, 0]
     return user
 
@@ -82,7 +88,7 @@ def descend_softmax(
     start: Tensor,
     rate: Tensor,
     steps: int,
-    pull: Tensor | float = 0.0,
+    pull: float = 0.0,
     settle: Settle = keep,
     chances: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -95,6 +101,8 @@ def descend_softmax(
     user = start
     for _ in range(steps):
         expected = softmax(user @ table.T + intercept) @ table  # [rows, dim]
-        slope = weight[:, None] * expected - pulled + 2 * pull * (user - start)
+        slope = weight[:, None] * expected - pulled
+        if pull:
+            slope = slope + 2 * pull * (user - start)
         user = settle(user - rate[:, None] * slope)
     return user

@@ -1,6 +1,7 @@
-"""The effect of an example's weight on another loss at the optimum (the influence function).
+"""The effect of an example's weight on the loss of all at the optimum (the influence function).
 
-Needs only products with the Hessian, so nothing of size dim x dim is formed.
+Needs only products with the Hessian, so nothing of size dim x dim is formed; where scores are linear
+in the parameters even these shrink to the Gram matrix of the examples.
 """
 
 from __future__ import annotations
@@ -37,14 +38,42 @@ def solve(
 
 def influences(
     gradients: Tensor,
-    target: Tensor,
+    weight: Tensor,
     product: Callable[[Tensor], Tensor],
     damping: float,
     steps: int,
 ) -> Tensor:
-    """[rows, n] d target / d weight = - target' (H + damping I)^-1 gradient.
+    """[rows, n] d total / d weight of each example = - total' (H + damping I)^-1 gradient.
 
-    `gradients` [rows, n, dim] of the examples, `target` [rows, dim] gradient of the loss in question.
+    `gradients` [rows, n, dim] of the examples, `weight` [rows, n] how each counts in the total, whose
+    Hessian times a vector is `product`.
     """
-    solved = solve(product, target, damping, steps)
+    total = (gradients * weight[:, :, None]).sum(1)
+    solved = solve(product, total, damping, steps)
     return -(gradients * solved[:, None, :]).sum(2)
+
+
+def linear_influences(
+    features: Tensor, slope: Tensor, bend: Tensor, weight: Tensor, damping: float
+) -> Tensor:
+    """The same for examples whose losses depend on scores `features . parameters`.
+
+    `slope` and `bend` [rows, n] are first and second derivatives of the losses in the scores. With
+    G = F F' and B = diag(weight bend), F (F' B F + d I)^-1 F' = G (B G + d I)^-1.
+    """
+    gram = features @ features.transpose(1, 2)  # [rows, n, n]
+    system = (weight * bend)[:, :, None] * gram
+    solved = eliminate(system, damping, weight * slope)
+    return -slope * (gram * solved[:, None, :]).sum(2)
+
+
+def eliminate(matrix: Tensor, damping: float, target: Tensor) -> Tensor:
+    """Gauss-Jordan for small (matrix + damping I) x = target whose principal minors are positive."""
+    size = matrix.shape[-1]
+    ridge = damping * torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+    table = torch.cat([matrix + ridge, target[:, :, None]], 2)  # [rows, n, n + 1]
+    for column in range(size):
+        row = table[:, column : column + 1] / table[:, column : column + 1, column : column + 1]
+        others = table - table[:, :, column : column + 1] * row
+        table = torch.cat([others[:, :column], row, others[:, column + 1 :]], 1)
+    return table[:, :, size]

@@ -17,11 +17,11 @@ class Reading(Protocol):
     def losses(self) -> Tensor:
         """[users, candidates] loss of each candidate."""
 
-    def gradients(self) -> Tensor:
-        """[users, candidates, dim] gradient of each candidate's loss in the user's vector."""
+    def influences(self, damping: float) -> Tensor:
+        """[users, candidates] effect of a candidate's weight on the loss of all candidates.
 
-    def curve(self, vector: Tensor) -> Tensor:
-        """[users, dim] Hessian of the summed loss of all present candidates times a vector."""
+        By the influence function: `damping` is added to the Hessian of that loss.
+        """
 
 
 class Signals(Protocol):

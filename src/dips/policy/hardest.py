@@ -43,5 +43,5 @@ def fading(candidates: Candidates, half_life: float | None) -> Tensor:
 
 def check_half_life(name: str, half_life: float | None) -> None:
     """Refuse a half-life that is not positive."""
-    if half_life is not None and half_life <= 0:
+    if half_life is not None and not half_life > 0:
         raise ConfigError(f"{name}:{half_life}: the half-life in steps must be positive")

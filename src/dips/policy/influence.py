@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
 from dips.numerics.exact import SCORE_BITS, snap
-from dips.numerics.influence import influences
 from dips.policy.base import Policy, Signals
 from dips.policy.hardest import check_half_life, fading
 from dips.sketch.records import Candidates
@@ -32,22 +32,17 @@ class Influence(Policy):
 
     def __post_init__(self) -> None:
         check_half_life("influence", self.half_life)
-        if self.damping <= 0:
+        if not self.damping > 0:
             raise ConfigError(f"damping {self.damping}: must be positive")
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """The earlier a candidate is added the higher it scores; the rest keep score 0."""
         present = candidates.present
         fade = fading(candidates, self.half_life)
-        steps = present.shape[1] + 1  # the Hessian of n scalar losses has rank n at most
-        chosen = present.double() * 0
-        scores = chosen.clone()
+        chosen = torch.zeros_like(fade)
+        scores = torch.zeros_like(fade)
         for turn in range(min(self.size, present.shape[1] - 1)):
-            reading = signals.read(chosen)
-            gradients = reading.gradients()
-            total = (gradients * present[:, :, None]).sum(1)
-            effect = influences(gradients, total, reading.curve, self.damping, steps)
-            gain = -effect * fade
+            gain = -signals.read(chosen).influences(self.damping) * fade
             best = first_largest(gain, present & (chosen == 0))
             chosen = chosen + best
             scores = scores + best * (self.size - turn)

@@ -35,7 +35,7 @@ def _number(name: str, text: str | None, meaning: str) -> float | None:
 
 def _mix(setting: Setting) -> Policy:
     newest = _number("mix", setting.argument, "the number of newest")
-    if newest is None or newest != int(newest):
+    if newest is None or not newest.is_integer():
         raise ConfigError("policy 'mix' needs a whole number of newest, for example mix:2")
     if newest >= setting.size:
         raise ConfigError(f"mix:{int(newest)} leaves no slot to sample at size {setting.size}")

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from dips.numerics.descent import Settle, descend, keep
+from dips.numerics.influence import influences
 from dips.recommender.losses import Loss
 
 T = TypeVar("T")
+CURVE_STEPS = 12
+"""Conjugate-gradient steps with the Hessian in a user's vector."""
 COMFORTABLE = 4
 """Up to this many entries the inner rate is as given; beyond, it falls as 1 / entries."""
 
@@ -40,7 +43,6 @@ class Recommender(nn.Module, ABC):
     """Parameters that weight decay leaves alone: shrinking them would pull towards no one's mean."""
     user_prior: nn.Parameter
     inner_rate: Tensor
-    inner_pull: Tensor
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class Recommender(nn.Module, ABC):
         self.items = items
         self.loss = loss
         self.inner_steps = inner_steps
+        self.inner_pull = inner_pull
         self.user_prior = nn.Parameter(torch.zeros(user_dim))
         self.register_buffer("inner_rate", torch.tensor(float(inner_rate)))
-        self.register_buffer("inner_pull", torch.tensor(float(inner_pull)))
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
@@ -99,17 +101,21 @@ class Recommender(nn.Module, ABC):
         jacobian: Tensor = torch.func.vmap(torch.func.jacrev(losses))(user, items, ratings)
         return jacobian
 
-    def curve(
-        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, vector: Tensor
+    def influences(
+        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
     ) -> Tensor:
-        """[rows, dim] Hessian of the weighted sum of the interactions' losses times a vector."""
+        """[rows, n] effect of each interaction's weight on their summed loss (see numerics)."""
 
-        def along(point: Tensor) -> Tensor:
-            slope = torch.func.grad(lambda p: (self.losses(p, items, ratings) * weight).sum())
-            return (slope(point) * vector).sum()
+        def total(point: Tensor) -> Tensor:
+            return (self.losses(point, items, ratings) * weight).sum()
 
-        product: Tensor = torch.func.grad(along)(user)
-        return product
+        def product(vector: Tensor) -> Tensor:
+            along = torch.func.grad(lambda point: (torch.func.grad(total)(point) * vector).sum())
+            result: Tensor = along(user)
+            return result
+
+        gradients = self.gradients(user, items, ratings)
+        return influences(gradients, weight, product, damping, CURVE_STEPS)
 
     def rate(self, evidence: Evidence) -> Tensor:
         """[rows] step size: a constant of how many entries there are, never of their weights.

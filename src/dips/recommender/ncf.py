@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from dips.numerics import exact
 from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
-from dips.recommender.base import Evidence, Recommender
+from dips.numerics.influence import influences, linear_influences
+from dips.recommender.base import CURVE_STEPS, Evidence, Recommender
 from dips.recommender.losses import Loss
 
 SPREAD = 0.05
@@ -135,21 +136,26 @@ class DotProduct(Recommender):
         slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)
 
-    def curve(
-        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, vector: Tensor
+    def influences(
+        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
     ) -> Tensor:
-        """Features by curvature by features; for the softmax, the covariance of the rows."""
+        """By the Gram matrix of the features; for the softmax, by the covariance of the rows."""
         if self.loss.listwise:
             chance = self.predict_all(user).softmax(-1)
-            along = vector @ self.vectors.T  # [rows, items]
-            mean = (chance * along).sum(1, keepdim=True)
-            return ((chance * (along - mean)) @ self.vectors) * weight.sum(1, keepdim=True)
+
+            def product(vector: Tensor) -> Tensor:
+                along = vector @ self.vectors.T  # [rows, items]
+                mean = (chance * along).sum(1, keepdim=True)
+                return ((chance * (along - mean)) @ self.vectors) * weight.sum(1, keepdim=True)
+
+            gradients = (chance @ self.vectors)[:, None, :] - self.vectors[items]
+            return influences(gradients, weight, product, damping, CURVE_STEPS)
         if self.loss.channels > 1:
-            return super().curve(user, items, ratings, weight, vector)
-        features, output = self.features(items), self.predict(user, items)
+            return super().influences(user, items, ratings, weight, damping)
+        output = self.predict(user, items)
         bend = torch.func.grad(lambda o: self.loss.slope(o, ratings).sum())(output)
-        along = (features * vector[:, None, :]).sum(2) * bend * weight
-        return (features * along[:, :, None]).sum(1)
+        slope = self.loss.slope(output, ratings)
+        return linear_influences(self.features(items), slope, bend, weight, damping)
 
 
 @final

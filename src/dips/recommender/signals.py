@@ -38,13 +38,15 @@ class StackReading:
         """[rows, candidates]."""
         return self._signals.ask(_losses, self._user)
 
-    def gradients(self) -> Tensor:
-        """[rows, candidates, dim]."""
-        return self._signals.ask(_gradients, self._user)
+    def influences(self, damping: float) -> Tensor:
+        """[rows, candidates]."""
 
-    def curve(self, vector: Tensor) -> Tensor:
-        """[rows, dim]."""
-        return self._signals.ask(_curve, self._user, vector)
+        def ask(
+            model: Recommender, item: Tensor, rating: Tensor, present: Tensor, user: Tensor
+        ) -> Tensor:
+            return model.influences(user, item, rating, present, damping)
+
+        return self._signals.ask(ask, self._user)
 
 
 @final
@@ -105,13 +107,3 @@ def _residual(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user:
         return 1 - model.predict_all(user).softmax(-1).gather(-1, item)
     slope = -model.loss.slope(model.predict(user, item), rating)
     return slope if model.loss.channels == 1 else slope.sum(-1)
-
-
-def _gradients(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
-    return model.gradients(user, item, rating)
-
-
-def _curve(
-    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, user: Tensor, vector: Tensor
-) -> Tensor:
-    return model.curve(user, item, rating, weight, vector)

@@ -67,8 +67,7 @@ class Stack:
     def settled(self) -> Stack:
         """The same recommenders as decisions see them: float64, on the grid of DESIGN 1.6."""
         state = {name: snap(value, PARAMETER_BITS) for name, value in self.state.items()}
-        for name in ("inner_rate", "inner_pull"):
-            state[name] = self.state[name].double()
+        state["inner_rate"] = self.state["inner_rate"].double()
         return Stack(copy.deepcopy(self.template).double(), state)
 
     def one(self, run: int) -> Recommender:

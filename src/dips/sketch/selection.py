@@ -14,6 +14,9 @@ from dips.numerics.hashing import uniform
 from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates
 
+FAR = 2.0**50
+"""Scores are cut off here: an infinitely bad interaction is still better than an empty slot."""
+
 
 class Selector(ABC):
     """Chooses which candidates stay."""
@@ -30,7 +33,7 @@ class Greedy(Selector):
 
     def choose(self, scores: Tensor, candidates: Candidates, size: int) -> Tensor:
         """Sort by score, newer first among equals."""
-        settled = snap(scores, SCORE_BITS).masked_fill(~candidates.present, -torch.inf)
+        settled = _settle(scores).masked_fill(~candidates.present, -torch.inf)
         order = settled.flip(1).sort(dim=1, descending=True, stable=True).indices
         return _in_order(settled.shape[1] - 1 - order[:, :size], candidates)
 
@@ -44,7 +47,7 @@ class Sampled(Selector):
 
     def choose(self, scores: Tensor, candidates: Candidates, size: int) -> Tensor:
         """Draws are functions of the user's key, the time and the position."""
-        settled = snap(scores / self.temperature, SCORE_BITS)
+        settled = _settle(scores / self.temperature)
         if settled.shape[1] == size + 1:
             chance = uniform(candidates.key[:, None], candidates.seen[:, None], candidates.position)
             noise = -(-chance.clamp_min(2.0**-60).log()).log()  # Gumbel
@@ -54,6 +57,11 @@ class Sampled(Selector):
         draw = uniform(candidates.key, candidates.seen)
         kept = sample_by_inclusion(weights, draw)
         return Greedy().choose(kept.double(), candidates, size)
+
+
+def _settle(scores: Tensor) -> Tensor:
+    """Scores as they are compared: on the grid, and finite."""
+    return snap(scores, SCORE_BITS).clamp(-FAR, FAR)
 
 
 def _all_but_largest(removal: Tensor) -> Tensor:

@@ -33,15 +33,15 @@ class FakeReading:
         """[users, candidates] squared errors."""
         return self._error() ** 2
 
-    def gradients(self) -> Tensor:
-        """[users, candidates, dim]."""
-        return 2 * self._error()[:, :, None] * self._signals.embedding()
-
-    def curve(self, vector: Tensor) -> Tensor:
-        """[users, dim]."""
-        vectors = self._signals.embedding() * self._signals.candidates.present[:, :, None]
-        along = (vectors * vector[:, None, :]).sum(2, keepdim=True)
-        return (2 * along * vectors).sum(1)
+    def influences(self, damping: float) -> Tensor:
+        """[users, candidates] with a dense Hessian: there are few dimensions."""
+        vectors = self._signals.embedding()
+        present = self._signals.candidates.present.double()[:, :, None]
+        slopes = 2 * self._error()[:, :, None] * vectors
+        hessian = 2 * (vectors * present).transpose(1, 2) @ vectors
+        ridge = damping * torch.eye(vectors.shape[2], dtype=vectors.dtype, device=vectors.device)
+        solved: Tensor = torch.linalg.solve(hessian + ridge, (slopes * present).sum(1))
+        return -(slopes * solved[:, None, :]).sum(2)
 
     def _error(self) -> Tensor:
         predicted = (self._signals.embedding() * self._user[:, None, :]).sum(2)

@@ -15,7 +15,7 @@ from dips.numerics.exact import SCORE_BITS, snap
 from dips.policy.base import NoSignals, Policy
 from dips.recommender.stack import Stack
 from dips.rollout import Trace, rollout
-from dips.sketch.records import Candidates
+from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
@@ -104,8 +104,8 @@ def blind_to_order(policy: Policy) -> None:
     for seed in range(3):
         candidates = _candidates(seed, distinct=True)
         order = torch.from_numpy(np.random.default_rng(seed).permutation(5))
-        fields = [field[:, order] for field in candidates.entries]
-        shuffled = Candidates(*fields, candidates.seen, candidates.key)
+        entries = Sketch(*(field[:, order] for field in candidates.entries))
+        shuffled = candidates._replace(**entries._asdict())
         before, after = _score(policy, candidates)[:, order], _score(policy, shuffled)
         present = shuffled.present
         require(

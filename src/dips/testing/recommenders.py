@@ -97,7 +97,7 @@ def reading_lowers_the_loss(model: Recommender) -> None:
     before = model.losses(model.user_prior.expand(ROWS, -1), item, rating).sum(1)
     after = model.losses(user, item, rating).sum(1)
     require(
-        bool((after < before).all()),
+        bool((after <= before * (1 + LOOSE)).all() and after.sum() < before.sum()),
         f"{_name(model)}.read does not lower the loss of what it reads: the inner rate "
         f"{float(model.inner_rate):g} is too large, or a slope has the wrong sign",
     )
@@ -109,7 +109,6 @@ def closed_forms_agree(model: Recommender) -> None:
     user, item, rating = _case(exact)
     weight = torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)).double()
     past = _evidence(item, rating, weight)
-    vector = user.flip(0)
     base = Recommender
     pairs = {
         "read": (exact.read(past), base.read(exact, past)),
@@ -119,9 +118,9 @@ def closed_forms_agree(model: Recommender) -> None:
             exact.gradients(user, item, rating),
             base.gradients(exact, user, item, rating),
         ),
-        "curve": (
-            exact.curve(user, item, rating, weight, vector),
-            base.curve(exact, user, item, rating, weight, vector),
+        "influences": (
+            exact.influences(user, item, rating, weight, 0.5),
+            base.influences(exact, user, item, rating, weight, 0.5),
         ),
     }
     for name, (own, generic) in pairs.items():
@@ -175,12 +174,16 @@ def stacks(model: Recommender) -> None:
         return there.predict(there.read(Evidence(*evidence)), item)
 
     twice = [torch.stack([field, field]) for field in (item, *past)]
-    side_by_side = Stack.of(models).call(task, *twice)
+    try:
+        side_by_side = Stack.of(models).call(task, *twice)
+    except RuntimeError as error:
+        raise AssertionError(
+            f"{_name(model)} does not work under torch.func.vmap, which stacks runs: {error}"
+        ) from None
     for run, alone in enumerate(models):
         require(
             close(side_by_side[run], task(alone, item, *past), LOOSE),
-            f"{_name(model)} predicts differently in a stack of runs: it must work under "
-            "torch.func.vmap and keep all its numbers in parameters and buffers",
+            f"{_name(model)} predicts differently in a stack of runs than alone",
         )
 
 
@@ -202,18 +205,21 @@ def decides_alone_as_in_company(model: Recommender) -> None:
         )
 
 
-def loads_what_it_saves(model: Recommender) -> None:
-    """Everything that predictions need is in the state."""
-    fresh = copy.deepcopy(model)
-    with torch.no_grad():
-        for value in fresh.state_dict().values():
-            value.zero_()
-    fresh.load_state_dict(model.state_dict())
-    user, item, _ = _case(model)
-    require(
-        same(fresh.predict(user, item), model.predict(user, item)),
-        f"{_name(model)} predicts differently after its state was saved and loaded",
-    )
+def keeps_its_numbers_in_its_state(model: Recommender) -> None:
+    """Whatever predictions need is saved, stacked and moved between devices with the state."""
+    saved = model.state_dict()
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            require(
+                not isinstance(value, Tensor),
+                f"{_name(model)} has the tensor '{name}' as a plain attribute: make it a "
+                "parameter or use register_buffer",
+            )
+        for name, _ in module.named_buffers(prefix=path, recurse=False):
+            require(
+                name in saved,
+                f"{_name(model)} does not save buffer '{name}': make it persistent",
+            )
 
 
 RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
@@ -226,7 +232,7 @@ RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
     second_order_gradients,
     stacks,
     decides_alone_as_in_company,
-    loads_what_it_saves,
+    keeps_its_numbers_in_its_state,
 )
 """Every check of a recommender; each raises AssertionError."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ class TrainConfig:
     inner_pull: float = _setting(
         0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
     )
-    learning_rate: float = _setting(3e-3, "Adam's step size at the start; it falls as a cosine.", 0)
-    weight_decay: float = _setting(5e-4, "L2 penalty on the recommender's parameters.", 0)
+    learning_rate: float = _setting(1e-2, "Adam's step size at the start; it falls as a cosine.", 0)
+    weight_decay: float = _setting(3e-4, "L2 penalty on vectors and prior; biases go free.", 0)
     batch: int = _setting(4096, "Predictions per gradient step.", 1)
     epochs: int = _setting(16, "Passes over the training users.", 1)
     patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
@@ -89,20 +90,26 @@ CHOICES = {
 }
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    "quick": {"epochs": 6, "learning_rate": 1e-2, "batch": 1024},
+    "quick": {"epochs": 6, "batch": 1024},
 }
+IMPLICIT = {"inner_rate": 0.5, "weight_decay": 1e-5, "batch": 1024}
+"""What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 
 
 def build_config(
-    recipe: str = "default", file: Path | None = None, flags: dict[str, Any] | None = None
+    recipe: str = "default",
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    implicit_data: bool = False,
 ) -> TrainConfig:
-    """Recipe < file < flags."""
+    """Defaults of the task < recipe < file < flags."""
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
-    config = TrainConfig().but(**RECIPES[recipe])
-    if file is not None:
-        config = config.but(**_read_toml(file))
-    return config.but(**(flags or {}))
+    given = {**RECIPES[recipe], **(_read_toml(file) if file else {}), **(flags or {})}
+    task = given.get("task", "auto")
+    implicit = task == "implicit" or (task == "auto" and implicit_data)
+    return TrainConfig().but(**{**(IMPLICIT if implicit else {}), **given})
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Losses: slopes are derivatives, values are those of other libraries, names are checked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss
+from torch import Tensor
+
+from dips.errors import ConfigError
+from dips.recommender.losses import (
+    BinaryCrossEntropy,
+    CategoricalCrossEntropy,
+    FullSoftmax,
+    Loss,
+    SquaredError,
+    make_loss,
+)
+
+ITEMS = 6
+
+
+def _case(loss: Loss) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (4, ITEMS) if loss.listwise else (4, 3) + (() if loss.channels == 1 else (5,))
+    output = torch.randn(shape, generator=generator, dtype=torch.float64) * 3
+    high = ITEMS if loss.listwise else 6
+    rating = torch.randint(0 if loss.listwise else 1, high, (4, 3), generator=generator)
+    return output, rating if loss.listwise else rating.double()
+
+
+def test_slope_is_the_derivative_of_value(loss: Loss) -> None:
+    output, rating = _case(loss)
+    leaf = output.clone().requires_grad_()
+    value = loss.value(leaf, rating)
+    assert value.shape == rating.shape
+    if not loss.listwise:
+        (expected,) = torch.autograd.grad(value.sum(), leaf)
+        torch.testing.assert_close(loss.slope(output, rating), expected)
+        return
+    slope = loss.slope(output, rating)  # [rows, n, items]: each of n targets apart
+    for place in range(rating.shape[1]):
+        (expected,) = torch.autograd.grad(value[:, place].sum(), leaf, retain_graph=True)
+        torch.testing.assert_close(slope[:, place], expected)
+
+
+def test_binary_cross_entropy_is_the_log_loss() -> None:
+    loss = BinaryCrossEntropy(3.0)
+    output, rating = _case(loss)
+    assert loss.liked(torch.tensor([2.0, 3.0, 3.5])).tolist() == [0, 0, 1]
+    liked = (rating > 3).long().flatten().numpy()
+    expected = log_loss(liked, loss.estimate(output).flatten().numpy())
+    assert float(loss.value(output, rating).mean()) == pytest.approx(expected)
+    extreme = loss.value(torch.tensor([800.0, -800.0]), torch.tensor([1.0, 5.0]))
+    assert extreme.tolist() == [800.0, 800.0]
+
+
+def test_categorical_cross_entropy_is_the_log_loss_over_stars() -> None:
+    loss = CategoricalCrossEntropy((1.0, 2.0, 3.0, 4.0, 5.0))
+    output, rating = _case(loss)
+    chance = output.softmax(-1).reshape(-1, 5).numpy()
+    expected = log_loss(rating.flatten().long().numpy(), chance, labels=[1, 2, 3, 4, 5])
+    assert float(loss.value(output, rating).mean()) == pytest.approx(expected)
+    mean = (chance * np.arange(1, 6)).sum(1)
+    np.testing.assert_allclose(loss.estimate(output).flatten().numpy(), mean)
+    halves = CategoricalCrossEntropy((0.5, 1.0, 4.5))
+    assert halves.one_hot(torch.tensor([4.5, 0.5, 0.9]), torch.float32).argmax(-1).tolist() == [
+        2,
+        0,
+        1,
+    ]
+
+
+def test_softmax_is_the_cross_entropy_over_items() -> None:
+    output, items = _case(FullSoftmax())
+    for place in range(items.shape[1]):
+        expected = torch.nn.functional.cross_entropy(output, items[:, place], reduction="none")
+        torch.testing.assert_close(FullSoftmax().value(output, items)[:, place], expected)
+
+
+def test_names() -> None:
+    assert make_loss("mse") == SquaredError()
+    assert make_loss("softmax").listwise
+    assert make_loss("bce", 1.0, 5.0) == BinaryCrossEntropy(3.0)
+    assert make_loss("cce", stars=(1.0, 2.0)).channels == 2
+    with pytest.raises(ConfigError, match="unknown loss 'mae'"):
+        make_loss("mae")

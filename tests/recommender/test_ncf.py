@@ -1,0 +1,157 @@
+"""Both forms of NCF: closed forms, meta-gradients, and an inner rate that is safe at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad
+
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import Loss, SquaredError
+from dips.recommender.ncf import DotProduct, Perceptron
+
+Dot = Callable[..., DotProduct]
+
+
+def _case(rows: int, n: int, items: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    item = torch.randint(items, (rows, n), generator=generator)
+    rating = torch.randint(1, 6, (rows, n), generator=generator).double()
+    weight = torch.rand(rows, n, generator=generator).double()
+    weight[0, -1] = 0.0
+    return item, rating, weight
+
+
+def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
+    return Evidence(item, rating, weight, (weight > 0).sum(1))
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.4])
+@pytest.mark.parametrize("n", [1, 3, 9])
+def test_closed_forms_are_the_generic_ones(dot: Dot, loss: Loss, n: int, pull: float) -> None:
+    """On both sides of n < dim, and with a pull towards the prior."""
+    model = dot(loss, inner_pull=pull).double()
+    item, rating, weight = _case(4, n, model.items)
+    past = _evidence(item, rating, weight)
+    user = model.read(past)
+    assert float((user - model.user_prior).detach().abs().max()) > 0.01
+    base, tight = Recommender, {"atol": 1e-11, "rtol": 1e-11}
+    torch.testing.assert_close(user, base.read(model, past), **tight)
+    mine, generic = model.predict_all(user), base.predict_all(model, user)
+    torch.testing.assert_close(mine, generic, **tight)
+    slopes = model.gradients(user, item, rating)
+    torch.testing.assert_close(slopes, base.gradients(model, user, item, rating), **tight)
+    for damping in (0.3, 5.0):
+        effect = model.influences(user, item, rating, weight, damping)
+        other = base.influences(model, user, item, rating, weight, damping)
+        torch.testing.assert_close(effect, other, atol=1e-8, rtol=1e-8)
+
+
+def _reference(model: DotProduct, past: Evidence, item: Tensor, rating: Tensor) -> Tensor:
+    """The loss after reading, by plain double backward with leaves as parameters."""
+    start = model.user_prior.expand(len(item), -1)
+    user, rate = start, model.rate(past)
+    for _ in range(model.inner_steps):
+        losses = (model.losses(user, past.item, past.rating) * past.weight).sum()
+        losses = losses + float(model.inner_pull) * ((user - start) ** 2).sum()
+        (slope,) = torch.autograd.grad(losses, user, create_graph=True)
+        user = user - rate[:, None] * slope
+    return model.losses(user, item[:, None], rating[:, None]).sum()
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.4])
+def test_meta_gradients_are_those_of_double_backward(dot: Dot, loss: Loss, pull: float) -> None:
+    model = dot(loss, inner_pull=pull).double()
+    item, rating, weight = _case(5, 4, model.items)
+    past = _evidence(item[:, 1:], rating[:, 1:], weight[:, 1:])
+    names = [name for name, _ in model.named_parameters()]
+    expected = torch.autograd.grad(
+        _reference(model, past, item[:, 0], rating[:, 0]),
+        list(model.parameters()),
+        allow_unused=True,
+    )
+
+    def total(parameters: dict[str, Tensor]) -> Tensor:
+        def task(there: Recommender) -> Tensor:
+            return there.losses(there.read(past), item[:, :1], rating[:, :1]).sum()
+
+        result: Tensor = functional_call(model, parameters, (task,))
+        return result
+
+    start = {name: value.detach() for name, value in model.named_parameters()}
+    mine = grad(total)(start)
+    for name, other in zip(names, expected, strict=True):
+        assert float(mine[name].abs().max()) > 1e-4, name
+        torch.testing.assert_close(mine[name], other, atol=1e-10, rtol=1e-10, msg=name)
+    generator = torch.Generator().manual_seed(2)
+    for name in ("user_prior", "vectors"):
+        step = torch.randn(start[name].shape, generator=generator, dtype=torch.float64) * 1e-5
+        ahead = total({**start, name: start[name] + step})
+        behind = total({**start, name: start[name] - step})
+        slope = float((mine[name] * step).sum())
+        assert float(ahead - behind) / 2 == pytest.approx(slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 32, 128, 1024])
+def test_the_inner_rate_is_safe_at_any_size(loss: Loss, size: int) -> None:
+    """Unit vectors, a thousand entries or one: reading lowers the loss and stays small."""
+    generator = torch.Generator().manual_seed(0)
+    model = DotProduct(items=50, loss=loss, dim=16, generator=generator)
+    with torch.no_grad():
+        model.vectors.div_(model.vectors.norm(dim=1, keepdim=True))
+    model.inner_steps = 200
+    item = torch.randint(50, (3, size), generator=generator)
+    rating = torch.randint(-2, 3, (3, size), generator=generator).float()
+    past = _evidence(item, rating, torch.ones(3, size))
+    user = model.read(past)
+    before = model.losses(model.user_prior.expand(3, -1), item, rating).mean(1)
+    after = model.losses(user, item, rating).mean(1)
+    assert bool((after <= before).all())
+    assert float(user.detach().abs().max()) < 50
+
+
+def test_the_rate_is_a_constant_of_the_number_of_entries(dot: Dot) -> None:
+    """Never of the weights: credit would change."""
+    model = dot(SquaredError(), inner_rate=0.1)
+    item = torch.zeros(3, 8, dtype=torch.int64)
+    slots = torch.tensor([2, 4, 8])
+    for weight in (torch.ones(3, 8), torch.full((3, 8), 0.01)):
+        rate = model.rate(Evidence(item, item.float(), weight, slots))
+        torch.testing.assert_close(rate, torch.tensor([0.1, 0.1, 0.05]))
+
+
+@pytest.mark.parametrize("name", ["mse", "bce", "cce", "softmax"])
+def test_the_perceptron_learns(losses: dict[str, Loss], name: str) -> None:
+    """A few steps of Adam on the meta-loss: the next interaction is predicted better."""
+    loss = losses[name]
+    offset = 3.0 if name == "mse" else 0.0
+    generator = torch.Generator().manual_seed(0)
+    model = Perceptron(items=6, loss=loss, dim=8, offset=offset, inner_steps=3, generator=generator)
+    taste = torch.randint(0, 2, (64, 1), generator=generator)
+    item = torch.randint(0, 3, (64, 4), generator=generator) + 3 * taste  # two kinds of users
+    rating = torch.where(item % 2 == taste, 5.0, 1.0)
+    past = Evidence(item[:, 1:], rating[:, 1:], torch.ones(64, 3), torch.full((64,), 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    values = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        value = model.losses(model.read(past), item[:, :1], rating[:, :1]).mean()
+        value.backward()
+        optimizer.step()
+        values.append(float(value.detach()))
+    assert values[-1] < 0.6 * values[0]
+    assert model.embedding(item).shape == (64, 4, 8)
+    assert not model.embedding(item).requires_grad
+
+
+def test_same_generator_same_start(loss: Loss) -> None:
+    for kind in (DotProduct, Perceptron):
+        models = [
+            kind(items=5, loss=loss, dim=4, generator=torch.Generator().manual_seed(seed))
+            for seed in (3, 3, 4)
+        ]
+        assert torch.equal(models[0].vectors, models[1].vectors)
+        assert not torch.equal(models[0].vectors, models[2].vectors)

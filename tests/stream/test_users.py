@@ -1,0 +1,70 @@
+"""Streams: users by length, runs padded, names kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dips.data.interactions import Interactions, from_arrays
+from dips.errors import DataError
+from dips.numerics.hashing import combine, text_keys
+from dips.stream.users import Columns, Stream, identities, make_stream
+
+World = Callable[..., Interactions]
+StreamOf = Callable[[Sequence[Interactions]], Stream]
+
+
+def test_users_are_sorted_by_length_and_ties_keep_their_order(
+    world: World, stream_of: StreamOf
+) -> None:
+    data = world([2, 5, 2, 7, 5])
+    stream = stream_of([data])
+    assert stream.length.tolist() == [[7, 5, 5, 2, 2]]
+    assert stream.user.tolist() == [[3, 1, 4, 0, 2]]
+    assert stream.start.tolist() == [[9, 2, 16, 0, 7]]
+    assert (stream.runs, stream.longest) == (1, 7)
+
+
+def test_runs_of_fewer_users_are_padded(world: World, stream_of: StreamOf) -> None:
+    data = world([2, 5, 3])
+    stream = stream_of([data.select([0, 1, 2]), data.select([2])])
+    assert stream.length.tolist() == [[5, 3, 2], [3, 0, 0]]
+    assert stream.user.tolist() == [[1, 2, 0], [0, -1, -1]]
+    assert stream.start.tolist() == [[2, 7, 0], [7, 0, 0]]
+
+
+def test_warmup_and_identity_travel_with_the_user(world: World, stream_of: StreamOf) -> None:
+    data = replace(world([2, 5, 3]), warmup=np.array([1, 4, 2]))
+    stream = stream_of([data])
+    assert stream.warmup.tolist() == [[4, 2, 1]]
+    assert torch.equal(stream.identity[0], text_keys(["1", "2", "0"]))
+    assert torch.equal(identities(data.select([2, 0])), text_keys(["2", "0"]))
+
+
+def test_keys_are_functions_of_user_seed_and_epoch(world: World, stream_of: StreamOf) -> None:
+    data = world([3, 3, 3])
+    stream = stream_of([data, data.select([2, 1])])
+    keys = stream.keys([0, 0])
+    assert torch.equal(keys[0], combine(text_keys(["0", "1", "2"]), 0, 0))
+    assert torch.equal(keys[1, :2], keys[0, [2, 1]])  # whatever the run and the place in it
+    everything = torch.cat([stream.keys([s, s], e)[0] for s in (0, 1) for e in (0, 1, 2)])
+    assert len(everything.unique()) == 18
+
+
+def test_columns_fill_in_what_is_absent() -> None:
+    columns = Columns.of(from_arrays([0, 0, 1], [3, 1, 2]))
+    assert columns.item.tolist() == [3, 1, 2]
+    assert columns.rating.tolist() == [1.0, 1.0, 1.0]
+    assert columns.time.tolist() == [0, 0, 0]
+    given = Columns.of(from_arrays([1, 0], [3, 1], [4.5, 2.0], [50, 70]))
+    assert (given.rating.tolist(), given.time.tolist()) == ([2.0, 4.5], [70, 50])
+    assert given.rating.dtype == torch.float32
+
+
+def test_parts_of_another_dataset_are_refused(world: World) -> None:
+    with pytest.raises(DataError, match="must share one dataset's columns"):
+        make_stream([world([2, 5])], Columns.of(world([2, 6])))
