@@ -142,13 +142,17 @@ def test_equals_the_fold(
         assert mine == expected
 
 
-def test_the_final_sketch_is_the_last_refresh(world: World, stream_of: StreamOf) -> None:
-    data = world(LENGTHS, items=4, seed=5)
-    stream = stream_of([data])
-    final = final_sketches(_roll(stream, "frequent", 3, (4,)))
-    for row, user in enumerate(stream.user[0].tolist()):
-        items = data.item[data.events(user)].tolist()
-        kept = _fold(items, "frequent", 3, (4,), 0)[-1]
+@pytest.mark.parametrize("periods", [(1,), (4,)])
+def test_the_final_sketch_is_the_last_refresh(
+    world: World, stream_of: StreamOf, periods: tuple[int, ...]
+) -> None:
+    data = world([*LENGTHS, 6, 7, 11, 10], items=4, seed=5)  # some end where a refresh is due
+    stream = stream_of([data, data.select([1, 2, 5, 11])])  # a shorter run beside a longer one
+    final = final_sketches(_roll(stream, "frequent", 3, periods))
+    starts = zip(stream.start.flatten().tolist(), stream.length.flatten().tolist(), strict=True)
+    for row, (start, length) in enumerate(starts):
+        items = data.item[start : start + length].tolist()
+        kept = _fold(items, "frequent", 3, periods, 0)[-1]
         assert final.position[row].tolist() == kept + [-1] * (3 - len(kept))
         assert final.item[row].tolist() == [items[place] for place in kept] + [0] * (3 - len(kept))
 

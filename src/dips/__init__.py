@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dips.api import compare, evaluate, load, sketch, train
+    from dips.api import compare, evaluate, load, sketches, train
     from dips.bundle import Bundle
     from dips.data.interactions import Interactions
     from dips.errors import DipsError
@@ -25,7 +25,7 @@ __all__ = [
     "compare",
     "evaluate",
     "load",
-    "sketch",
+    "sketches",
     "train",
 ]
 _HOMES = {

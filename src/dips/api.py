@@ -1,4 +1,4 @@
-"""The front door: load, train, evaluate, compare, sketch. Composition, no logic."""
+"""The front door: load, train, evaluate, compare, sketches. Composition, no logic."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def train(
 ) -> Outcome:
     """Fit a recommender under a policy; the best epoch on `valid` stays. Settings: TrainConfig.
 
-    With `test` its users are scored, once, at the end. With `out` a run directory is written, and an
-    interrupted run goes on with `resume=True`.
+    With `test` its users are scored, once, at the end. With `out` a run directory is written, and
+    an interrupted run goes on with `resume=True`.
     """
     return train_with(
         (train, valid, test or train.select([])),
@@ -64,16 +64,19 @@ def train_with(
     config: TrainConfig,
     *,
     out: Path | None,
-    source: str,
+    source: rundir.Source,
     test: bool,
     resume: bool = False,
     watch: Watch | None = None,
 ) -> Outcome:
     """The same with all settings in hand."""
+    experiment.check(parts[0], config)
     if out is not None:
         rundir.claim(out, config, source, resume=resume)
     job = (parts, config)
     outcome = experiment.run([job], test=test, watch=watch, directory=out, resume=resume)[0]
+    if outcome.error and out is not None:
+        checkpoint.remove(out)  # there is nothing to go on with
     experiment.raise_if_diverged(outcome)
     if out is not None:
         rundir.write_run(outcome, out, source=source)
@@ -106,8 +109,9 @@ def compare(
 ) -> Table:
     """Train every policy at every size and period on every split, and test the differences.
 
-    With `out` everything is kept there, and the same call goes on where it was stopped. `tune` gives
-    each policy the same number of trials on validation. Settings: TrainConfig, whole as `config` or by name.
+    With `out` everything is kept there, and the same call goes on where it was stopped. `tune`
+    gives each policy the same number of trials on validation. Settings: TrainConfig, whole as
+    `config` or by name.
     """
     plan = Plan(
         policies=list(policies),
@@ -128,7 +132,7 @@ def compare(
     return table
 
 
-def sketch(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
+def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
     """Everyone's sketch as columns (user, t, position, item, rating, score).
 
     `at="end"` gives the sketch after each user's last refresh, `at="each"` the one before every

@@ -6,7 +6,6 @@ safetensors and JSON only; nothing that can run code on opening. Knows nothing o
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from dips.data.atomic import written
 from dips.data.interactions import Strings
-from dips.errors import RunError
+from dips.errors import ConfigError, RunError
 from dips.policy.base import Policy
 from dips.policy.registry import make_policy
 from dips.recommender.base import Recommender
@@ -64,7 +64,6 @@ class Bundle:
 
     def save(self, directory: Path) -> None:
         """Write `model.safetensors` into a directory, whole or not at all."""
-        directory.mkdir(parents=True, exist_ok=True)
         tensors = {
             f"recommender.{name}": value.contiguous()
             for name, value in self.recommender.state_dict().items()
@@ -81,9 +80,8 @@ class Bundle:
             "damping": self.damping,
             "seed": self.seed,
         }
-        part = directory / f"{FILE}.{os.getpid()}.part"
-        save_file(tensors, part, metadata={"dips": json.dumps(about)})
-        part.replace(directory / FILE)
+        with written(directory / FILE) as part:
+            save_file(tensors, part, metadata={"dips": json.dumps(about)})
 
 
 def selector_named(choice: str) -> Selector:
@@ -100,13 +98,21 @@ def open_bundle(directory: Path) -> Bundle:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})["dips"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise RunError(f"{path} is damaged or was not written by dips: {error}") from None
-    if about["version"] != VERSION:
+        version = about["version"]
+        if version == VERSION:
+            return _restored(about, tensors)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
+        reason = str(error).splitlines()[0]
         raise RunError(
-            f"{path} has version {about['version']}, this dips reads {VERSION}: install the dips "
-            "that wrote it, or train again"
-        )
+            f"{path} is damaged or was not written by dips ({reason}): train the run again"
+        ) from None
+    raise RunError(
+        f"{path} has version {version}, this dips reads {VERSION}: install the dips that wrote it, "
+        "or train the run again"
+    )
+
+
+def _restored(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Bundle:
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
     prefix = "recommender."

@@ -1,4 +1,4 @@
-"""What can go wrong, each with a sentence that says what to do. Knows nothing else of the library."""
+"""What can go wrong, each with a sentence that says what to do. Imports nothing of the library."""
 
 
 class DipsError(Exception):
@@ -22,4 +22,4 @@ class TrainingDiverged(DipsError):
 
 
 class MissingExtra(DipsError):
-    """An optional dependency is not installed: the message names the `pip install` that mends it."""
+    """An optional dependency is missing: the message names the `pip install` that mends it."""

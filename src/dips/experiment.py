@@ -5,6 +5,7 @@ Composes training and evaluation, which do not know each other. Knows nothing of
 
 from __future__ import annotations
 
+import re
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -100,6 +101,8 @@ def device_of(config: TrainConfig) -> str:
     """Where to compute: what was asked for, if it is there."""
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", config.device):
+        raise ConfigError(f"device '{config.device}': choose one of auto, cpu, cuda, cuda:1")
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             f"device '{config.device}': there is no CUDA device here; use cpu or auto"
@@ -136,6 +139,13 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     return replace(spec, low=low, high=high, stars=stars, offset=offset)
 
 
+def check(train: Interactions, config: TrainConfig) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+    device_of(config)
+    describe(train, config)
+    policy_of(config)
+
+
 def run(
     jobs: Sequence[tuple[Parts, TrainConfig]],
     *,
@@ -168,8 +178,9 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     shapes: dict[tuple[object, ...], list[int]] = {}
     for index, config in enumerate(configs):
         shape = (
-            config.recommender, config.loss, config.task, config.dim, config.inner_steps, config.inner_pull,
-            config.epochs, config.batch, config.max_seconds, config.size, config.policy == "all",
+            config.recommender, config.loss, config.task, config.dim, config.inner_steps,
+            config.inner_pull, config.epochs, config.batch, config.max_seconds, config.size,
+            config.policy == "all",
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -202,7 +213,8 @@ def _run_stack(
         return [scores.headline for scores in evaluate(stack, trace, low=low, high=high)]
 
     def after_epoch(fitting: Fitting) -> None:
-        if directory is not None:
+        if directory is not None and fitting.progress.epoch % work[0].config.reroll == 0:
+            # Every epoch, or every `reroll`: then the next one walks anew, whoever starts it.
             checkpoint.save(fitting, directory)
         if watch is not None:
             watch(_moment(fitting, work))

@@ -1,4 +1,4 @@
-"""The nightly job: everyone's sketch, or every prediction, as a table. Knows nothing of training."""
+"""The nightly job: everyone's sketch, or every prediction, as columns. Trains nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dips.stream.users import Columns, make_stream
 
 
 def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
-    """The data with item indices of the run; events of items that the run never met are left out."""
+    """The data with the run's item indices; events of items it never met are left out."""
     if data.item_ids is bundle.item_ids:
         return data
     known = bundle.item_ids.index
@@ -54,8 +54,8 @@ def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
 def sketches(bundle: Bundle, data: Interactions, *, at: str = "end") -> dict[str, Any]:
     """Columns user, t, position, item, rating, score of everyone's sketch.
 
-    The score is the one that an interaction had when it was last kept; before the first refresh, when
-    everything fits, there is none.
+    The score is the one that an interaction had when it was last kept; before the first refresh,
+    when everything fits, there is none.
     """
     if at not in ("end", "each"):
         raise ConfigError(f"at is '{at}': choose end or each")

@@ -3,8 +3,8 @@
 The protocol of the whole library, in one place. For every interaction t = 0, 1, ... of a user, the
 sketch of what came before predicts it, then it is revealed, then, when the schedule says so, the
 sketch is refreshed. (Equations 1-2 of the paper; its Algorithm 1 adapts on the sketch before, one
-step late.) The first K are all kept; then candidates are always K + period. Every prediction counts,
-t = 0 with its empty sketch included. Knows nothing about gradients, metrics or files.
+step late.) The first K are all kept; then candidates are always K + period. Every prediction
+counts, t = 0 with its empty sketch included. Knows nothing about gradients, metrics or files.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class StoredTrace(Trace):
 @final
 @dataclass(eq=False)
 class WholeTrace(Trace):
-    """The trace of a policy that keeps everything: the sketch is the prefix, so nothing is stored."""
+    """The trace of a policy that keeps everything: the sketch is the prefix; nothing is stored."""
 
     columns: Columns
     event: Tensor
@@ -244,7 +244,7 @@ class _Rows:
         arrived = (self.length >= seen)[:, None]
         for field, new in zip(fields, fresh, strict=True):
             value = torch.where(arrived, new, self.flat(self._split(field)))
-            self._split(field)[:, : self.users] = value.unflatten(0, (self.stream.runs, -1))
+            self._split(field)[:, : self.users] = self._split(value)
 
     def seen(self, seen: Tensor) -> Tensor:
         """How many interactions each has had."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
 PARTS = ("train", "valid", "test")
+Source = str | list[str]
+"""Where the data came from: one source, or one each for train, valid and test."""
 
 
-def claim(directory: Path, config: TrainConfig, source: str, *, resume: bool) -> None:
+def claim(directory: Path, config: TrainConfig, source: Source, *, resume: bool) -> None:
     """Make the directory this run's own, or say why it cannot be."""
     if is_finished(directory):
         raise RunError(f"{directory} is a finished run: choose another --out, or remove it")
@@ -36,22 +38,24 @@ def claim(directory: Path, config: TrainConfig, source: str, *, resume: bool) ->
     if begun and not resume:
         raise RunError(f"{directory} holds an interrupted run: go on with --resume, or remove it")
     wanted = {**config.to_dict(), "data": source}
-    if begun:
-        found = read_config(directory)
-        free = ("device", "max_seconds")
-        other = [name for name in wanted if found.get(name) != wanted[name] and name not in free]
-        if other:
-            raise RunError(
-                f"{directory} was started with another {', '.join(other)}: resume with the settings "
-                "of its config.json"
-            )
-    directory.mkdir(parents=True, exist_ok=True)
+    if begun and (other := differing(read_config(directory), wanted)):
+        raise RunError(
+            f"{directory} was started with another {other}: resume with the settings of its "
+            "config.json"
+        )
     write_json(wanted, directory / "config.json")
+    for part in directory.glob("*.part"):  # what a killed run was writing
+        part.unlink()
 
 
-def write_run(outcome: Outcome, directory: Path, *, source: str, curve: bool = True) -> None:
+def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The settings in which two runs differ, of those that decide results."""
+    free = ("device", "max_seconds")
+    return ", ".join(n for n in wanted if found.get(n) != wanted[n] and n not in free)
+
+
+def write_run(outcome: Outcome, directory: Path, *, source: Source, curve: bool = True) -> None:
     """Write a finished run; `source` is how its data was named."""
-    directory.mkdir(parents=True, exist_ok=True)
     write_json({**outcome.config.to_dict(), "data": source}, directory / "config.json")
     outcome.bundle.save(directory)
     lines = "".join(json.dumps(line) + "\n" for line in outcome.history)
@@ -68,12 +72,12 @@ def write_run(outcome: Outcome, directory: Path, *, source: str, curve: bool = T
 
 def read_metrics(directory: Path) -> dict[str, Any]:
     """What metrics.json says."""
-    return _read_json(directory / "metrics.json")
+    return read_json(directory / "metrics.json")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
     """What config.json says: the settings, and `data`, where the data came from."""
-    return _read_json(directory / "config.json")
+    return read_json(directory / "config.json")
 
 
 def open_run(directory: Path) -> Bundle:
@@ -88,10 +92,13 @@ def is_finished(directory: Path) -> bool:
     return (directory / "metrics.json").exists()
 
 
-def read_split(directory: Path) -> dict[str, str]:
-    """Original user id -> train, valid or test."""
+def read_split(directory: Path) -> dict[str, set[str]]:
+    """train, valid, test -> original user ids."""
+    users: dict[str, set[str]] = {part: set() for part in PARTS}
     with _opened(directory / "split.csv") as lines:
-        return {row["user"]: row["part"] for row in csv.DictReader(lines)}
+        for row in csv.DictReader(lines):
+            users[row["part"]].add(row["user"])
+    return users
 
 
 def read_users(directory: Path) -> UserSums:
@@ -104,6 +111,16 @@ def read_users(directory: Path) -> UserSums:
         np.array([float(row["count"]) for row in rows]),
         {term: np.array([float(row[term]) for row in rows]) for term in terms},
     )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON document."""
+    with _opened(path) as file:
+        try:
+            content: dict[str, Any] = json.load(file)
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}; train the run again") from None
+    return content
 
 
 def write_json(value: Any, path: Path) -> None:
@@ -133,15 +150,6 @@ def _write_users(scores: Scores, part: Interactions, path: Path) -> None:
     columns = [scores.count.tolist(), *(total.tolist() for total in scores.sums.values())]
     rows = ([part.user_id(user), *values] for user, values in enumerate(zip(*columns, strict=True)))
     write_csv(("user", "count", *scores.sums), rows, path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with _opened(path) as file:
-        try:
-            content: dict[str, Any] = json.load(file)
-        except ValueError as error:
-            raise RunError(f"{path} is damaged: {error}; train the run again") from None
-    return content
 
 
 def _opened(path: Path) -> Any:

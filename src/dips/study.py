@@ -17,10 +17,13 @@ from dips.errors import ConfigError, RunError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.tuning import trials
-from dips.experiment import Moment, Outcome, raise_if_diverged, run, split
+from dips.experiment import Moment, Outcome, check, raise_if_diverged, run, split
+from dips.policy.registry import make_policy
 from dips.rundir import (
+    differing,
     is_finished,
     read_config,
+    read_json,
     read_metrics,
     read_users,
     write_csv,
@@ -70,14 +73,17 @@ class Plan:
     def cells(self) -> list[Cell]:
         """All places of the table. `all` has no size: it stands at the largest."""
         found = []
+        largest = max(self.sizes, default=1)
+        for policy in self.policies:
+            make_policy(policy, size=largest)  # refuses unknown ones, before anything is written
         for policy, size, every in itertools.product(self.policies, self.sizes, self.every):
-            if policy.startswith("mix:") and int(float(policy[4:])) >= size:
+            if policy.startswith("mix:") and float(policy[4:]) >= size:
                 continue
-            if policy == "all" and size != max(self.sizes):
+            if policy == "all" and size != largest:
                 continue
             found.append(Cell(policy, size, every))
-        if not found:
-            raise ConfigError("there is nothing to compare: give policies and sizes that fit")
+        if not found or not self.seeds:
+            raise ConfigError("there is nothing to compare: give policies, sizes and seeds")
         return found
 
     def tuned_at(self, cell: Cell) -> Cell:
@@ -104,11 +110,11 @@ class Study:
     ) -> None:
         self.data, self.plan, self.out, self.source = data, plan, out, source
         self.watch = watch or (lambda update: None)
-        (out / "runs").mkdir(parents=True, exist_ok=True)
 
     def result(self) -> Table:
         """Tune, train what is missing, and put the table together."""
         cells = self.plan.cells()
+        self._begin([self.plan.config(cell, self.plan.seeds[0], {}) for cell in cells])
         tuned = self._tune(cells)
         wanted = {
             (cell, seed): self.plan.config(cell, seed, tuned[self.plan.tuned_at(cell)])
@@ -117,12 +123,26 @@ class Study:
         }
         missing = [key for key, config in wanted.items() if not self._is_there(key, config)]
 
+        diverged: list[Outcome] = []
+
         def keep(index: int, outcome: Outcome) -> None:
-            raise_if_diverged(outcome)
-            write_run(outcome, self._place(missing[index]), source=self.source, curve=False)
+            if outcome.error:
+                diverged.append(outcome)
+            else:
+                write_run(outcome, self._place(missing[index]), source=self.source, curve=False)
 
         self._train("training", [wanted[key] for key in missing], keep, test=True)
+        for outcome in diverged:  # the others are kept first
+            raise_if_diverged(outcome)
         return self._table(wanted)
+
+    def _begin(self, configs: Sequence[TrainConfig]) -> None:
+        """Refuse what cannot work before anything is written."""
+        check(self.data, configs[0])
+        try:
+            (self.out / "runs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.out} cannot be written ({error}): choose another") from None
 
     def _tune(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
         """The best of the same trials for every cell, by validation on the first seed."""
@@ -130,7 +150,14 @@ class Study:
         if not self.plan.tune:
             return {cell: {} for cell in places}
         path = self.out / "tuning.json"
-        lines = json.loads(path.read_text()) if path.exists() else {}
+        settings = {**self.plan.settings.to_dict(), "seed": self.plan.seeds[0], "data": self.source}
+        found = read_json(path) if path.exists() else {"settings": settings, "trials": {}}
+        if other := differing(found["settings"], settings):
+            raise RunError(
+                f"{self.out} was tuned with another {other}: give --out another directory, or "
+                f"remove {path.name}"
+            )
+        lines = found["trials"]
         given = self.plan.settings.task
         implicit = given == "implicit" or (given == "auto" and not self.data.explicit)
         points = trials(self.plan.tune, "implicit" if implicit else "explicit")
@@ -144,7 +171,7 @@ class Study:
         def keep(index: int, outcome: Outcome) -> None:
             cell, point = missing[index]
             lines[_trial_name(cell, point)] = _worth(outcome)
-            write_json(lines, path)
+            write_json(found, path)
 
         configs = [self.plan.config(cell, self.plan.seeds[0], point) for cell, point in missing]
         self._train("tuning", configs, keep, test=False)
@@ -187,16 +214,11 @@ class Study:
         place = self._place(key)
         if not is_finished(place):
             return False
-        found = read_config(place)
-        differing = [
-            name
-            for name, value in {**config.to_dict(), "data": self.source}.items()
-            if found.get(name) != value and name not in ("device", "max_seconds")
-        ]
-        if differing:
+        wanted = {**config.to_dict(), "data": self.source}
+        if other := differing(read_config(place), wanted):
             raise RunError(
-                f"{place} was made with another {', '.join(differing)}: give --out another "
-                "directory, or remove that run"
+                f"{place} was made with another {other}: give --out another directory, or remove "
+                "that run"
             )
         return True
 

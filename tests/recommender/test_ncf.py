@@ -142,7 +142,7 @@ def test_the_perceptron_learns(losses: dict[str, Loss], name: str) -> None:
         value.backward()
         optimizer.step()
         values.append(float(value.detach()))
-    assert values[-1] < 0.6 * values[0]
+    assert values[-1] < 0.65 * values[0]
     assert model.embedding(item).shape == (64, 4, 8)
     assert not model.embedding(item).requires_grad
 

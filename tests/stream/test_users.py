@@ -27,6 +27,8 @@ def test_users_are_sorted_by_length_and_ties_keep_their_order(
     assert stream.user.tolist() == [[3, 1, 4, 0, 2]]
     assert stream.start.tolist() == [[9, 2, 16, 0, 7]]
     assert (stream.runs, stream.longest) == (1, 7)
+    crowd = stream_of([world([1, 2] * 100)]).user[0]
+    assert crowd.tolist() == [*range(1, 200, 2), *range(0, 200, 2)]
 
 
 def test_runs_of_fewer_users_are_padded(world: World, stream_of: StreamOf) -> None:

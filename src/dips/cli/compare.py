@@ -37,7 +37,7 @@ def compare(
     Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results
     """
     names = [name for name in policies.split(",") if name]
-    if len(names) < len(set(names)) or not names:
+    if len(set(names)) < len(names) or not names:
         raise ConfigError(f"--policies '{policies}': give each policy once")
     whole = api.load(data)
     with watch_study() as watch:

@@ -12,7 +12,10 @@ from dips import api, nightly, rundir
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
 from dips.data.interactions import Interactions
+from dips.data.parts import open_parts
 from dips.errors import DataError
+from dips.experiment import split
+from dips.training.config import TrainConfig
 
 
 def evaluate(
@@ -30,8 +33,8 @@ def evaluate(
     if predictions is not None:
         check_suffix(predictions)
     bundle = rundir.open_run(run)
-    source = data or str(rundir.read_config(run)["data"])
-    unseen = _unseen(api.load(source), rundir.read_split(run), source)
+    unseen = _own_test(run) if data is None else _unseen(run, data)
+    source = data or unseen.name
     metrics = api.evaluate(bundle, unseen)
     if predictions is not None:
         write_columns(nightly.predictions(bundle, unseen), predictions)
@@ -43,10 +46,24 @@ def evaluate(
         Console().print(f"every prediction is in {predictions}", highlight=False)
 
 
-def _unseen(data: Interactions, part_of: dict[str, str], source: str) -> Interactions:
-    users = [
-        user for user in range(data.users) if part_of.get(data.user_id(user), "test") == "test"
-    ]
+def _own_test(run: Path) -> Interactions:
+    """The part that the run itself was tested on."""
+    settings = rundir.read_config(run)
+    source = settings.pop("data")
+    if isinstance(source, list):
+        part = open_parts(*source)[2]
+    else:
+        part = split(api.load(source), TrainConfig().but(**settings))[2]
+    if {part.user_id(user) for user in range(part.users)} != rundir.read_split(run)["test"]:
+        raise DataError(f"{part.name} is not what it was when the run was made: give data to score")
+    return part
+
+
+def _unseen(run: Path, source: str) -> Interactions:
+    """The users of other data who neither trained nor validated the run."""
+    data, parts = api.load(source), rundir.read_split(run)
+    met = parts["train"] | parts["valid"]
+    users = [user for user in range(data.users) if data.user_id(user) not in met]
     if not users:
         raise DataError(
             f"{source}: all of its users trained or validated this run; give other data"

@@ -36,7 +36,7 @@ def _bar(what: str) -> Iterator[tuple[Progress, Any]]:
 
 @contextmanager
 def watch_training() -> Iterator[Watch]:
-    """A bar over epochs with rate and validation, or a line per epoch where there is no terminal."""
+    """A bar over epochs with rate and validation; without a terminal, a line per epoch."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda moment: console.print(_line(moment), highlight=False)

@@ -23,7 +23,7 @@ def sketch(
     Columns: user, t, position, item, rating, score.
     """
     check_suffix(out)
-    columns = api.sketch(run, api.load(data), at=at)
+    columns = api.sketches(run, api.load(data), at=at)
     write_columns(columns, out)
     users = len(set(columns["user"]))
     Console().print(f"{len(columns['t'])} entries of {users} users are in {out}", highlight=False)

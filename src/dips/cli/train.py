@@ -14,6 +14,7 @@ from dips.cli.settings import Settings, with_settings
 from dips.data.parts import open_parts
 from dips.errors import ConfigError
 from dips.experiment import split
+from dips.rundir import Source
 
 
 @with_settings()
@@ -38,15 +39,16 @@ def train(
     if (valid_data is None) != (test_data is None):
         raise ConfigError("--valid-data and --test-data go together: give both, or neither")
     if valid_data is not None and test_data is not None:
+        source: Source = [data, valid_data, test_data]
         parts = open_parts(data, valid_data, test_data)
         config = settings(parts[0])
     else:
-        whole = api.load(data)
+        source, whole = data, api.load(data)
         config = settings(whole)
         parts = split(whole, config)
     with watch_training() as watch:
         outcome = api.train_with(
-            parts, config, out=out, source=data, test=not no_test, resume=resume, watch=watch
+            parts, config, out=out, source=source, test=not no_test, resume=resume, watch=watch
         )
     metrics = outcome.metrics()
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dips.errors import DataError
@@ -22,7 +22,8 @@ def written(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error}); choose another place") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or not even a directory
+            part.unlink()
 
 
 def _umask() -> int:

@@ -6,7 +6,7 @@ among all items, seen ones included; a target ranks in the middle of its ties.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -15,16 +15,19 @@ CUTOFF = 20
 
 
 def ranks(scores: Tensor, target: Tensor) -> Tensor:
-    """Rank of each target [rows] among scores [rows, items], from 1; ties count half."""
+    """Rank of each target [rows] among scores [rows, items], from 1; ties count half.
+
+    A score that is not a number is above and below nothing: it has no rank, least of all the first.
+    """
     own = scores.gather(-1, target[..., None])
     above = (scores > own).sum(-1)
     equal = (scores == own).sum(-1) - 1
-    return 1 + above + equal / 2
+    return torch.where(own[..., 0].isnan(), torch.nan, 1 + above + equal / 2)
 
 
 def ranking_terms(rank: Tensor) -> dict[str, Tensor]:
     """What each prediction adds to the ranking metrics, given the rank of its target."""
-    hit = (rank <= CUTOFF).double()
+    hit = torch.where(rank.isnan(), torch.nan, (rank <= CUTOFF).double())
     return {
         f"recall@{CUTOFF}": hit,
         f"mrr@{CUTOFF}": hit / rank,
@@ -42,8 +45,8 @@ def area_under_curve(score: Tensor, liked: Tensor) -> float:
     positive, total = int(liked.sum()), len(liked)
     if positive in (0, total):
         return float("nan")
-    values, place, counts = score.unique(return_inverse=True, return_counts=True)
-    del values
+    unique: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.unique
+    _, place, counts = unique(score, return_inverse=True, return_counts=True)
     below = counts.cumsum(0) - counts
     middle = below.double() + (counts.double() + 1) / 2
     mass = (middle[place] * liked.double()).sum()

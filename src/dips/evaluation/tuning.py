@@ -24,7 +24,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def trials(count: int, task: str, seed: int = 0) -> list[dict[str, Any]]:
-    """`count` settings to try; the first changes nothing, so tuning never ends below the default."""
+    """`count` settings to try; the first changes nothing, so tuning never falls behind it."""
     rng = np.random.default_rng(seed)
     drawn: list[dict[str, Any]] = [{}]
     for _ in range(count - 1):

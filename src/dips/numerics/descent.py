@@ -54,9 +54,9 @@ def descend_linear(
 ) -> Tensor:
     """The same for scores `intercept + features . user`, given d objective / d score.
 
-    `features` [rows, n, dim], `intercept` [rows, n], `slope(scores) -> [rows, n]`. The iterate moves
-    in the span of the features, user = start + features' c, so with fewer features than dimensions
-    it is the n coefficients c that descend.
+    `features` [rows, n, dim], `intercept` [rows, n], `slope(scores) -> [rows, n]`. The iterate
+    moves in the span of the features, user = start + features' c, so with fewer features than
+    dimensions it is the n coefficients c that descend.
     """
     scores = intercept + (features @ start[:, :, None])[:, :, 0]
     step = rate[:, None]

@@ -1,7 +1,7 @@
 """The effect of an example's weight on the loss of all at the optimum (the influence function).
 
-Needs only products with the Hessian, so nothing of size dim x dim is formed; where scores are linear
-in the parameters even these shrink to the Gram matrix of the examples.
+Needs only products with the Hessian, so nothing of size dim x dim is formed; where scores are
+linear in the parameters even these shrink to the Gram matrix of the examples.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def influences(
 ) -> Tensor:
     """[rows, n] d total / d weight of each example = - total' (H + damping I)^-1 gradient.
 
-    `gradients` [rows, n, dim] of the examples, `weight` [rows, n] how each counts in the total, whose
-    Hessian times a vector is `product`.
+    `gradients` [rows, n, dim] of the examples, `weight` [rows, n] how each counts in the total,
+    whose Hessian times a vector is `product`.
     """
     total = (gradients * weight[:, :, None]).sum(1)
     solved = solve(product, total, damping, steps)
@@ -68,7 +68,7 @@ def linear_influences(
 
 
 def eliminate(matrix: Tensor, damping: float, target: Tensor) -> Tensor:
-    """Gauss-Jordan for small (matrix + damping I) x = target whose principal minors are positive."""
+    """Gauss-Jordan for small (matrix + damping I) x = target with positive principal minors."""
     size = matrix.shape[-1]
     ridge = damping * torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     table = torch.cat([matrix + ridge, target[:, :, None]], 2)  # [rows, n, n + 1]

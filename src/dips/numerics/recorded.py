@@ -1,4 +1,4 @@
-"""Run a function of tensors many times without paying for its launches. Knows nothing of what it does.
+"""Run a function of tensors many times without paying for its launches, whatever it does.
 
 On the CPU it is a plain call. On CUDA the function is recorded once as a graph and replayed.
 """
@@ -18,8 +18,8 @@ WARM_UP = 2
 class Recorded:
     """A function that works by changing tensors in place and never waits for the device.
 
-    `inert` are arguments for which it changes nothing: warming up calls it with them. Later calls must
-    give arguments of the same shapes.
+    `inert` are arguments for which it changes nothing: warming up calls it with them. Later calls
+    must give arguments of the same shapes.
     """
 
     def __init__(self, function: Callable[..., None], *inert: Tensor) -> None:
@@ -39,7 +39,7 @@ class Recorded:
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,15 +51,15 @@ def project_top_k(scores: Tensor, k: int | Tensor, present: Tensor | None = None
     if present is None:
         present = torch.ones_like(scores, dtype=torch.bool)
     count = torch.as_tensor(k, dtype=torch.float64, device=scores.device)
-    weights: Tensor = _Projection.apply(scores, present, count.expand(scores.shape[:-1]))
-    return weights
+    project: Callable[..., Tensor] = _Projection.apply
+    return project(scores, present, count.expand(scores.shape[:-1]))
 
 
 def sample_by_inclusion(weights: Tensor, draw: Tensor) -> Tensor:
     """Systematic sampling: a mask that holds entry i with probability exactly `weights[i]`.
 
-    `weights` [rows, n] sum to a whole number; `draw` [rows] is uniform in [0, 1). The number kept is
-    that sum in every draw.
+    `weights` [rows, n] sum to a whole number; `draw` [rows] is uniform in [0, 1). The number kept
+    is that sum in every draw.
     """
     edges = weights.double().cumsum(-1)
     total = edges[..., -1:].round()

@@ -1,4 +1,4 @@
-"""Uniform samples of the past. A score is a hash of (seed, user, position): no counter, no state."""
+"""Uniform samples of the past. A score is a hash of (seed, user, position): there is no state."""
 
 from __future__ import annotations
 

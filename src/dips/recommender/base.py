@@ -35,12 +35,12 @@ class Evidence(NamedTuple):
 class Recommender(nn.Module, ABC):
     """A differentiable recommender with a vector per user, adapted from a shared prior.
 
-    Subclasses call `super().__init__` and implement `predict`; `inner_rate` is a buffer, so that runs
-    with different rates can be stacked.
+    Subclasses call `super().__init__` and implement `predict`; `inner_rate` is a buffer, so that
+    runs with different rates can be stacked.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading")
-    """Parameters that weight decay leaves alone: shrinking them would pull towards no one's mean."""
+    """Parameters that weight decay leaves alone: a bias of 0 is nobody's prior."""
     user_prior: nn.Parameter
     inner_rate: Tensor
 
@@ -64,7 +64,7 @@ class Recommender(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """Outputs for `items` [rows, n] and users [rows, dim]: [rows, n], or [rows, n, channels]."""
+        """Outputs for users [rows, dim] and items [rows, n]: [rows, n], or [rows, n, channels]."""
 
     def predict_all(self, user: Tensor) -> Tensor:
         """Outputs for every item: [rows, items]."""

@@ -113,7 +113,7 @@ class DotProduct(Recommender):
         weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
 
         def slope(scores: Tensor) -> Tensor:
-            output = scores.unflatten(1, shape)
+            output = scores.reshape(len(scores), *shape)
             return (self.loss.slope(output, evidence.rating) * weight).flatten(1)
 
         return descend_linear(

@@ -87,7 +87,7 @@ class StackSignals:
     def _call(self, function: Callable[..., Any], *rows: Tensor) -> Tensor:
         """Split the rows by run, in pieces of bounded size, and put the answers together."""
         runs = self._stack.runs
-        fields = [field.unflatten(0, (runs, -1)) for field in rows]
+        fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
         count = fields[0].shape[1]
         wide = self._stack.template.items if self._stack.template.loss.listwise else 64
         piece = max(1, CHUNK // (wide * runs))

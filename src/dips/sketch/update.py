@@ -24,8 +24,8 @@ def join(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor) -> Candida
     twins = twins & arrivals.present[:, None, :]
     repeats = before + twins.tril().sum(2)
     arrivals = arrivals._replace(repeats=torch.where(arrivals.present, repeats, 0))
-    pairs = zip(sketch, arrivals, strict=True)
-    return Candidates(*(torch.cat(pair, 1) for pair in pairs), seen=seen, key=key)
+    entries = [torch.cat(pair, 1) for pair in zip(sketch, arrivals, strict=True)]
+    return Candidates._make([*entries, seen, key])
 
 
 def decide(
@@ -43,7 +43,7 @@ def refresh(
 ) -> Sketch:
     """Choose anew which interactions each user keeps; the size stays as it is.
 
-    `seen` [users] counts the interactions up to the newest arrival. Where everything fits, everything
-    is kept.
+    `seen` [users] counts the interactions up to the newest arrival. Where everything fits,
+    everything is kept.
     """
     return decide(sketch, arrivals, seen, key, score, selector)[0]

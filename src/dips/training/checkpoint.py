@@ -37,8 +37,8 @@ def load(fitting: Fitting, directory: Path) -> bool:
             fitting.load({name: file.get_tensor(name) for name in file.keys()}, progress)  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RunError(
-            f"{path} does not fit this run ({error}): resume with the settings it was started with, "
-            "or remove it to start again"
+            f"{path} does not fit this run ({error}): resume with the settings it was started "
+            "with, or remove it to start again"
         ) from None
     return True
 

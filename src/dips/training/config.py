@@ -53,15 +53,17 @@ class TrainConfig:
     max_users: int = _setting(0, "Use this many users of the data only; 0 means all.", 0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "periods", tuple(self.periods))
         for item in dataclasses.fields(self):
             value, low = getattr(self, item.name), item.metadata["low"]
-            if low is not None and value < low:
+            _check_kind(item.name, value, str(item.type))
+            if low is not None and not value >= low:
                 raise ConfigError(f"{item.name} is {value}: it must be at least {low:g}")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 known = ", ".join(allowed)
                 raise ConfigError(f"{name} is '{getattr(self, name)}': choose one of {known}")
+        object.__setattr__(self, "periods", tuple(self.periods))
+        Schedule(self.periods or (self.every,))
 
     @property
     def schedule(self) -> Schedule:
@@ -79,6 +81,25 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as written to config.json."""
         return {**dataclasses.asdict(self), "periods": list(self.periods)}
+
+
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text"),
+}
+
+
+def _check_kind(name: str, value: Any, kind: str) -> None:
+    """Refuse a value of another kind than the setting's: files may hold anything."""
+    if kind.startswith("tuple"):
+        fits, wanted = isinstance(value, tuple | list), "a list of whole numbers"
+        fits = fits and all(type(entry) is int for entry in value)
+    else:
+        kinds, wanted = KINDS[kind]
+        fits = isinstance(value, kinds) and not isinstance(value, bool)
+    if not fits:
+        raise ConfigError(f"{name} is {value!r}: it must be {wanted}")
 
 
 CHOICES = {
@@ -115,7 +136,7 @@ def build_config(
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
-    except FileNotFoundError:
+    except OSError:
         raise ConfigError(f"{file}: there is no such configuration file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not a TOML file: {error}") from None

@@ -124,7 +124,7 @@ def _epoch(fitting: Fitting, jobs: Sequence[Job], trace: Trace) -> list[float]:
         fitting.optimizer.step(parameters, gradients, rate, active)
         total.add_(torch.where(active > 0, losses * (batch >= 0).sum(1), 0.0))
 
-    batches = rows.split(config.batch, 1)
+    batches = torch.split(rows, config.batch, 1)
     clock = torch.arange(len(batches), device=device)[:, None]
     done = (progress.epoch - 1 + clock / length) / config.epochs
     rates = peak * (1 + torch.cos(math.pi * done)) / 2  # [batches, runs]
@@ -181,21 +181,21 @@ def _shuffled(trace: Trace, seeds: Sequence[int], epoch: int, batch: int) -> Ten
     width = math.ceil(max(sizes) / batch) * batch
     rows = torch.full((len(sizes), width), -1, dtype=torch.int64, device=trace.event.device)
     for run, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
-        place = torch.arange(size, device=rows.device)
-        order = trace.run_rows[run] + combine(place, seed, epoch).argsort()
-        rows[run, :size] = order
+        first = trace.run_rows[run]
+        order = combine(torch.arange(size, device=rows.device), seed, epoch).argsort()
         if isinstance(trace, WholeTrace):
-            rows[run] = _alike(rows[run], trace, batch)
+            order = _alike(order, trace.step[first : first + size], batch)
+        rows[run, :size] = first + order
     return rows
 
 
-def _alike(rows: Tensor, trace: WholeTrace, batch: int) -> Tensor:
-    """The same rows with prefixes of like length in each batch, so that little is padding."""
-    length = torch.where(rows >= 0, trace.step[rows.clamp_min(0)], trace.width + 1)
-    batches = rows[length.argsort(stable=True)].view(-1, batch)
-    full = batches[:-1]
-    shuffled = full[combine(full[:, 0], batch).argsort()]
-    return torch.cat([shuffled, batches[-1:]]).flatten()
+def _alike(order: Tensor, step: Tensor, batch: int) -> Tensor:
+    """The same order but with prefixes of like length in each batch, so that little is padding."""
+    order = order[step[order].argsort(stable=True)]
+    whole = len(order) // batch * batch
+    batches = order[:whole].view(-1, batch)
+    batches = batches[combine(batches[:, 0], batch).argsort()]
+    return torch.cat([batches.flatten(), order[whole:]])
 
 
 def _remember(

@@ -1,0 +1,129 @@
+import csv
+import json
+
+import pytest
+
+from dips.cli.settings import numbers, seeds
+from dips.errors import ConfigError
+
+FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2", "--seeds", 2)
+
+
+@pytest.fixture(scope="module")
+def results(worlds, tmp_path_factory):
+    """A finished comparison and what it printed."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from dips.cli.main import main
+
+    out, screen = tmp_path_factory.mktemp("compare") / "results", StringIO()
+    arguments = ["compare", worlds["explicit"], "--out", out, *WHAT, *FAST, "--json"]
+    with redirect_stdout(screen), pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    assert left.value.code == 0
+    return out, screen.getvalue()
+
+
+def test_json(results):
+    lines = results[1].splitlines()
+    assert len(lines) == 1
+    found = json.loads(lines[0], parse_constant=pytest.fail)
+    assert list(found) == ["rows", "summary", "paired"]
+    assert list(found["rows"][0]) == ["policy", "size", "every", "seed", "valid", "test"]
+    summary = ["policy", "size", "every", "metric", "mean", "std", "n"]
+    assert list(found["summary"][0]) == summary
+    paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p"]
+    assert list(found["paired"][0]) == paired
+    assert len(found["rows"]) == 2 * (2 * 2 + 2 * 2 + 2)  # mix:2 does not fit at size 2
+    assert {row["seed"] for row in found["rows"]} == {0, 1}
+    assert all(row["n"] == 2 for row in found["summary"])
+    assert len(found["paired"]) == 2 * 3 + 2  # three pairs at size 3, one at size 2
+
+
+def test_files(results):
+    out, _ = results
+    files = {path.name for path in out.iterdir()}
+    assert files == {"rows.csv", "summary.csv", "paired.csv", "figure.png", "runs"}
+    with (out / "rows.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 20
+    assert len(list((out / "runs").iterdir())) == 20
+    assert (out / "figure.png").stat().st_size > 5000
+    assert not list(out.rglob("*.part"))
+
+
+def test_people_get_tables(results, worlds, command):
+    """The same call again trains nothing and prints for people."""
+    out, _ = results
+    found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST)
+    assert found.code == 0, found.err
+    text = " ".join(found.out.split())
+    for words in ("test rmse on", "K=2", "K=3 every 2", "difference to last", "±", "figure.png"):
+        assert words in text
+    assert "epochs of runs" not in found.err
+
+
+def test_seeds_may_be_named(worlds, command, tmp_path):
+    found = command(
+        "compare", worlds["implicit"], "--out", tmp_path, "--policies", "last", "--sizes", "2",
+        "--seeds", "7,9", "--json", *FAST,
+    )  # fmt: skip
+    assert [row["seed"] for row in found.json["rows"]] == [7, 9]
+    assert {row["metric"] for row in found.json["summary"]} == {"recall@20", "mrr@20", "ndcg@20"}
+    assert found.json["paired"] == []
+    assert "training: 2 of 2 epochs of runs" in found.err
+
+
+def test_tuning(worlds, command, tmp_path):
+    arguments = (
+        "compare", worlds["explicit"], "--out", tmp_path, "--policies", "last,reservoir",
+        "--sizes", "2,3", "--seeds", 1, "--tune", 2, "--tune-once", "--json", *FAST,
+    )  # fmt: skip
+    found = command(*arguments)
+    assert found.code == 0, found.err
+    trials = json.loads((tmp_path / "tuning.json").read_text())["trials"]
+    assert len(trials) == 2 * 2  # once for each policy
+    assert "tuning: 4 of 4 epochs of runs" in found.err
+    assert command(*arguments).json == found.json
+
+
+def test_other_settings_in_the_same_place_are_refused(results, worlds, command):
+    out, _ = results
+    found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST, "--inner-rate", 0.2)
+    assert found.code == 2
+    assert "was made with another inner_rate: give --out another directory" in found.err
+    assert len(found.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--policies", "last,last"], "--policies 'last,last': give each policy once"),
+        (["--policies", ","], "--policies ',': give each policy once"),
+        (["--policies", "last,newest"], "unknown policy 'newest'"),
+        (["--policies", "mix:x"], "policy 'mix:x': the number of newest must be a number"),
+        (["--policies", "mix:9"], "mix:9 leaves no slot to sample at size 4"),
+        (["--policies", "last", "--sizes", "2,x"], "--sizes '2,x': give whole numbers"),
+        (["--policies", "last", "--sizes", "0"], "size is 0: it must be at least 1"),
+        (["--policies", "last", "--every", "0"], "every is 0: it must be at least 1"),
+        (["--policies", "last", "--seeds", "0"], "--seeds: give at least one"),
+        (["--policies", "last", "--loss", "softmax"], "loss 'softmax' does not fit the task"),
+    ],
+)
+def test_bad_requests_write_nothing(arguments, reason, command, worlds, tmp_path):
+    out = tmp_path / "results"
+    found = command("compare", worlds["explicit"], "--out", out, *arguments, *FAST)
+    assert found.code == 2
+    assert reason in found.err
+    assert found.err.startswith("dips: ")
+    assert len(found.err.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_numbers_and_seeds():
+    assert numbers("sizes", "2,4,8") == (2, 4, 8)
+    assert seeds("3") == (0, 1, 2)
+    assert seeds("7,8") == (7, 8)
+    with pytest.raises(ConfigError, match="--sizes '4,': give whole numbers"):
+        numbers("sizes", "4,")

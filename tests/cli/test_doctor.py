@@ -1,0 +1,37 @@
+import importlib.metadata
+
+import dips
+from dips.cli import doctor as module
+
+
+def test_what_is_found(command, tmp_path):
+    found = command("doctor", "--json")
+    assert found.code == 0
+    facts = found.json
+    assert facts["dips"] == dips.__version__
+    assert facts["missing"] == []
+    for name in ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotlib"):
+        assert facts[name] == importlib.metadata.version(name)
+    assert facts["cache"] == str(tmp_path / "cache")
+    assert facts["DIPS_DATA"] == "not set"
+    assert facts["data here"] == []
+
+
+def test_people_get_a_table(command):
+    found = command("doctor")
+    assert found.code == 0
+    assert "dips doctor" in found.out
+    assert "torch" in found.out
+
+
+def test_data_that_is_here_is_listed(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIPS_DATA", str(tmp_path))
+    (tmp_path / "ml-1m.parquet").write_bytes(b"")
+    assert command("doctor", "--json").json["data here"] == ["ml-1m"]
+
+
+def test_what_is_missing_comes_with_its_remedy(command, monkeypatch):
+    monkeypatch.setattr(module, "NEEDED", (*module.NEEDED, "no-such-thing"))
+    found = command("doctor", "--json")
+    assert found.code == 2
+    assert found.json["missing"] == ["no-such-thing (pip install no-such-thing)"]

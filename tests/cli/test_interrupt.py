@@ -1,0 +1,126 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+FILES = {
+    "config.json", "metrics.json", "model.safetensors", "log.jsonl", "split.csv", "curve.png",
+    "test_users.csv",
+}  # fmt: skip
+EPOCHS = 30
+SETTINGS = ("--epochs", EPOCHS, "--patience", EPOCHS, "--dim", 6, "--batch", 64, "--device", "cpu")
+TRAIN = ("--policy", "reservoir", "--size", 3, *SETTINGS)
+
+
+@pytest.fixture
+def started():
+    """Start a command in a process of its own; none outlives the test."""
+    processes = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from dips.cli.main import main; main()", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(path, process):
+    """Look often, and give up when the process ends or hangs."""
+    for _ in range(6000):
+        if path.exists():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    pytest.fail(f"{path} never came")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(trained):
+    """The same run, never interrupted."""
+    return trained("explicit", *map(str, TRAIN))
+
+
+def assert_goes_on_to_the_same_end(command, worlds, out, undisturbed):
+    arguments = ("train", worlds["explicit"], "--out", out, *TRAIN)
+    refused = command(*arguments)
+    assert refused.code == 2
+    assert refused.err == (
+        f"dips: {out} holds an interrupted run: go on with --resume, or remove it\n"
+    )
+    assert command(*arguments, "--resume").code == 0
+    for name in ("model.safetensors", "split.csv", "test_users.csv", "log.jsonl"):
+        assert (out / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    assert {path.name for path in out.iterdir()} == FILES
+    ends = [json.loads((place / "metrics.json").read_text()) for place in (out, undisturbed)]
+    for name in ("valid", "test", "epochs"):
+        assert ends[0][name] == ends[1][name]
+
+
+def test_interrupted_by_control_c(started, command, worlds, tmp_path, undisturbed):
+    out = tmp_path / "run"
+    process = started("train", worlds["explicit"], "--out", out, *TRAIN)
+    wait_for(out / "checkpoint.safetensors", process)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout == ""
+    last = stderr.splitlines()[-1]
+    assert last == "dips: interrupted; go on with the same command and --resume"
+    assert "Traceback" not in stderr
+    assert not (out / "metrics.json").exists()
+    assert_goes_on_to_the_same_end(command, worlds, out, undisturbed)
+
+
+@pytest.mark.parametrize("chance", [1, 2])
+def test_killed_at_any_moment(chance, started, command, worlds, tmp_path, undisturbed):
+    out = tmp_path / "run"
+    process = started("train", worlds["explicit"], "--out", out, *TRAIN)
+    wait_for(out / "checkpoint.safetensors", process)
+    time.sleep(random.Random(chance).uniform(0, 0.2))
+    process.kill()
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert_goes_on_to_the_same_end(command, worlds, out, undisturbed)
+
+
+def test_killed_before_the_first_epoch_is_as_if_never_begun(command, worlds, tmp_path, undisturbed):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    arguments = ("train", worlds["explicit"], "--out", out, *TRAIN)
+    assert command(*arguments).code == 0
+    wanted = (undisturbed / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == wanted
+
+
+def test_an_interrupted_comparison_goes_on(started, command, worlds, tmp_path):
+    out = tmp_path / "results"
+    what = ("--policies", "last,reservoir", "--sizes", "2,3", "--seeds", "1", *SETTINGS)
+    arguments = ("compare", worlds["explicit"], "--out", out, *what)
+    process = started(*arguments)
+    wait_for(out / "runs" / "last-k2-t1-s0" / "metrics.json", process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == "dips: interrupted; go on with the same command"
+    assert "Traceback" not in stderr
+    early = out / "runs" / "last-k2-t1-s0" / "model.safetensors"
+    before = early.stat().st_ino
+    assert command(*arguments).code == 0
+    assert early.stat().st_ino == before
+    rows = (out / "rows.csv").read_text().splitlines()
+    assert len(rows) == 1 + 4

@@ -1,0 +1,185 @@
+import csv
+import json
+import math
+
+import pytest
+
+from dips.data.prepared import open_prepared
+from dips.rundir import read_config, read_split
+
+FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+KEYS = [
+    "task", "policy", "size", "every", "seed", "data", "users", "epochs", "valid", "test",
+    "train_seconds", "interactions_per_second", "peak_memory_bytes",
+]  # fmt: skip
+RANKING = ["recall@20", "mrr@20", "ndcg@20"]
+METRICS = {
+    "mse": ["rmse"],
+    "bce": ["rmse", "logloss", "auc"],
+    "cce": ["rmse", "logloss"],
+    "softmax": RANKING,
+}
+
+
+def assert_metrics(found, loss):
+    for part in ("valid", "test"):
+        assert sorted(found[part]) == sorted(METRICS[loss])
+        assert all(math.isfinite(value) and value >= 0 for value in found[part].values())
+
+
+def test_json_is_metrics_json(command, worlds, tmp_path):
+    out = tmp_path / "deep" / "run"
+    found = command(
+        "train", worlds["explicit"], "--out", out, "--policy", "reservoir", "--size", 3, "--every",
+        2, "--seed", 5, "--json", *FAST,
+    )  # fmt: skip
+    assert found.code == 0
+    assert list(found.json) == KEYS
+    assert found.json == json.loads((out / "metrics.json").read_text())
+    assert (found.json["policy"], found.json["size"], found.json["every"]) == ("reservoir", 3, 2)
+    assert (found.json["seed"], found.json["users"], found.json["epochs"]) == (5, 40, 1)
+    assert len(found.out.splitlines()) == 1  # progress goes to standard error
+    assert "epoch 1 of 1: validation" in found.err
+
+
+def test_people_get_a_table(command, worlds, tmp_path):
+    found = command("train", worlds["explicit"], "--out", tmp_path / "run", *FAST)
+    assert found.code == 0
+    assert "last, K = 4, on synthetic" in " ".join(found.out.split())
+    assert "rmse" in found.out
+    assert f"look at {tmp_path / 'run'}/curve.png" in found.out.replace("\n", "")
+
+
+@pytest.mark.parametrize("recommender", ["dot", "mlp"])
+@pytest.mark.parametrize("loss", list(METRICS))
+@pytest.mark.parametrize(
+    "when", [("--every", 1), ("--every", 3), ("--periods", "3,5,2")], ids=["online", "batch", "mix"]
+)
+def test_every_loss_recommender_and_schedule(loss, recommender, when, command, worlds, tmp_path):
+    world = worlds["implicit" if loss == "softmax" else "explicit"]
+    found = command(
+        "train", world, "--out", tmp_path / "run", "--policy", "mix:1", "--size", 3, "--loss", loss,
+        "--recommender", recommender, "--inner-steps", 3, *when, *FAST, "--json",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    assert_metrics(found.json, loss)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["last", "hardest", "hardest:9", "influence", "last-distinct", "frequent", "all", "mix:2"],
+)
+def test_every_policy(policy, command, worlds, tmp_path):
+    found = command(
+        "train", worlds["explicit"], "--out", tmp_path / "run", "--policy", policy, "--size", 3,
+        "--max-users", 20, "--inner-steps", 3, *FAST, "--json",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    assert_metrics(found.json, "mse")
+    assert (found.json["policy"], found.json["users"]) == (policy, 20)
+
+
+def test_the_task_is_explicit_if_and_only_if_there_are_ratings(command, worlds, tmp_path):
+    for task, arguments in (
+        ("explicit", [worlds["explicit"]]),
+        ("implicit", [worlds["implicit"]]),
+        ("implicit", [worlds["explicit"], "--task", "implicit"]),
+    ):
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        found = command("train", *arguments, "--out", out, "--json", *FAST)
+        assert found.json["task"] == task
+        assert_metrics(found.json, "mse" if task == "explicit" else "softmax")
+
+
+def test_a_split_by_time(command, worlds, tmp_path):
+    out = tmp_path / "run"
+    found = command("train", worlds["explicit"], "--out", out, "--split", "time", "--json", *FAST)
+    assert found.code == 0
+    assert_metrics(found.json, "mse")
+    parts = read_split(out)
+    assert len(parts["train"]) == len(parts["valid"]) == len(parts["test"]) == 40
+    data = open_prepared(worlds["explicit"])
+    with (out / "test_users.csv").open() as file:
+        counts = {row["user"]: float(row["count"]) for row in csv.DictReader(file)}
+    for user in range(data.users):
+        length = int(data.lengths[user])
+        assert counts[data.user_id(user)] == length - math.floor(0.8 * length + 1e-9)
+
+
+@pytest.fixture
+def own_files(tmp_path):
+    """Three tables; user 2 is in two of them, and item 'new' in the last only."""
+    users = {"train": range(1, 9), "valid": (20, 21), "test": (2, 30, 31)}
+    for name, members in users.items():
+        rows = [
+            f"{user},{'new' if name == 'test' and t == 9 else (user * 7 + t) % 12},"
+            f"{1 + (user + t) % 5},{t}"
+            for user in members
+            for t in range(10)
+        ]
+        table = "\n".join(["user,item,rating,timestamp", *rows]) + "\n"
+        (tmp_path / f"{name}.csv").write_text(table)
+    return [tmp_path / f"{name}.csv" for name in users]
+
+
+def test_files_of_ones_own(command, own_files, tmp_path):
+    train, valid, test = own_files
+    out = tmp_path / "run"
+    own = ("--valid-data", valid, "--test-data", test)
+    found = command("train", train, *own, "--out", out, "--json", *FAST)
+    assert found.code == 0, found.err
+    assert_metrics(found.json, "mse")
+    assert found.json["users"] == 13
+    assert read_split(out) == {
+        "train": {str(user) for user in range(1, 9)},
+        "valid": {"20", "21"},
+        "test": {"2", "30", "31"},
+    }
+    assert read_config(out)["data"] == [str(path) for path in own_files]
+    again = command("evaluate", out, "--json")
+    assert again.code == 0, again.err
+    assert again.json["test"] == pytest.approx(found.json["test"])
+    other = command("evaluate", out, test, "--json")
+    assert other.json["users"] == 2  # user 2 has trained
+
+
+def test_no_test_scores_nothing(command, worlds, tmp_path):
+    out = tmp_path / "run"
+    found = command("train", worlds["explicit"], "--out", out, "--no-test", "--json", *FAST)
+    assert found.json["test"] == {}
+    assert found.json["valid"]
+    assert not (out / "test_users.csv").exists()
+
+
+def test_recipe_below_file_below_flag(command, worlds, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('policy = "reservoir"\nbatch = 77\nsize = 3\nperiods = [2, 1]\nepochs = 1\n')
+    command(
+        "train", worlds["explicit"], "--out", tmp_path / "run", "--recipe", "quick", "--config",
+        file, "--size", 2, "--dim", 6, "--device", "cpu",
+    )  # fmt: skip
+    found = read_config(tmp_path / "run")
+    assert found["policy"] == "reservoir"
+    assert (found["batch"], found["epochs"]) == (77, 1)  # the recipe says 1024 and 6
+    assert found["size"] == 2
+    assert found["periods"] == [2, 1]
+    command("train", worlds["explicit"], "--out", tmp_path / "b", "--recipe", "quick", *FAST[:4])
+    assert read_config(tmp_path / "b")["batch"] == 1024
+
+
+def test_every_setting_is_a_flag_with_a_sentence(command):
+    from dataclasses import fields
+
+    from dips.training.config import TrainConfig
+
+    text = " ".join(command("train", "--help").out.replace("│", " ").split())
+    for field in fields(TrainConfig):
+        assert f"--{field.name.replace('_', '-')}"[:18] in text
+    assert "How many interactions a sketch keeps" in text
+
+
+def test_the_same_command_gives_the_same_bytes(command, worlds, tmp_path):
+    for name in ("a", "b"):
+        command("train", worlds["implicit"], "--out", tmp_path / name, "--policy", "mix:1", *FAST)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second

@@ -1,0 +1,172 @@
+"""Every prediction comes before its outcome, and pooled scores are those of a slow loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+
+from dips.data.interactions import Interactions
+from dips.evaluation import progressive
+from dips.evaluation.progressive import evaluate, predict
+from dips.policy.registry import make_policy
+from dips.recommender.base import Evidence
+from dips.recommender.losses import BinaryCrossEntropy, Loss
+from dips.recommender.ncf import DotProduct
+from dips.recommender.stack import Stack
+from dips.rollout import Trace, rollout
+from dips.stream.schedule import Schedule
+from dips.stream.users import Columns, make_stream
+
+World = Callable[..., Interactions]
+Dot = Callable[..., DotProduct]
+LENGTHS = [9, 3, 14, 1, 6]
+
+
+def _walk(
+    parts: Sequence[Interactions], models: Sequence[DotProduct], policy: str = "last", size: int = 2
+) -> tuple[Stack, Trace]:
+    stream = make_stream(parts, Columns.of(parts[0]))
+    stack = Stack.of(models)
+    trace = rollout(
+        stream,
+        make_policy(policy, size=size),
+        size=size,
+        schedule=Schedule((1,)),
+        keys=stream.keys([0] * len(parts)),
+        recommenders=stack,
+    )
+    return stack, trace
+
+
+def _slowly(
+    model: DotProduct, data: Interactions, size: int
+) -> dict[int, list[tuple[float, float]]]:
+    """user -> [(estimate or rank, outcome)], one prediction at a time, under the policy `last`."""
+    result = {}
+    for user in range(data.users):
+        place = data.events(user)
+        items = torch.tensor(data.item[place].astype(np.int64))
+        ratings = (
+            torch.ones(len(items)) if data.rating is None else torch.tensor(data.rating[place])
+        )
+        rows = []
+        for t in range(int(data.warmup[user]), len(items)):
+            past = slice(max(0, t - size), t)
+            count = items[past].numel()
+            evidence = Evidence(
+                items[None, past], ratings[None, past], torch.ones(1, count), torch.tensor([count])
+            )
+            vector = model.read(evidence).detach()
+            if model.loss.listwise:
+                scores = model.predict_all(vector)[0].tolist()
+                own = scores[items[t]]
+                above = sum(score > own for score in scores)
+                rank = 1 + above + (sum(score == own for score in scores) - 1) / 2
+                rows.append((rank, float(items[t])))
+            else:
+                output = model.predict(vector, items[None, t : t + 1])[0, 0]
+                rows.append((float(model.loss.estimate(output).detach()), float(ratings[t])))
+        result[user] = rows
+    return result
+
+
+@pytest.mark.parametrize("name", ["mse", "bce", "cce", "softmax"])
+def test_pooled_scores_are_those_of_a_slow_loop(
+    world: World, dot: Dot, losses: dict[str, Loss], name: str
+) -> None:
+    data = world(LENGTHS, items=30, explicit=name != "softmax", seed=1)
+    warm = replace(data, warmup=np.array([2, 3, 0, 0, 5]))
+    models = [dot(losses[name], items=30, seed=seed) for seed in range(2)]
+    stack, trace = _walk([data, warm.select([4, 0, 2])], models)
+    scores = evaluate(stack, trace, low=1.0, high=5.0)
+    for run, part in enumerate((data, warm.select([4, 0, 2]))):
+        slow = _slowly(models[run], part, 2)
+        mine = scores[run].metrics
+        counts = [len(slow[user]) for user in range(part.users)]
+        assert scores[run].count.tolist() == counts
+        made = np.array([row for user in range(part.users) for row in slow[user]])
+        output, outcome = made[:, 0], made[:, 1]
+        if name == "softmax":
+            hit = output <= 20
+            assert mine["recall@20"] == pytest.approx(hit.mean())
+            assert mine["mrr@20"] == pytest.approx((hit / output).mean())
+            assert mine["ndcg@20"] == pytest.approx((hit / np.log2(1 + output)).mean())
+            assert scores[run].headline == -mine["recall@20"]
+        elif name == "bce":
+            liked = outcome > 3
+            assert mine["auc"] == pytest.approx(reference.roc_auc_score(liked, output))
+            expected = reference.log_loss(liked, output)
+            assert mine["logloss"] == pytest.approx(expected, rel=1e-5)
+            assert scores[run].headline == -mine["auc"]
+        else:
+            expected = reference.root_mean_squared_error(outcome, output.clip(1, 5))
+            assert mine["rmse"] == pytest.approx(expected, rel=1e-5)
+            assert scores[run].headline == mine["rmse"]
+        for term, sums in scores[run].sums.items():
+            assert len(sums) == part.users
+            assert float(sums.sum()) / sum(counts) == pytest.approx(
+                mine["rmse"] ** 2 if term == "squared_error" else mine[term]
+            )
+
+
+def test_star_log_loss(world: World, dot: Dot, losses: dict[str, Loss]) -> None:
+    data = world([6, 4])
+    model = dot(losses["cce"])
+    stack, trace = _walk([data], [model])
+    rows = torch.arange(len(trace.event))
+    evidence = trace.evidence(rows)
+    user = model.read(evidence)
+    item = trace.columns.item[trace.event]
+    chances = model.predict(user, item[:, None])[:, 0].softmax(-1).detach().numpy()
+    expected = reference.log_loss(
+        trace.columns.rating[trace.event].numpy(), chances, labels=[1.0, 2.0, 3.0, 4.0, 5.0]
+    )
+    assert evaluate(stack, trace, low=1, high=5)[0].metrics["logloss"] == pytest.approx(expected)
+
+
+def test_predictions_are_the_same_in_pieces(
+    world: World, dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mse", "softmax"):
+        data = world([60, 30, 40], explicit=name != "softmax")
+        stack, trace = _walk([data], [dot(losses[name])])
+        whole = predict(stack, trace, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(progressive, "CHUNK", 8 * 16)
+            pieces = predict(stack, trace, 0)
+        torch.testing.assert_close(pieces.output, whole.output)
+        assert torch.equal(pieces.target, whole.target)
+
+
+@pytest.mark.parametrize("policy", ["last", "reservoir", "frequent", "hardest", "influence", "all"])
+def test_an_outcome_changes_no_prediction_up_to_its_own(
+    world: World, dot: Dot, losses: dict[str, Loss], policy: str
+) -> None:
+    """Predict, then reveal: change the rating of event t and look at all predictions."""
+    data = world([12, 7], seed=4)
+    assert data.rating is not None
+    model = dot(losses["mse"])
+    stack, trace = _walk([data], [model], policy, size=3)
+    before = predict(stack, trace, 0).output
+    later_changed = False
+    for t in range(12):
+        rating = data.rating.copy()
+        rating[t] = 6.0 - rating[t] if rating[t] != 3 else 5.0
+        _, changed = _walk([replace(data, rating=rating)], [model], policy, size=3)
+        after = predict(stack, changed, 0).output
+        same = before == after
+        assert bool(same[: t + 1].all()), t
+        assert bool(same[12:].all())  # the other user
+        later_changed |= not bool(same[t + 1 : 12].all())
+    assert later_changed  # it is read afterwards
+
+
+def test_binary_needs_both_outcomes_for_its_area(world: World, dot: Dot) -> None:
+    data = world([5, 4])
+    stack, trace = _walk([data], [dot(BinaryCrossEntropy(0.5))])
+    assert np.isnan(evaluate(stack, trace, low=1, high=5)[0].metrics["auc"])

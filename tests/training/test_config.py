@@ -1,0 +1,90 @@
+"""Settings: refused when unknown or out of range; recipe < file < flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dips.errors import ConfigError
+from dips.training.config import RECIPES, TrainConfig, build_config
+
+
+def test_every_setting_has_a_sentence() -> None:
+    for item in dataclasses.fields(TrainConfig):
+        assert item.metadata["help"].endswith("."), item.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"size": 0}, "size is 0: it must be at least 1"),
+        ({"every": -1}, "every is -1: it must be at least 1"),
+        ({"learning_rate": -0.1}, "learning_rate is -0.1: it must be at least 0"),
+        ({"epochs": 0}, "epochs is 0: it must be at least 1"),
+        ({"loss": "mae"}, "loss is 'mae': choose one of auto, mse"),
+        ({"choice": "best"}, "choice is 'best': choose one of greedy, sampled"),
+        ({"recommender": "tree"}, "recommender is 'tree'"),
+        ({"periods": (2, 0)}, "periods [2, 0]: each must be at least 1"),
+        ({"weight_decay": float("nan")}, "weight_decay is nan: it must be at least 0"),
+        ({"size": "four"}, "size is 'four': it must be a whole number"),
+        ({"size": 2.5}, "size is 2.5: it must be a whole number"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast': it must be a number"),
+        ({"policy": 3}, "policy is 3: it must be text"),
+        ({"periods": 3}, "periods is 3: it must be a list of whole numbers"),
+    ],
+)
+def test_a_value_that_does_not_fit(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        TrainConfig().but(**changes)
+
+
+def test_an_unknown_setting() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'sise': known are batch, .*size"):
+        TrainConfig().but(sise=3)
+
+
+def test_the_schedule() -> None:
+    assert TrainConfig(every=4).schedule.periods == (4,)
+    assert TrainConfig(every=4, periods=(3, 5)).schedule.periods == (3, 5)
+    assert TrainConfig(periods=[3, 5]).periods == (3, 5)  # type: ignore[arg-type]
+
+
+def test_recipe_then_file_then_flags(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('size = 8\nepochs = 3\npolicy = "reservoir"\nperiods = [2, 3]\n')
+    config = build_config("quick", file, {"epochs": 5, "dim": 4})
+    assert config.batch == RECIPES["quick"]["batch"]  # recipe
+    assert (config.size, config.policy, config.periods) == (8, "reservoir", (2, 3))  # file
+    assert (config.epochs, config.dim) == (5, 4)  # flags
+    assert config.learning_rate == TrainConfig().learning_rate
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("size = 8\nepoch = 3", "unknown setting 'epoch'"),
+        ("size = ", "not a TOML file"),
+        ("size = 0", "size is 0"),
+    ],
+)
+def test_a_file_that_does_not_fit(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        build_config(file=file)
+
+
+def test_a_missing_file_and_an_unknown_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such configuration file"):
+        build_config(file=tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="unknown recipe 'best': choose one of default, quick"):
+        build_config("best")
+
+
+def test_survives_json() -> None:
+    config = TrainConfig(periods=(3, 5), size=8)
+    assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config

@@ -1,0 +1,220 @@
+"""Fitting: a stacked run is the run alone, a resumed run is the run, and bad runs say so."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from dips.rollout import Trace
+from dips.training import trainer
+from dips.training.trainer import Fitting, fit
+
+Make = Callable[..., Any]
+
+
+def _valid(fitting: Fitting, run: int) -> list[float]:
+    return [line["valid"][run] for line in fitting.progress.history]
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["explicit", "implicit"])
+@pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "all"])
+def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, explicit: bool) -> None:
+    world = lab(explicit)
+    settings = [
+        {"seed": 0, "inner_rate": 0.1},
+        {"seed": 1, "inner_rate": 0.05, "weight_decay": 0.1},
+        {"seed": 2, "learning_rate": 0.01},
+    ]
+    jobs = [world.job(policy=policy, **each) for each in settings]
+    assert len({len(job.train) for job in jobs}) > 1
+    stacked = world.train(jobs)
+    for run, job in enumerate(jobs):
+        alone = world.train([job])
+        assert _valid(stacked, run) == pytest.approx(_valid(alone, 0), abs=1e-5)
+        assert stacked.progress.best_epoch[run] == alone.progress.best_epoch[0]
+        losses = [line["train_loss"][run] for line in stacked.progress.history]
+        other = [line["train_loss"][0] for line in alone.progress.history]
+        assert losses == pytest.approx(other, abs=1e-5)
+        for name, value in alone.best.items():
+            torch.testing.assert_close(stacked.best[name][run], value[0], atol=1e-4, rtol=1e-4)
+
+
+def test_policies_share_a_stack(lab: Make) -> None:
+    world = lab()
+    jobs = [world.job(policy=policy) for policy in ("last", "reservoir", "hardest")]
+    jobs.append(world.job(policy="last", size=3))
+    stacked = world.train(jobs)
+    for run, job in enumerate(jobs):
+        assert _valid(stacked, run) == pytest.approx(_valid(world.train([job]), 0), abs=1e-5)
+    with pytest.raises(TypeError, match="cannot share a stack"):
+        world.train([world.job(policy="last"), world.job(policy="all")])
+
+
+def test_training_learns(lab: Make) -> None:
+    """On data with structure: item 0 is liked by all, item 8 by nobody."""
+    world = lab()
+    data = world.data
+    data.rating[:] = 5 - data.item / 2
+    fitting = world.train([world.job(epochs=12, batch=8, learning_rate=0.1, weight_decay=0.0)])
+    losses = [line["train_loss"][0] for line in fitting.progress.history]
+    assert losses[-1] < 0.65 * losses[0]
+    assert fitting.progress.best[0] == min(_valid(fitting, 0))
+
+
+@pytest.mark.parametrize("policy", ["last", "reservoir"])
+def test_the_seed_decides(lab: Make, policy: str) -> None:
+    world = lab()
+    one, two = (world.train([world.job(policy=policy, seed=3)]) for _ in range(2))
+    for name, value in one.stack.state.items():
+        assert torch.equal(two.stack.state[name], value)
+    assert one.progress.history == two.progress.history
+    other = world.train([world.job(policy=policy, seed=4)])
+    assert not torch.equal(other.stack.state["bias"], one.stack.state["bias"])
+
+
+def test_reservoir_draws_anew_each_epoch_but_validates_on_one_draw(lab: Make) -> None:
+    world = lab()
+    seen: list[torch.Tensor] = []
+
+    def validate(stack: Any, trace: Trace) -> list[float]:
+        seen.append(trace.sketches(torch.arange(len(trace.event))))
+        return world.validate(stack, trace)
+
+    world.train([world.job(policy="reservoir")], validate=validate)
+    assert len(seen) == 3
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+
+
+@pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "all"])
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_resumed_run_is_the_run(lab: Make, policy: str, cut: int) -> None:
+    """Bit for bit, from the tensors and the progress that a checkpoint holds."""
+    world = lab()
+    jobs = [world.job(policy=policy, epochs=5, seed=seed) for seed in (0, 1)]
+    whole = world.train(jobs)
+    saved: dict[str, Any] = {}
+
+    class Stop(Exception):
+        pass
+
+    def interrupt(fitting: Fitting) -> None:
+        if fitting.progress.epoch == cut:
+            saved["tensors"] = {name: value.clone() for name, value in fitting.tensors().items()}
+            saved["progress"] = copy.deepcopy(fitting.progress)
+            raise Stop
+
+    with pytest.raises(Stop):
+        world.train(jobs, watch=interrupt)
+    resumed = world.start(jobs)
+    resumed.load(saved["tensors"], saved["progress"])
+    fit(resumed, jobs, world.columns, world.validate)
+    for name, value in whole.tensors().items():
+        assert torch.equal(resumed.tensors()[name], value), name
+    assert resumed.progress.history == whole.progress.history
+    assert resumed.progress.best_epoch == whole.progress.best_epoch
+
+
+def test_a_diverged_run_says_where_and_what_to_do_and_the_others_go_on(lab: Make) -> None:
+    world = lab()
+    good = world.job(seed=0)
+    jobs = [good, world.job(seed=1, inner_rate=1e6)]
+    fitting = world.train(jobs)
+    text = fitting.progress.diverged[1]
+    assert "no longer a number in epoch 1" in text
+    assert "inner rate 1e+06" in text
+    assert "learning rate 0.03" in text
+    assert "step " in text
+    assert "lower the inner rate first" in text
+    assert fitting.progress.diverged[0] == ""
+    alone = world.train([good])
+    assert _valid(fitting, 0) == pytest.approx(_valid(alone, 0), abs=1e-5)
+    stopped = world.train([jobs[1]])
+    assert stopped.progress.epoch == 1  # nothing is left to do
+
+
+def _scripted(scores: dict[int, list[float]]) -> Callable[..., list[float]]:
+    """Validation scores per run, epoch after epoch."""
+    calls = {"epoch": 0}
+
+    def validate(stack: Any, trace: Trace) -> list[float]:
+        epoch = calls["epoch"]
+        calls["epoch"] += 1
+        return [scores[run][epoch] for run in range(stack.runs)]
+
+    return validate
+
+
+def test_patience(lab: Make) -> None:
+    world = lab()
+    scores = {0: [3.0, 2.0, 2.5, 2.0, 9.0, 1.0, 1.0, 1.0]}
+    states: list[torch.Tensor] = []
+    fitting = world.train(
+        [world.job(epochs=8, patience=2)],
+        validate=_scripted(scores),
+        watch=lambda fitting: states.append(fitting.stack.state["bias"].clone()),
+    )
+    assert fitting.progress.epoch == 4  # 2.5 and 2.0 are no better than 2.0
+    assert (fitting.progress.best, fitting.progress.best_epoch) == ([2.0], [2])
+    assert torch.equal(fitting.best["bias"], states[1])
+    assert not torch.equal(fitting.best["bias"], fitting.stack.state["bias"])
+
+
+def test_patience_in_company(lab: Make) -> None:
+    """A run whose patience is over takes no later luck from a stack that trains on."""
+    world = lab()
+    scores = {0: [2.0, 3.0, 3.0, 1.0, 1.0, 1.0], 1: [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]}
+    jobs = [world.job(epochs=6, patience=2, seed=seed) for seed in (0, 1)]
+    fitting = world.train(jobs, validate=_scripted(scores))
+    assert fitting.progress.epoch == 6
+    assert fitting.progress.best == [2.0, 1.0]
+    assert fitting.progress.best_epoch == [1, 6]
+
+
+def test_a_time_limit(lab: Make) -> None:
+    fitting = (world := lab()).train([world.job(epochs=50, max_seconds=1e-9)])
+    assert fitting.progress.epoch == 1
+    assert math.isfinite(fitting.progress.best[0])
+
+
+def test_the_rate_falls_as_a_cosine(lab: Make) -> None:
+    """The last epochs move the parameters less than the first."""
+    world = lab()
+    bias: list[torch.Tensor] = []
+
+    def watch(fitting: Fitting) -> None:
+        bias.append(fitting.stack.state["bias"].clone())
+
+    world.train([world.job(epochs=12)], watch=watch)
+    moves = [float((b - a).abs().mean()) for a, b in pairwise(bias)]
+    assert moves[-1] < 0.2 * moves[0]
+
+
+@pytest.mark.parametrize("policy", ["last", "all"])
+def test_every_prediction_is_seen_once_an_epoch(
+    lab: Make, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = lab()
+    jobs = [world.job(policy=policy, seed=seed, epochs=2, batch=8) for seed in (0, 1, 2)]
+    orders: list[torch.Tensor] = []
+    plain = trainer._shuffled
+
+    def spy(trace: Trace, *rest: Any) -> torch.Tensor:
+        rows = plain(trace, *rest)
+        orders.append(rows)
+        for run in range(trace.runs):
+            first, last = trace.run_rows[run], trace.run_rows[run + 1]
+            batches = -(-(last - first) // 8)
+            used = rows[run, : batches * 8]  # later batches of this run are not active
+            assert sorted(used[used >= 0].tolist()) == list(range(first, last))
+        return rows
+
+    monkeypatch.setattr(trainer, "_shuffled", spy)
+    world.train(jobs)
+    assert not torch.equal(orders[0], orders[1])
