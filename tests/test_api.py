@@ -220,8 +220,27 @@ def test_resume_is_exact_where_sketches_live_for_several_epochs(stop_after, part
         if moment.epoch == stop_after:
             raise KeyboardInterrupt
 
-    settings = {**SMALL, "epochs": 4, "policy": "hardest", "reroll": 2, "size": 2, "dim": 4}
+    settings = {"epochs": 4, "policy": "hardest", "reroll": 2, "size": 2, "dim": 4, "device": "cpu"}
+    settings |= {"batch": 64, "learning_rate": 0.1, "patience": 4}
     with pytest.raises(KeyboardInterrupt):
         dips.train(*parts, out=tmp_path, watch=stop, **settings)
     resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
-    assert same_tensors(dips.train(*parts, **settings), resumed)
+    whole = dips.train(*parts, **settings)
+    assert same_tensors(whole, resumed)
+    assert resumed.history == whole.history
+
+
+def test_resume_remembers_the_best_epoch(parts, tmp_path):
+    def stop(moment):
+        if moment.epoch == 5:
+            raise KeyboardInterrupt
+
+    settings = {**SMALL, "epochs": 6, "patience": 6, "batch": 32, "learning_rate": 0.2}
+    whole = dips.train(*parts, **settings)
+    scores = [line["valid"] for line in whole.history]
+    assert min(scores) < min(scores[4:])  # the best was before the interrupt
+    with pytest.raises(KeyboardInterrupt):
+        dips.train(*parts, out=tmp_path, watch=stop, **settings)
+    resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
+    assert same_tensors(whole, resumed)
+    assert resumed.history == whole.history

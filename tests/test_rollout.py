@@ -19,7 +19,7 @@ from dips.policy.registry import make_policy
 from dips.recommender.losses import Loss
 from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
-from dips.rollout import StoredTrace, Trace, WholeTrace, concatenate, final_sketches, rollout
+from dips.rollout import StoredTrace, Trace, WholeTrace, concatenate, rollout
 from dips.sketch.selection import Sampled
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
@@ -148,7 +148,7 @@ def test_the_final_sketch_is_the_last_refresh(
 ) -> None:
     data = world([*LENGTHS, 6, 7, 11, 10], items=4, seed=5)  # some end where a refresh is due
     stream = stream_of([data, data.select([1, 2, 5, 11])])  # a shorter run beside a longer one
-    final = final_sketches(_roll(stream, "frequent", 3, periods))
+    final = _roll(stream, "frequent", 3, periods).final
     starts = zip(stream.start.flatten().tolist(), stream.length.flatten().tolist(), strict=True)
     for row, (start, length) in enumerate(starts):
         items = data.item[start : start + length].tolist()
@@ -174,8 +174,6 @@ def test_everything_is_the_whole_prefix(world: World, stream_of: StreamOf) -> No
     assert trace.width == max(LENGTHS) - 1
     assert all(places == list(range(t)) for (_, t), places in _sketches(trace).items())
     assert sum(LENGTHS) == len(trace.event)
-    with pytest.raises(TypeError, match="no sketch of fixed size"):
-        final_sketches(trace)
 
 
 def test_scores_are_those_of_the_refresh(world: World, stream_of: StreamOf) -> None:
@@ -280,6 +278,8 @@ def test_parts_and_concatenation(world: World, stream_of: StreamOf) -> None:
     assert isinstance(both, StoredTrace)
     second = both.part(1, 2)
     assert _sketches(second) == _sketches(both, 1)
+    assert second.final is not None
+    assert both.final is not None
     assert torch.equal(second.final.position, both.final.position[4:])
     narrow = _roll(stream_of(parts[:1]), "last", 1, (1,))
     assert isinstance(narrow, StoredTrace)

@@ -9,7 +9,9 @@ from dips import experiment, study
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError, TrainingDiverged
 from dips.evaluation.comparison import Cell
+from dips.stream.users import make_stream
 from dips.study import Plan
+from dips.training import walks
 from dips.training.config import TrainConfig
 
 SMALL = {"epochs": 2, "dim": 6, "batch": 256, "device": "cpu"}
@@ -181,15 +183,25 @@ def test_other_data_in_the_same_place_is_refused(whole, data):
 
 
 def test_every_policy_gets_the_same_trials_and_none_scores_test(data, tmp_path, monkeypatch):
-    parts, score = [], experiment._score_all
-    monkeypatch.setattr(
-        experiment, "_score_all", lambda *all: parts.append(all[2]) or score(*all)
-    )  # part 1 is validation, 2 is test
-    watch = interrupt_when(lambda update: update.stage == "training")
-    with pytest.raises(KeyboardInterrupt):
-        dips.compare(data, **WHAT, out=tmp_path, tune=3, watch=watch, **SMALL)
-    assert parts
-    assert set(parts) == {1}
+    walked, stages, run = set(), [], study.run
+
+    def watched(parts, columns):
+        walked.update(part.user_id(user) for part in parts for user in range(part.users))
+        return make_stream(parts, columns)
+
+    monkeypatch.setattr(experiment, "make_stream", watched)
+
+    def staged(jobs, **rest):
+        walked.clear()
+        run(jobs, **rest)
+        stages.append(set(walked))
+
+    monkeypatch.setattr(walks, "make_stream", watched)
+    monkeypatch.setattr(study, "run", staged)
+    dips.compare(data, **WHAT, out=tmp_path, tune=3, **SMALL)
+    train, valid, _ = data.split_users(seed=0)
+    assert len(stages[1]) == data.users
+    assert stages[0] == {part.user_id(u) for part in (train, valid) for u in range(part.users)}
     lines = [
         json.loads(name) for name in json.loads((tmp_path / "tuning.json").read_text())["trials"]
     ]

@@ -14,6 +14,7 @@ from dips.data.catalog import open_data
 from dips.data.interactions import Interactions
 from dips.experiment import Outcome, Watch
 from dips.report.figures import quality_by_size
+from dips.scoring import score
 from dips.stream.users import Columns
 from dips.study import Plan, Study, Table
 from dips.study import Watch as StudyWatch
@@ -88,7 +89,7 @@ def evaluate(model: Model, data: Interactions) -> dict[str, float]:
     """Walk the users of `data` and score every prediction; items are matched by original id."""
     bundle = _bundle(model)
     known = nightly.in_vocabulary(bundle, data)
-    return experiment.score(bundle, known, Columns.of(known)).metrics
+    return score(bundle, known, Columns.of(known)).metrics
 
 
 def compare(

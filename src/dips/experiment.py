@@ -179,8 +179,8 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     for index, config in enumerate(configs):
         shape = (
             config.recommender, config.loss, config.task, config.dim, config.inner_steps,
-            config.inner_pull, config.epochs, config.batch, config.max_seconds, config.size,
-            config.policy == "all",
+            config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
+            config.size, config.policy == "all",
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -213,37 +213,36 @@ def _run_stack(
         return [scores.headline for scores in evaluate(stack, trace, low=low, high=high)]
 
     def after_epoch(fitting: Fitting) -> None:
-        if directory is not None and fitting.progress.epoch % work[0].config.reroll == 0:
-            # Every epoch, or every `reroll`: then the next one walks anew, whoever starts it.
+        if directory is not None:
             checkpoint.save(fitting, directory)
         if watch is not None:
             watch(_moment(fitting, work))
 
     fit(fitting, work, columns, validate, after_epoch)
     best = Stack(fitting.stack.template, fitting.best)
-    valid = _score_all(best, jobs, 1, columns, low, high)
-    tests = _score_all(best, jobs, 2, columns, low, high) if test else [None] * len(jobs)
+    scores = _score_all(best, jobs, (1, 2) if test else (1,), columns, low, high)
     return [
-        _outcome(fitting, best, run, jobs[run], specs[run], valid[run], tests[run])
-        for run in range(len(jobs))
+        _outcome(fitting, best, run, jobs[run], specs[run], scores[run]) for run in range(len(jobs))
     ]
 
 
 def _score_all(
     best: Stack,
     jobs: Sequence[tuple[Parts, TrainConfig]],
-    part: int,
+    parts: Sequence[int],
     columns: Columns,
     low: float,
     high: float,
-) -> list[Scores | None]:
-    """Scores of every run on its own part: one walk for all runs of a policy, size and schedule."""
-    scores: list[Scores | None] = [None] * len(jobs)
+) -> list[list[Scores]]:
+    """Scores of every run on these of its parts: one walk for all runs that can share it."""
+    scores: list[list[Scores]] = [[] for _ in jobs]
     keys = [group_key(config) for _, config in jobs]
     for key in dict.fromkeys(keys):
-        runs = [run for run, other in enumerate(keys) if other == key]
+        runs = [run for run, other in enumerate(keys) if other == key] * len(parts)
+        which = [part for part in parts for _ in range(len(runs) // len(parts))]
         config, stack = jobs[runs[0]][1], best.select(runs)
-        stream = make_stream([jobs[run][0][part] for run in runs], columns)
+        pairs = list(zip(runs, which, strict=True))
+        stream = make_stream([jobs[run][0][part] for run, part in pairs], columns)
         trace = rollout(
             stream,
             policy_of(config),
@@ -254,7 +253,7 @@ def _score_all(
             selector=selector_named(config.choice),
         )
         for run, found in zip(runs, evaluate(stack, trace, low=low, high=high), strict=True):
-            scores[run] = found
+            scores[run].append(found)
     return scores
 
 
@@ -278,8 +277,7 @@ def _outcome(
     run: int,
     job: tuple[Parts, TrainConfig],
     spec: RecommenderSpec,
-    valid: Scores | None,
-    test: Scores | None,
+    scores: Sequence[Scores],
 ) -> Outcome:
     parts, config = job
     bundle = Bundle(
@@ -305,36 +303,11 @@ def _outcome(
         epochs=fitting.progress.epoch,
         seconds=fitting.progress.seconds / len(fitting.progress.best),
         history=history,
-        valid=valid.metrics if valid and not error else {},
-        test=None if error else test,
+        valid={} if error else scores[0].metrics,
+        test=scores[1] if len(scores) > 1 and not error else None,
         peak_memory=_peak_memory(next(iter(best.state.values())).device),
         error=error,
     )
-
-
-def walk(
-    bundle: Bundle, data: Interactions, columns: Columns, *, with_scores: bool = False
-) -> tuple[Stack, Trace]:
-    """The recommender as a stack of one, and the walk of all users of a part under its policy."""
-    stack = Stack.of([bundle.recommender], columns.item.device)
-    stream = make_stream([data], columns)
-    trace = rollout(
-        stream,
-        bundle.policy,
-        size=bundle.size,
-        schedule=bundle.schedule,
-        keys=stream.keys([bundle.seed]),
-        recommenders=stack,
-        selector=bundle.selector,
-        with_scores=with_scores,
-    )
-    return stack, trace
-
-
-def score(bundle: Bundle, data: Interactions, columns: Columns) -> Scores:
-    """Walk the users of a part, predict every interaction, and pool."""
-    stack, trace = walk(bundle, data, columns)
-    return evaluate(stack, trace, low=bundle.spec.low, high=bundle.spec.high)[0]
 
 
 def raise_if_diverged(outcome: Outcome) -> None:

@@ -11,8 +11,8 @@ from dips.bundle import Bundle
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
-from dips.experiment import walk
 from dips.rollout import StoredTrace
+from dips.scoring import walk
 from dips.stream.users import Columns, make_stream
 
 
@@ -62,12 +62,13 @@ def sketches(bundle: Bundle, data: Interactions, *, at: str = "end") -> dict[str
     known = in_vocabulary(bundle, data)
     columns = Columns.of(known)
     _, trace = walk(bundle, known, columns, with_scores=True)
-    if not isinstance(trace, StoredTrace) or trace.scores is None or trace.final_scores is None:
+    if not isinstance(trace, StoredTrace):
         raise ConfigError("the policy 'all' keeps everything: there is no sketch to write")
     if at == "each":
         start = trace.event - trace.step
         position = np.where(trace.kept >= 0, trace.kept - start[:, None], -1)
         return _columns(known, trace.user.numpy(), trace.step.numpy(), position, trace.scores)
+    assert trace.final is not None and trace.final_scores is not None
     stream = make_stream([known], columns)
     user = stream.user[0]
     order = np.argsort(user.numpy())

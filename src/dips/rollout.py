@@ -83,7 +83,7 @@ class StoredTrace(Trace):
     step: Tensor
     run_rows: list[int]
     kept: Tensor  # [rows, size] int32 events
-    final: Sketch  # [runs * users, size] sketches after the last refresh, in the stream's order
+    final: Sketch | None  # [runs * users, size] after the last refresh, in the stream's order
     scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
     final_scores: Tensor | None = None  # [runs * users, size]
 
@@ -99,8 +99,10 @@ class StoredTrace(Trace):
     def part(self, first: int, last: int) -> StoredTrace:
         """Slice everything."""
         rows, run_rows = _slice(self.run_rows, first, last)
-        users = len(self.final.position) // self.runs
-        final = Sketch(*(field[first * users : last * users] for field in self.final))
+        final = None
+        if self.final is not None:
+            users = len(self.final.position) // self.runs
+            final = Sketch(*(field[first * users : last * users] for field in self.final))
         fields = (self.event[rows], self.user[rows], self.step[rows])
         return StoredTrace(self.columns, *fields, run_rows, self.kept[rows], final)
 
@@ -306,13 +308,6 @@ def _first(stream: Stream, size: int) -> Sketch:
     return Sketch(*(field[:, 1:].contiguous() for field in joined.entries))
 
 
-def final_sketches(trace: Trace) -> Sketch:
-    """The sketches after everything that was seen; for policies with a limit."""
-    if isinstance(trace, StoredTrace):
-        return trace.final
-    raise TypeError("a policy that keeps everything has no sketch of fixed size")
-
-
 def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
     """Put traces over the same columns one after the other, narrower sketches padded."""
     width = max(trace.kept.shape[1] for trace in traces)
@@ -328,5 +323,5 @@ def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
         torch.cat([trace.step for trace in traces]),
         run_rows,
         torch.cat(kept),
-        traces[0].final,
+        None,
     )

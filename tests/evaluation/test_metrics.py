@@ -105,7 +105,7 @@ def test_area_under_the_curve_with_ties(pairs: list[tuple[float, bool]]) -> None
 
 def test_the_deciding_metric() -> None:
     assert headline({"rmse": 1.0, "logloss": 2.0}) == "rmse"
-    assert headline({"rmse": 1.0, "auc": 0.5, "logloss": 2.0}) == "auc"
+    assert headline({"rmse": 1.0, "auc": 0.5, "logloss": 2.0}) == "logloss"
     assert headline({"recall@20": 0.1, "mrr@20": 0.2}) == "recall@20"
     with pytest.raises(KeyError, match="no headline"):
         headline({"other": 1.0})

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dips.evaluation.tuning import RANGES, trials
+from dips.evaluation.tuning import DAMPINGS, RANGES, trials
 from dips.training.config import TrainConfig
 
 
@@ -11,8 +11,9 @@ def test_trials_lie_within_their_ranges_and_are_settings(task):
     assert len(points) == 50
     assert points[0] == {}  # the defaults are among them
     for point in points[1:]:
-        assert point.keys() == RANGES[task].keys()
         TrainConfig().but(**point)
+        assert point.pop("damping") in DAMPINGS
+        assert point.keys() == RANGES[task].keys()
         for name, value in point.items():
             low, high = RANGES[task][name]
             assert low * 0.99 <= value <= high * 1.01

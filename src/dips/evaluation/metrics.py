@@ -69,7 +69,9 @@ LOWER_IS_BETTER = {"rmse", "logloss"}
 
 def headline(metrics: Mapping[str, float]) -> str:
     """The metric that decides between settings."""
-    for name in ("auc", "rmse", f"recall@{CUTOFF}"):
+    if "auc" in metrics:
+        return "logloss"
+    for name in ("rmse", f"recall@{CUTOFF}"):
         if name in metrics:
             return name
     raise KeyError(f"no headline among {sorted(metrics)}")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dips.evaluation.metrics import (
+    LOWER_IS_BETTER,
     area_under_curve,
     headline,
     pooled,
@@ -40,7 +41,7 @@ class Scores:
     def headline(self) -> float:
         """The deciding metric, as a number to minimise."""
         name = headline(self.metrics)
-        return self.metrics[name] if name == "rmse" else -self.metrics[name]
+        return self.metrics[name] if name in LOWER_IS_BETTER else -self.metrics[name]
 
 
 @dataclass(eq=False)

@@ -42,7 +42,8 @@ class Influence(Policy):
         chosen = torch.zeros_like(fade)
         scores = torch.zeros_like(fade)
         for turn in range(min(self.size, present.shape[1] - 1)):
-            gain = -signals.read(chosen).influences(self.damping) * fade
+            gain = -signals.read(chosen).influences(self.damping)
+            gain = torch.where(gain > 0, gain * fade, gain / fade)  # age lowers either
             best = first_largest(gain, present & (chosen == 0))
             chosen = chosen + best
             scores = scores + best * (self.size - turn)

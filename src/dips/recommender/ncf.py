@@ -50,6 +50,7 @@ class DotProduct(Recommender):
             inner_steps=inner_steps,
             inner_pull=inner_pull,
         )
+        generator = generator or torch.Generator().manual_seed(0)
         self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * SPREAD)
         if not loss.listwise:
             self.loading = nn.Parameter(torch.tensor(USER_BIAS))
@@ -184,6 +185,8 @@ class Perceptron(Recommender):
             inner_steps=inner_steps,
             inner_pull=inner_pull,
         )
+
+        generator = generator or torch.Generator().manual_seed(0)
 
         def matrix(rows: int, columns: int) -> nn.Parameter:
             return nn.Parameter(torch.randn(rows, columns, generator=generator) * columns**-0.5)

@@ -13,7 +13,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
 
-CHUNK = 1 << 24
+CHUNK = {"cpu": 1 << 24, "cuda": 1 << 27}
 """Most numbers in the widest intermediate of a full softmax."""
 
 
@@ -90,7 +90,7 @@ class StackSignals:
         fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
         count = fields[0].shape[1]
         wide = self._stack.template.items if self._stack.template.loss.listwise else 64
-        piece = max(1, CHUNK // (wide * runs))
+        piece = max(1, CHUNK[rows[0].device.type] // (wide * runs))
         answers = [
             self._stack.call(function, *(field[:, low : low + piece] for field in fields))
             for low in range(0, count, piece)

@@ -113,7 +113,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "quick": {"epochs": 6, "batch": 1024},
 }
-IMPLICIT = {"inner_rate": 0.5, "weight_decay": 1e-5, "batch": 1024}
+IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-5, "batch": 1024}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 
 

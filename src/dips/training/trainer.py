@@ -47,6 +47,8 @@ class Fitting:
 
     stack: Stack
     best: State
+    walked: State
+    """The recommenders as the policies last asked them."""
     optimizer: StackedAdam
     progress: Progress
 
@@ -54,6 +56,7 @@ class Fitting:
         """All tensors by name, for a checkpoint."""
         named = {f"model.{name}": value for name, value in self.stack.state.items()}
         named |= {f"best.{name}": value for name, value in self.best.items()}
+        named |= {f"walked.{name}": value for name, value in self.walked.items()}
         return named | {f"adam.{name}": value for name, value in self.optimizer.state().items()}
 
     def load(self, tensors: dict[str, Tensor], progress: Progress) -> None:
@@ -61,6 +64,7 @@ class Fitting:
         for name in self.stack.state:
             self.stack.state[name].copy_(tensors[f"model.{name}"])
             self.best[name].copy_(tensors[f"best.{name}"])
+            self.walked[name].copy_(tensors[f"walked.{name}"])
         pieces = {name[5:]: value for name, value in tensors.items() if name.startswith("adam.")}
         self.optimizer.load(pieces)
         self.progress = progress
@@ -78,8 +82,8 @@ def start(jobs: Sequence[Job], recommenders: Sequence[Recommender], device: str)
     optimizer = StackedAdam(trained, decay, stack.template.undecayed)
     count = len(jobs)
     progress = Progress(best=[math.inf] * count, best_epoch=[0] * count, diverged=[""] * count)
-    best = {name: value.clone() for name, value in stack.state.items()}
-    return Fitting(stack, best, optimizer, progress)
+    best, walked = ({name: value.clone() for name, value in stack.state.items()} for _ in "12")
+    return Fitting(stack, best, walked, optimizer, progress)
 
 
 def fit(
@@ -95,16 +99,24 @@ def fit(
     """
     config, stack, progress = jobs[0].config, fitting.stack, fitting.progress
     walks = Walks(jobs, columns)
-    training, _ = walks.sketches(progress.epoch + 1, stack)
+    training, _ = _walk(fitting, walks, config.reroll)
     while progress.epoch < config.epochs and not _finished(progress, jobs):
         began = time.monotonic()
         progress.epoch += 1
         losses = _epoch(fitting, jobs, training)
-        training, validation = walks.sketches(progress.epoch + 1, stack)
+        training, validation = _walk(fitting, walks, config.reroll)
         scores = validate(stack, validation)
         _remember(fitting, jobs, losses, scores)
         progress.seconds += time.monotonic() - began
         watch(fitting)
+
+
+def _walk(fitting: Fitting, walks: Walks, reroll: int) -> tuple[Trace, Trace]:
+    """Sketches for the next epoch and for validating the last; every `reroll` epochs afresh."""
+    if fitting.progress.epoch % reroll == 0:
+        for name, value in fitting.walked.items():
+            value.copy_(fitting.stack.state[name])
+    return walks.sketches(fitting.progress.epoch + 1, Stack(fitting.stack.template, fitting.walked))
 
 
 def _epoch(fitting: Fitting, jobs: Sequence[Job], trace: Trace) -> list[float]:

@@ -38,7 +38,8 @@ def policy_of(config: TrainConfig) -> Policy:
 
 def group_key(config: TrainConfig) -> tuple[object, ...]:
     """Runs with the same key share one walk."""
-    return (config.policy, config.size, config.schedule, config.choice, config.damping)
+    damping = config.damping if config.policy.startswith("influence") else None
+    return (config.policy, config.size, config.schedule, config.choice, damping)
 
 
 class _Group:
