@@ -258,3 +258,19 @@ def test_too_few_users_are_refused():
     data = from_arrays([0, 0, 1], [0, 1, 0], [1.0, 2.0, 3.0])
     with pytest.raises(DataError, match=r"2 user\(s\); a split by users needs at least 3"):
         split(data, config())
+
+
+def test_parameters_do_not_depend_on_threads() -> None:
+    data = stream(users=150, items=80, events=40, seed=3)
+    chosen = build_config(flags={"epochs": 2, "policy": "last", "device": "cpu"})
+    before = torch.get_num_threads()
+    states = []
+    try:
+        for threads in (1, 2, 2, 2):
+            torch.set_num_threads(threads)
+            outcome = run([(split(data, chosen), chosen)], test=False)[0]
+            states.append(outcome.bundle.recommender.state_dict())
+    finally:
+        torch.set_num_threads(before)
+    for name, value in states[0].items():
+        assert all(torch.equal(value, other[name]) for other in states[1:])

@@ -62,13 +62,12 @@ def sketches(bundle: Bundle, data: Interactions, *, at: str = "end") -> dict[str
     known = in_vocabulary(bundle, data)
     columns = Columns.of(known)
     _, trace = walk(bundle, known, columns, with_scores=True)
-    if not isinstance(trace, StoredTrace):
+    if not isinstance(trace, StoredTrace) or trace.final is None or trace.final_scores is None:
         raise ConfigError("the policy 'all' keeps everything: there is no sketch to write")
     if at == "each":
         start = trace.event - trace.step
         position = np.where(trace.kept >= 0, trace.kept - start[:, None], -1)
         return _columns(known, trace.user.numpy(), trace.step.numpy(), position, trace.scores)
-    assert trace.final is not None and trace.final_scores is not None
     stream = make_stream([known], columns)
     user = stream.user[0]
     order = np.argsort(user.numpy())

@@ -102,7 +102,7 @@ def test_pooled_scores_are_those_of_a_slow_loop(
             assert mine["auc"] == pytest.approx(reference.roc_auc_score(liked, output))
             expected = reference.log_loss(liked, output)
             assert mine["logloss"] == pytest.approx(expected, rel=1e-5)
-            assert scores[run].headline == -mine["auc"]
+            assert scores[run].headline == mine["logloss"]
         else:
             expected = reference.root_mean_squared_error(outcome, output.clip(1, 5))
             assert mine["rmse"] == pytest.approx(expected, rel=1e-5)

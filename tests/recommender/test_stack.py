@@ -142,7 +142,7 @@ def test_signals(
         slope = exact.gradients(user, candidates.item, rating)
         assert signals.residual().shape == slope.shape[:2]
     answers = (signals.loss(), told)
-    monkeypatch.setattr(signals_module, "CHUNK", 64 * 2)
+    monkeypatch.setitem(signals_module.CHUNK, "cpu", 64 * 2)
     pieces = StackSignals(settled, sketch, candidates)
     for one, two in zip(
         answers, (pieces.loss(), pieces.read(weights).influences(0.7)), strict=True

@@ -19,6 +19,11 @@ USER_BIAS = 0.3
 """Loading of the user's bias at the start."""
 
 
+def rows_of(table: Tensor, items: Tensor) -> Tensor:
+    """Rows of a table; unlike indexing, its gradient is the same for any number of threads."""
+    return nn.functional.embedding(items, table)
+
+
 @final
 class DotProduct(Recommender):
     """Scores linear in the user's vector (GMF): offset + bias of the item + item . user.
@@ -64,7 +69,7 @@ class DotProduct(Recommender):
 
     def features(self, items: Tensor) -> Tensor:
         """What multiplies the user's vector: [rows, n, dim], or [rows, n, channels, dim]."""
-        rows = self.vectors[items]
+        rows = rows_of(self.vectors, items)
         if self.loss.listwise:
             return rows
         rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
@@ -72,7 +77,7 @@ class DotProduct(Recommender):
 
     def intercept(self, items: Tensor) -> Tensor:
         """What is added: [rows, n], or [rows, n, channels]."""
-        bias = self.bias[items] + self.offset
+        bias = rows_of(self.bias, items) + self.offset
         return bias if self.loss.channels > 1 else bias[..., 0]
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
@@ -90,7 +95,7 @@ class DotProduct(Recommender):
 
     def embedding(self, items: Tensor) -> Tensor:
         """The item's vector."""
-        return self.vectors[items].detach()
+        return rows_of(self.vectors, items).detach()
 
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """The inner loop in closed form."""
@@ -100,7 +105,7 @@ class DotProduct(Recommender):
             return descend_softmax(
                 self.vectors,
                 self.bias[:, 0],
-                (self.vectors[evidence.item] * evidence.weight[:, :, None]).sum(1),
+                (rows_of(self.vectors, evidence.item) * evidence.weight[:, :, None]).sum(1),
                 evidence.weight.sum(1),
                 start,
                 rate,
@@ -132,7 +137,7 @@ class DotProduct(Recommender):
         """Slope times feature, summed over channels; for the softmax, expected minus own row."""
         if self.loss.listwise:
             expected = self.predict_all(user).softmax(-1) @ self.vectors
-            return expected[:, None, :] - self.vectors[items]
+            return expected[:, None, :] - rows_of(self.vectors, items)
         features = self.features(items)
         slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)
@@ -149,7 +154,7 @@ class DotProduct(Recommender):
                 mean = (chance * along).sum(1, keepdim=True)
                 return ((chance * (along - mean)) @ self.vectors) * weight.sum(1, keepdim=True)
 
-            gradients = (chance @ self.vectors)[:, None, :] - self.vectors[items]
+            gradients = (chance @ self.vectors)[:, None, :] - rows_of(self.vectors, items)
             return influences(gradients, weight, product, damping, CURVE_STEPS)
         if self.loss.channels > 1:
             return super().influences(user, items, ratings, weight, damping)
@@ -203,11 +208,11 @@ class Perceptron(Recommender):
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
         """One hidden layer on the pair, a smooth non-linearity, and the item's bias."""
-        pair = (user @ self.from_user.T)[:, None, :] + self.vectors[items] @ self.from_item.T
+        pair = (user @ self.from_user.T)[:, None, :] + rows_of(self.vectors, items) @ self.from_item.T
         hidden = nn.functional.silu(pair + self.middle)
-        output = hidden @ self.out.T + self.bias[items] + self.offset
+        output = hidden @ self.out.T + rows_of(self.bias, items) + self.offset
         return output if self.loss.channels > 1 else output[..., 0]
 
     def embedding(self, items: Tensor) -> Tensor:
         """The item's vector."""
-        return self.vectors[items].detach()
+        return rows_of(self.vectors, items).detach()
