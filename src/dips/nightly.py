@@ -91,8 +91,8 @@ def _columns(data: Interactions, user: Any, t: Any, position: Any, score: Any) -
         "position": place,
         "item": names[data.item[event]],
     }
-    if data.rating is not None:
-        found["rating"] = data.rating[event]
+    blank = np.full(len(event), np.nan, np.float32)  # implicit data has no ratings
+    found["rating"] = blank if data.rating is None else data.rating[event]
     found["score"] = np.asarray(score)[row, slot]
     return found
 

@@ -102,7 +102,8 @@ def walk(run, path):
 def test_sketches_of_unrated_data(trained, table):
     run = trained("implicit", "--policy", "mix:1", "--size", "3")
     frame = table(run, world="implicit")
-    assert frame.columns == [name for name in COLUMNS if name != "rating"]
+    assert frame.columns == COLUMNS
+    assert frame["rating"].is_nan().all()
     assert frame.height == 3 * 40
 
 

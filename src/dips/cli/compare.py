@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dips import api
 from dips.cli.screen import print_json, print_pairs, print_summary, watch_study
@@ -67,4 +66,4 @@ def show(table: Table, names: list[str], data: str, out: Path) -> None:
         print_summary(table.summary, metric, f"test {metric} on {data}")
     print_pairs(table.paired, metrics[0], "last" if "last" in names else names[0])
     text = f"all rows, pairs and runs are in {out}; look at {out}/figure.png"
-    Console().print(text, highlight=False)
+    print(text)

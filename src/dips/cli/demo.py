@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dips import api
 from dips.cli.compare import show
@@ -16,6 +15,8 @@ from dips.training.config import build_config
 POLICIES = ["last", "reservoir", "mix:1", "hardest"]
 SIZES = (2, 4, 8)
 SEEDS = (0, 1)
+INTRODUCTION = """Every user's history is cut to K interactions. Which K should stay?
+A recommender adapts to what was kept and predicts what comes next; lower RMSE is better."""
 NEXT = """What to try next:
   dips compare synthetic --policies last,reservoir,influence --sizes 4 --every 1,4 --out results
   dips data list                         the datasets that have a name
@@ -27,12 +28,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("demo"),
 ) -> None:
     """Compare static policies on the embedded synthetic world (under 3 minutes)."""
-    console = Console()
-    console.print(
-        "Every user's history is cut to K interactions. Which K should stay? A recommender adapts "
-        "to what was kept and predicts what comes next; lower RMSE is better.",
-        highlight=False,
-    )
+    print(INTRODUCTION)
     with watch_study() as watch:
         table = api.compare(
             api.load("synthetic"),
@@ -45,4 +41,4 @@ def demo(
             config=build_config("quick"),
         )
     show(table, POLICIES, "synthetic", out)
-    console.print(NEXT, highlight=False)
+    print(NEXT)

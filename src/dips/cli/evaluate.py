@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dips import api, nightly, rundir
 from dips.cli.screen import print_json, print_metrics
@@ -43,7 +42,7 @@ def evaluate(
         return
     print_metrics(f"{run} on {unseen.users} users of {source}", {"test": metrics})
     if predictions is not None:
-        Console().print(f"every prediction is in {predictions}", highlight=False)
+        print(f"every prediction is in {predictions}")
 
 
 def _own_test(run: Path) -> Interactions:

@@ -96,7 +96,8 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_metrics(title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
     """A small table: one row per part, one column per metric."""
     names = list(dict.fromkeys(name for metrics in parts.values() for name in metrics))
-    table = Table(title=title, title_justify="left")
+    print(title)
+    table = Table()
     table.add_column("part")
     for name in names:
         table.add_column(name, justify="right")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dips import api
 from dips.data.export import check_suffix, write_columns
@@ -26,4 +25,4 @@ def sketch(
     columns = api.sketches(run, api.load(data), at=at)
     write_columns(columns, out)
     users = len(set(columns["user"]))
-    Console().print(f"{len(columns['t'])} entries of {users} users are in {out}", highlight=False)
+    print(f"{len(columns['t'])} entries of {users} users are in {out}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dips import api
 from dips.cli.screen import print_json, print_metrics, watch_training
@@ -57,8 +56,7 @@ def train(
     shown = {"valid": metrics["valid"]} | ({"test": metrics["test"]} if metrics["test"] else {})
     title = f"{config.policy}, K = {config.size}, on {metrics['data']}"
     print_metrics(title, shown)
-    Console().print(
+    print(
         f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s; everything is in {out}; "
-        f"look at {out}/curve.png",
-        highlight=False,
+        f"look at {out}/curve.png"
     )

@@ -80,7 +80,8 @@ def _score(stack: Stack, trace: Trace, run: int, low: float, high: float) -> Sco
         chance = made.output.double().clamp(1e-12, 1 - 1e-12)
         cross = -(liked * chance.log() + (1 - liked) * (1 - chance).log())
         terms = {"squared_error": (chance - liked) ** 2, "logloss": cross}
-        extra["auc"] = area_under_curve(made.output, liked)
+        if 0 < int(liked.sum()) < len(liked):  # else there is nothing to tell apart
+            extra["auc"] = area_under_curve(made.output, liked)
     else:
         terms = rating_terms(made.output, made.target, low, high)
     if isinstance(loss, CategoricalCrossEntropy):

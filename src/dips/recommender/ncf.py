@@ -208,7 +208,8 @@ class Perceptron(Recommender):
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
         """One hidden layer on the pair, a smooth non-linearity, and the item's bias."""
-        pair = (user @ self.from_user.T)[:, None, :] + rows_of(self.vectors, items) @ self.from_item.T
+        thing = rows_of(self.vectors, items) @ self.from_item.T
+        pair = (user @ self.from_user.T)[:, None, :] + thing
         hidden = nn.functional.silu(pair + self.middle)
         output = hidden @ self.out.T + rows_of(self.bias, items) + self.offset
         return output if self.loss.channels > 1 else output[..., 0]
