@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import final
+from abc import ABC
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +25,8 @@ def rows_of(table: Tensor, items: Tensor) -> Tensor:
     return nn.functional.embedding(items, table)
 
 
-@final
-class DotProduct(Recommender):
-    """Scores linear in the user's vector (GMF): offset + bias of the item + item . user.
-
-    For pointwise losses the user's vector has one more entry, the user's own bias; how strongly a
-    rating tells of it is learned, and starts small enough that a few do not settle it. With several
-    channels (stars) each has its own bias and its own scaling of the item's vector.
-    """
+class NCF(Recommender, ABC):
+    """What both forms share: a vector and a bias per item, and a prior that starts at random."""
 
     offset: Tensor
 
@@ -40,29 +35,66 @@ class DotProduct(Recommender):
         *,
         items: int,
         loss: Loss,
-        dim: int = 32,
+        dim: int,
+        user_dim: int,
+        spread: float,
+        generator: torch.Generator,
         offset: float = 0.0,
         inner_rate: float = 0.1,
         inner_steps: int = 10,
         inner_pull: float = 0.0,
-        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
             items=items,
-            user_dim=dim if loss.listwise else dim + 1,
+            user_dim=user_dim,
             loss=loss,
             inner_rate=inner_rate,
             inner_steps=inner_steps,
             inner_pull=inner_pull,
         )
-        generator = generator or torch.Generator().manual_seed(0)
-        self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * SPREAD)
-        if not loss.listwise:
-            self.loading = nn.Parameter(torch.tensor(USER_BIAS))
+        self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * spread)
         self.bias = nn.Parameter(torch.zeros(items, loss.channels))
         self.register_buffer("offset", torch.tensor(float(offset)))
         with torch.no_grad():
-            self.user_prior[:dim] = torch.randn(dim, generator=generator) * SPREAD
+            self.user_prior[:dim] = torch.randn(dim, generator=generator) * spread
+
+    def intercept(self, items: Tensor) -> Tensor:
+        """The item's bias: [rows, n], or [rows, n, channels]."""
+        bias = rows_of(self.bias, items) + self.offset
+        return bias if self.loss.channels > 1 else bias[..., 0]
+
+    def embedding(self, items: Tensor) -> Tensor:
+        """The item's vector."""
+        return rows_of(self.vectors, items).detach()
+
+
+@final
+class DotProduct(NCF):
+    """Scores linear in the user's vector (GMF): offset + bias of the item + item . user.
+
+    For pointwise losses the user's vector has one more entry, the user's own bias; how strongly a
+    rating tells of it is learned, and starts small enough that a few do not settle it. With several
+    channels (stars) each has its own bias and its own scaling of the item's vector.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: Loss,
+        dim: int = 32,
+        generator: torch.Generator | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            loss=loss,
+            dim=dim,
+            user_dim=dim if loss.listwise else dim + 1,
+            spread=SPREAD,
+            generator=generator or torch.Generator().manual_seed(0),
+            **settings,
+        )
+        if not loss.listwise:
+            self.loading = nn.Parameter(torch.tensor(USER_BIAS))
         if loss.channels > 1:
             spread = torch.linspace(-1, 1, loss.channels)[:, None].expand(-1, dim + 1)
             self.stars = nn.Parameter(spread.clone())
@@ -74,11 +106,6 @@ class DotProduct(Recommender):
             return rows
         rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
         return rows if self.loss.channels == 1 else rows[..., None, :] * self.stars
-
-    def intercept(self, items: Tensor) -> Tensor:
-        """What is added: [rows, n], or [rows, n, channels]."""
-        bias = rows_of(self.bias, items) + self.offset
-        return bias if self.loss.channels > 1 else bias[..., 0]
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
         """Linear in the user's vector."""
@@ -92,10 +119,6 @@ class DotProduct(Recommender):
         if self.loss.listwise:
             return user @ self.vectors.T + self.bias[:, 0] + self.offset
         return super().predict_all(user)
-
-    def embedding(self, items: Tensor) -> Tensor:
-        """The item's vector."""
-        return rows_of(self.vectors, items).detach()
 
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """The inner loop in closed form."""
@@ -165,55 +188,33 @@ class DotProduct(Recommender):
 
 
 @final
-class Perceptron(Recommender):
+class Perceptron(NCF):
     """Scores by a small network over the user's and the item's vector (the MLP form of NCF)."""
-
-    offset: Tensor
 
     def __init__(
         self,
         *,
-        items: int,
         loss: Loss,
         dim: int = 32,
-        offset: float = 0.0,
-        inner_rate: float = 0.1,
-        inner_steps: int = 10,
-        inner_pull: float = 0.0,
         generator: torch.Generator | None = None,
+        **settings: Any,
     ) -> None:
+        generator = generator or torch.Generator().manual_seed(0)
+        scale = dim**-0.5
         super().__init__(
-            items=items,
-            user_dim=dim,
-            loss=loss,
-            inner_rate=inner_rate,
-            inner_steps=inner_steps,
-            inner_pull=inner_pull,
+            loss=loss, dim=dim, user_dim=dim, spread=scale, generator=generator, **settings
         )
 
-        generator = generator or torch.Generator().manual_seed(0)
+        def matrix(rows: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(rows, dim, generator=generator) * scale)
 
-        def matrix(rows: int, columns: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(rows, columns, generator=generator) * columns**-0.5)
-
-        self.vectors = matrix(items, dim)
-        self.bias = nn.Parameter(torch.zeros(items, loss.channels))
-        self.from_user = matrix(dim, dim)
-        self.from_item = matrix(dim, dim)
+        self.from_user, self.from_item = matrix(dim), matrix(dim)
         self.middle = nn.Parameter(torch.zeros(dim))
-        self.out = matrix(loss.channels, dim)
-        self.register_buffer("offset", torch.tensor(float(offset)))
-        with torch.no_grad():
-            self.user_prior.copy_(torch.randn(dim, generator=generator) * dim**-0.5)
+        self.out = matrix(loss.channels)
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
         """One hidden layer on the pair, a smooth non-linearity, and the item's bias."""
         thing = rows_of(self.vectors, items) @ self.from_item.T
         pair = (user @ self.from_user.T)[:, None, :] + thing
-        hidden = nn.functional.silu(pair + self.middle)
-        output = hidden @ self.out.T + rows_of(self.bias, items) + self.offset
-        return output if self.loss.channels > 1 else output[..., 0]
-
-    def embedding(self, items: Tensor) -> Tensor:
-        """The item's vector."""
-        return rows_of(self.vectors, items).detach()
+        score = nn.functional.silu(pair + self.middle) @ self.out.T
+        return self.intercept(items) + (score if self.loss.channels > 1 else score[..., 0])
