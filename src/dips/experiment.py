@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dips.bundle import Bundle, selector_named
-from dips.data.interactions import Interactions
+from dips.data.interactions import Interactions, ragged
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, TrainingDiverged
 from dips.evaluation.progressive import Scores, evaluate
@@ -131,7 +131,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     if train.rating is None:
         raise ConfigError(f"the explicit task needs ratings, and {train.name} has none")
     low, high = train.rating_range()
-    ratings = np.concatenate([train.rating[train.events(user)] for user in range(train.users)])
+    ratings = train.rating[ragged(train.starts, train.lengths)]
     stars = tuple(float(value) for value in np.unique(train.rating)) if loss == "cce" else ()
     if len(stars) > 20:
         raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dips.bundle import Bundle
-from dips.data.interactions import Interactions
+from dips.data.interactions import Interactions, ragged
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
 from dips.rollout import StoredTrace
@@ -24,9 +24,7 @@ def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
     codes = np.array([known.get(name, -1) for name in data.item_ids], dtype=np.int32)
     if np.array_equal(codes, np.arange(len(bundle.item_ids))):
         return replace(data, item_ids=bundle.item_ids)
-    places = np.concatenate(
-        [np.arange(*data.events(u).indices(1 << 62)) for u in range(data.users)]
-    )
+    places = ragged(data.starts, data.lengths)
     owner = np.repeat(np.arange(data.users), data.lengths)
     item = codes[data.item[places]]
     kept = item >= 0
