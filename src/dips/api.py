@@ -12,6 +12,7 @@ from dips.bundle import Bundle
 from dips.data.atomic import written
 from dips.data.catalog import open_data
 from dips.data.interactions import Interactions
+from dips.errors import ConfigError
 from dips.experiment import Outcome, Watch
 from dips.report.figures import quality_by_size
 from dips.scoring import score
@@ -114,6 +115,8 @@ def compare(
     gives each policy the same number of trials on validation. Settings: TrainConfig, whole as
     `config` or by name.
     """
+    if config is not None and settings:
+        raise ConfigError(f"{', '.join(settings)}: give settings by name or a config, not both")
     plan = Plan(
         policies=list(policies),
         sizes=list(sizes),

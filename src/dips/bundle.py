@@ -21,7 +21,7 @@ from dips.policy.base import Policy
 from dips.policy.registry import make_policy
 from dips.recommender.base import Recommender
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.sketch.selection import Greedy, Sampled, Selector
+from dips.sketch.selection import Selector, selector_named
 from dips.stream.schedule import Schedule
 
 FILE = "model.safetensors"
@@ -82,11 +82,6 @@ class Bundle:
         }
         with written(directory / FILE) as part:
             save_file(tensors, part, metadata={"dips": json.dumps(about)})
-
-
-def selector_named(choice: str) -> Selector:
-    """The selector of this name."""
-    return Greedy() if choice == "greedy" else Sampled()
 
 
 def open_bundle(directory: Path) -> Bundle:

@@ -5,6 +5,8 @@ Composes training and evaluation, which do not know each other. Knows nothing of
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import resource
 from collections.abc import Callable, Sequence
@@ -15,14 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from dips.bundle import Bundle, selector_named
+from dips.bundle import Bundle
 from dips.data.interactions import Interactions, ragged
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, TrainingDiverged
+from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores, evaluate
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stack import Stack
 from dips.rollout import Trace, rollout
+from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
@@ -112,7 +116,7 @@ def device_of(config: TrainConfig) -> str:
 
 def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     """The recommender that fits the data and the settings."""
-    implicit = config.task == "implicit" or (config.task == "auto" and not train.explicit)
+    implicit = config.implicit(train.explicit)
     loss = config.loss if config.loss != "auto" else ("softmax" if implicit else "mse")
     if (loss == "softmax") != implicit:
         other = "softmax" if implicit else "mse, bce or cce"
@@ -158,19 +162,28 @@ def run(
     """Train and score runs over one dataset, as many side by side as the device holds.
 
     Results come in the order of the jobs; `done` is told of each as soon as it is there. With a
-    directory (one job only) each epoch leaves a checkpoint there, and `resume` goes on from it.
+    directory each epoch leaves a checkpoint there, of several stacks each in a folder of its own,
+    and `resume` goes on from it; who gave the directory removes it.
     """
     device = device_of(jobs[0][1])
     columns = Columns.of(jobs[0][0][0], device)
     outcomes: dict[int, Outcome] = {}
     for stack in _stacks([config for _, config in jobs], device):
         chosen = [jobs[index] for index in stack]
-        finished = _run_stack(chosen, columns, device, test, watch, directory, resume)
+        place = directory
+        if directory is not None and len(jobs) > 1:
+            place = directory / _fingerprint([config for _, config in chosen])
+        finished = _run_stack(chosen, columns, device, test, watch, place, resume)
         for index, outcome in zip(stack, finished, strict=True):
             outcomes[index] = outcome
             if done is not None:
                 done(index, outcome)
     return [outcomes[index] for index in range(len(jobs))]
+
+
+def _fingerprint(configs: Sequence[TrainConfig]) -> str:
+    text = json.dumps([config.to_dict() for config in configs])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
@@ -180,7 +193,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
         shape = (
             config.recommender, config.loss, config.task, config.dim, config.inner_steps,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
-            config.size, config.policy == "all",
+            config.size, policy_of(config).unlimited,
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -292,18 +305,25 @@ def _outcome(
         seed=config.seed,
     )
     error = fitting.progress.diverged[run]
+    epochs = min(fitting.progress.epoch, fitting.progress.best_epoch[run] + config.patience)
+    valid = {} if error else scores[0].metrics
     history = [
-        {"epoch": line["epoch"], "train_loss": line["train_loss"][run], "valid": line["valid"][run]}
-        for line in fitting.progress.history
+        {
+            "epoch": line["epoch"],
+            "train_loss": line["train_loss"][run],
+            "valid": abs(line["valid"][run]),  # recall is kept negated: lower is better
+            "metric": headline(scores[0].metrics),
+        }
+        for line in fitting.progress.history[:epochs]
     ]
     return Outcome(
         config=config,
         bundle=bundle,
         parts=parts,
-        epochs=fitting.progress.epoch,
+        epochs=epochs,
         seconds=fitting.progress.seconds / len(fitting.progress.best),
         history=history,
-        valid={} if error else scores[0].metrics,
+        valid=valid,
         test=scores[1] if len(scores) > 1 and not error else None,
         peak_memory=_peak_memory(next(iter(best.state.values())).device),
         error=error,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,8 @@ class Study:
 
     def _begin(self, configs: Sequence[TrainConfig]) -> None:
         """Refuse what cannot work before anything is written."""
+        if self.plan.settings.max_seconds:
+            raise ConfigError("max_seconds: a comparison trains runs side by side; limit epochs")
         check(self.data, configs[0])
         try:
             (self.out / "runs").mkdir(parents=True, exist_ok=True)
@@ -158,8 +161,7 @@ class Study:
                 f"remove {path.name}"
             )
         lines = found["trials"]
-        given = self.plan.settings.task
-        implicit = given == "implicit" or (given == "auto" and not self.data.explicit)
+        implicit = self.plan.settings.implicit(self.data.explicit)
         points = trials(self.plan.tune, "implicit" if implicit else "explicit")
         missing = [
             (cell, point)
@@ -203,7 +205,9 @@ class Study:
 
         if configs:
             jobs = [(split(self.data, config), config) for config in configs]
-            run(jobs, test=test, watch=follow, done=store)
+            stacks = self.out / "stacks"
+            run(jobs, test=test, watch=follow, done=store, directory=stacks, resume=True)
+            shutil.rmtree(stacks, ignore_errors=True)
 
     def _place(self, key: tuple[Cell, int]) -> Path:
         cell, seed = key

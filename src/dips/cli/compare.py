@@ -14,7 +14,7 @@ from dips.errors import ConfigError
 from dips.study import Table
 
 
-@with_settings(leave_out=("policy", "size", "every", "periods", "seed"))
+@with_settings(leave_out=("policy", "size", "every", "periods", "seed", "max_seconds"))
 def compare(
     data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
     policies: Annotated[str, typer.Option(help="Policies to compare, for example last,reservoir.")],

@@ -51,8 +51,11 @@ def _own_test(run: Path) -> Interactions:
     source = settings.pop("data")
     if isinstance(source, list):
         part = open_parts(*source)[2]
-    else:
+    elif settings["split"] == "time":
         part = split(api.load(source), TrainConfig().but(**settings))[2]
+    else:
+        data, tested = api.load(source), rundir.read_split(run)["test"]
+        part = data.select([u for u in range(data.users) if data.user_id(u) in tested])
     if {part.user_id(user) for user in range(part.users)} != rundir.read_split(run)["test"]:
         raise DataError(f"{part.name} is not what it was when the run was made: give data to score")
     return part

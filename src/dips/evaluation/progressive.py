@@ -136,7 +136,7 @@ def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     first, last = trace.run_rows[run], trace.run_rows[run + 1]
     rows = torch.arange(first, last, device=trace.event.device)
     if model.loss.listwise:
-        yield from torch.split(rows, max(1, CHUNK // model.items))
+        yield from torch.split(rows, max(1, CHUNK // model.breadth))
         return
     dim = model.user_prior.shape[0]
     yield from torch.split(rows, max(64, CHUNK // (8 * dim * trace.width)))

@@ -26,7 +26,8 @@ def solve(
     for _ in range(steps):
         image = product(direction) + damping * direction
         along = (direction * image).sum(1, keepdim=True)
-        pace = torch.where(along > 0, size / along.clamp_min(1e-300), 0.0)
+        size = torch.where(along > 0, size, 0.0)  # a row without curvature is left where it is
+        pace = size / along.clamp_min(1e-300)
         solution = solution + pace * direction
         residual = residual - pace * image
         fresh = (residual**2).sum(1, keepdim=True)

@@ -18,7 +18,7 @@ from dips.recommender.losses import Loss
 
 T = TypeVar("T")
 CURVE_STEPS = 12
-"""Conjugate-gradient steps with the Hessian in a user's vector."""
+"""Conjugate-gradient steps with the Hessian in a user's vector; exact up to 11 scalar losses."""
 COMFORTABLE = 4
 """Up to this many entries the inner rate is as given; beyond, it falls as 1 / entries."""
 
@@ -70,6 +70,11 @@ class Recommender(nn.Module, ABC):
         """Outputs for every item: [rows, items]."""
         everything = torch.arange(self.items, device=user.device)
         return self.predict(user, everything.expand(user.shape[0], -1))
+
+    @property
+    def breadth(self) -> int:
+        """Numbers in the widest intermediate of a prediction for one row, for pieces that fit."""
+        return self.items * len(self.user_prior) if self.loss.listwise else 64
 
     def embedding(self, items: Tensor) -> Tensor:
         """A detached vector per item, for policies that look at items; none unless overridden."""

@@ -114,6 +114,11 @@ class DotProduct(NCF):
         scores = (flat @ user[:, :, None])[:, :, 0]
         return self.intercept(items) + scores.reshape(features.shape[:-1])
 
+    @property
+    def breadth(self) -> int:
+        """Logits of all items; no pair of user and item is ever wider than a number."""
+        return self.items if self.loss.listwise else 64
+
     def predict_all(self, user: Tensor) -> Tensor:
         """One product of matrices."""
         if self.loss.listwise:

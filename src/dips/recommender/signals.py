@@ -89,7 +89,7 @@ class StackSignals:
         runs = self._stack.runs
         fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
         count = fields[0].shape[1]
-        wide = self._stack.template.items if self._stack.template.loss.listwise else 64
+        wide = self._stack.template.breadth
         piece = max(1, CHUNK[rows[0].device.type] // (wide * runs))
         answers = [
             self._stack.call(function, *(field[:, low : low + piece] for field in fields))

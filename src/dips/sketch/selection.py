@@ -17,6 +17,9 @@ from dips.sketch.records import Candidates
 FAR = 2.0**50
 """Scores are cut off here: an infinitely bad interaction is still better than an empty slot."""
 
+CHOICE = 0x5E1EC7
+"""Keeps the draws of a choice apart from the lots that a policy draws from the same key."""
+
 
 class Selector(ABC):
     """Chooses which candidates stay."""
@@ -49,12 +52,14 @@ class Sampled(Selector):
         """Draws are functions of the user's key, the time and the position."""
         settled = _settle(scores / self.temperature)
         if settled.shape[1] == size + 1:
-            chance = uniform(candidates.key[:, None], candidates.seen[:, None], candidates.position)
+            chance = uniform(
+                candidates.key[:, None], CHOICE, candidates.seen[:, None], candidates.position
+            )
             noise = -(-chance.clamp_min(2.0**-60).log()).log()  # Gumbel
             removal = (noise - settled).masked_fill(~candidates.present, -torch.inf)
             return Greedy().choose(_all_but_largest(removal), candidates, size)
         weights = project_top_k(settled, size, candidates.present)
-        draw = uniform(candidates.key, candidates.seen)
+        draw = uniform(candidates.key, CHOICE, candidates.seen)
         kept = sample_by_inclusion(weights, draw)
         return Greedy().choose(kept.double(), candidates, size)
 
@@ -76,3 +81,8 @@ def _in_order(slots: Tensor, candidates: Candidates) -> Tensor:
     empty = ~candidates.present.gather(1, slots)
     ranked = (slots + width * empty).sort(dim=1).values
     return torch.where(ranked >= width, ranked - width, ranked)
+
+
+def selector_named(choice: str) -> Selector:
+    """The selector of this name: greedy or sampled."""
+    return Greedy() if choice == "greedy" else Sampled()

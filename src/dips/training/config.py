@@ -32,7 +32,7 @@ class TrainConfig:
     )
     task: str = _setting("auto", "Predict ratings (explicit), items (implicit), or auto.")
     loss: str = _setting("auto", "mse, bce or cce (explicit); softmax (implicit); or auto.")
-    split: str = _setting("users", "Part the users at random (users) or each history (time).")
+    split: str = _setting("users", "Part users at random (users), or each user's own past (time).")
     seed: int = _setting(0, "Fixes the split, the start and every draw.")
     recommender: str = _setting("dot", "The form of NCF: dot (GMF with biases) or mlp.")
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
@@ -69,6 +69,10 @@ class TrainConfig:
     def schedule(self) -> Schedule:
         """When the sketch is refreshed."""
         return Schedule(self.periods or (self.every,))
+
+    def implicit(self, explicit_data: bool) -> bool:
+        """Whether the task is to predict items: as given, or as the data has it."""
+        return self.task == "implicit" or (self.task == "auto" and not explicit_data)
 
     def but(self, **changes: Any) -> TrainConfig:
         """The same with some settings changed; unknown names are refused."""
@@ -115,6 +119,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-5, "batch": 1024}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
+IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
+"""A network over every pair of user and item needs dim times the memory of a product."""
 
 
 def build_config(
@@ -128,9 +134,11 @@ def build_config(
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
     given = {**RECIPES[recipe], **(_read_toml(file) if file else {}), **(flags or {})}
-    task = given.get("task", "auto")
-    implicit = task == "implicit" or (task == "auto" and implicit_data)
-    return TrainConfig().but(**{**(IMPLICIT if implicit else {}), **given})
+    config = TrainConfig().but(**given)
+    if not config.implicit(explicit_data=not implicit_data):
+        return config
+    fitting = IMPLICIT_MLP if config.recommender == "mlp" else IMPLICIT
+    return config.but(**{**fitting, **given})
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

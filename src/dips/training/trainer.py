@@ -112,11 +112,12 @@ def fit(
 
 
 def _walk(fitting: Fitting, walks: Walks, reroll: int) -> tuple[Trace, Trace]:
-    """Sketches for the next epoch and for validating the last; every `reroll` epochs afresh."""
+    """Sketches for the next epoch and for validating the last; training's every `reroll`."""
     if fitting.progress.epoch % reroll == 0:
         for name, value in fitting.walked.items():
             value.copy_(fitting.stack.state[name])
-    return walks.sketches(fitting.progress.epoch + 1, Stack(fitting.stack.template, fitting.walked))
+    walked = Stack(fitting.stack.template, fitting.walked)
+    return walks.sketches(fitting.progress.epoch + 1, fitting.stack, walked)
 
 
 def _epoch(fitting: Fitting, jobs: Sequence[Job], trace: Trace) -> list[float]:
