@@ -244,3 +244,8 @@ def test_resume_remembers_the_best_epoch(parts, tmp_path):
     resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
     assert same_tensors(whole, resumed)
     assert resumed.history == whole.history
+
+
+def test_settings_come_by_name_or_whole(data):
+    with pytest.raises(ConfigError, match="epochs"):
+        dips.compare(data, ["last"], config=dips.TrainConfig(), epochs=3)

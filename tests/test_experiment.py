@@ -274,3 +274,20 @@ def test_parameters_do_not_depend_on_threads() -> None:
         torch.set_num_threads(before)
     for name, value in states[0].items():
         assert all(torch.equal(value, other[name]) for other in states[1:])
+
+
+@pytest.mark.parametrize("reroll", [1, 3])
+def test_early_stopping_judges_the_sketches_that_are_reported(reroll):
+    outcome = trained(EXPLICIT, policy="hardest", size=3, epochs=4, reroll=reroll)
+    best = min(line["valid"] for line in outcome.history)
+    assert outcome.valid["rmse"] == pytest.approx(best, abs=1e-9)
+
+
+def test_a_run_in_a_stack_reports_its_own_epochs():
+    hasty = config(patience=1, epochs=6, learning_rate=0.3)
+    patient = config(patience=6, epochs=6)
+    jobs = [(split(EXPLICIT, each), each) for each in (hasty, patient)]
+    stacked, alone = run(jobs, test=False)[0], run(jobs[:1], test=False)[0]
+    assert alone.epochs < 6
+    assert stacked.epochs == alone.epochs
+    assert len(stacked.history) == len(alone.history)

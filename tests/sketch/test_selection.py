@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from dips.numerics.hashing import text_keys
+from dips.numerics.hashing import text_keys, uniform
 from dips.numerics.topk import project_top_k
 from dips.sketch.records import Candidates, Sketch
-from dips.sketch.selection import Greedy, Sampled, Selector
+from dips.sketch.selection import CHOICE, Greedy, Sampled, Selector
 from dips.testing import random_candidates
 
 SELECTORS = [Greedy(), Sampled(), Sampled(temperature=0.2)]
@@ -141,3 +141,8 @@ def test_draws_do_not_depend_on_the_batch(size: int) -> None:
             for low in range(0, 60, piece)
         ]
         assert torch.equal(torch.cat(parts), together)
+
+
+def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
+    key, step = torch.arange(1000), torch.tensor(7)
+    assert not bool((uniform(key, step) == uniform(key, CHOICE, step)).any())
