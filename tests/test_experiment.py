@@ -10,7 +10,8 @@ from dips.data.interactions import from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
-from dips.experiment import check, describe, device_of, run, split
+from dips.experiment import run
+from dips.preflight import check, describe, device_of, split
 from dips.scoring import walk
 from dips.stream.users import Columns
 from dips.training.config import TrainConfig, build_config

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dips import experiment, nightly, rundir
+from dips import experiment, nightly, preflight, rundir
 from dips.bundle import Bundle
 from dips.data.atomic import written
 from dips.data.catalog import open_data
@@ -72,7 +72,7 @@ def train_with(
     watch: Watch | None = None,
 ) -> Outcome:
     """The same with all settings in hand."""
-    experiment.check(parts[0], config)
+    preflight.check(parts[0], config)
     if out is not None:
         rundir.claim(out, config, source, resume=resume)
     job = (parts, config)

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import resource
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dips.bundle import Bundle
-from dips.data.interactions import Interactions, ragged
-from dips.data.splitting import Parts, by_time, by_users
-from dips.errors import ConfigError, TrainingDiverged
+from dips.data.splitting import Parts
+from dips.errors import TrainingDiverged
 from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores, evaluate
+from dips.preflight import describe, device_of
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stack import Stack
 from dips.rollout import Trace, rollout
@@ -33,7 +31,6 @@ from dips.training.config import TrainConfig
 from dips.training.trainer import Fitting, fit, start
 from dips.training.walks import Job, group_key, policy_of
 
-FRACTIONS = (0.6, 0.2, 0.2)
 STACK = {"cpu": 8, "cuda": 64}
 """Most runs that are trained side by side."""
 
@@ -89,65 +86,6 @@ class Moment:
 
 Watch = Callable[[Moment], None]
 Done = Callable[[int, Outcome], None]
-
-
-def split(data: Interactions, config: TrainConfig) -> Parts:
-    """The three parts that a run's settings name."""
-    if config.max_users and config.max_users < data.users:
-        some = np.random.default_rng(0).permutation(data.users)[: config.max_users]
-        data = data.select(np.sort(some))
-    if config.split == "time":
-        return by_time(data, FRACTIONS)
-    return by_users(data, FRACTIONS, seed=config.seed)
-
-
-def device_of(config: TrainConfig) -> str:
-    """Where to compute: what was asked for, if it is there."""
-    if config.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", config.device):
-        raise ConfigError(f"device '{config.device}': choose one of auto, cpu, cuda, cuda:1")
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device '{config.device}': there is no CUDA device here; use cpu or auto"
-        )
-    return config.device
-
-
-def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
-    """The recommender that fits the data and the settings."""
-    implicit = config.implicit(train.explicit)
-    loss = config.loss if config.loss != "auto" else ("softmax" if implicit else "mse")
-    if (loss == "softmax") != implicit:
-        other = "softmax" if implicit else "mse, bce or cce"
-        raise ConfigError(f"loss '{loss}' does not fit the task: use {other}, or change --task")
-    spec = RecommenderSpec(
-        form=config.recommender,
-        loss=loss,
-        items=train.items,
-        dim=config.dim,
-        inner_rate=config.inner_rate,
-        inner_steps=config.inner_steps,
-        inner_pull=config.inner_pull,
-    )
-    if implicit:
-        return spec
-    if train.rating is None:
-        raise ConfigError(f"the explicit task needs ratings, and {train.name} has none")
-    low, high = train.rating_range()
-    ratings = train.rating[ragged(train.starts, train.lengths)]
-    stars = tuple(float(value) for value in np.unique(train.rating)) if loss == "cce" else ()
-    if len(stars) > 20:
-        raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
-    offset = float(ratings.mean()) if loss == "mse" else 0.0
-    return replace(spec, low=low, high=high, stars=stars, offset=offset)
-
-
-def check(train: Interactions, config: TrainConfig) -> None:
-    """Refuse settings that cannot work, before anything is written."""
-    device_of(config)
-    describe(train, config)
-    policy_of(config)
 
 
 def run(

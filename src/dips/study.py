@@ -18,8 +18,9 @@ from dips.errors import ConfigError, RunError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.tuning import trials
-from dips.experiment import Moment, Outcome, check, raise_if_diverged, run, split
+from dips.experiment import Moment, Outcome, raise_if_diverged, run
 from dips.policy.registry import make_policy
+from dips.preflight import check, split
 from dips.rundir import (
     differing,
     is_finished,

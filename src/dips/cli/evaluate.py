@@ -13,7 +13,7 @@ from dips.data.export import check_suffix, write_columns
 from dips.data.interactions import Interactions
 from dips.data.parts import open_parts
 from dips.errors import DataError
-from dips.experiment import split
+from dips.preflight import split
 from dips.training.config import TrainConfig
 
 

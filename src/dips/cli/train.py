@@ -12,7 +12,7 @@ from dips.cli.screen import print_json, print_metrics, watch_training
 from dips.cli.settings import Settings, with_settings
 from dips.data.parts import open_parts
 from dips.errors import ConfigError
-from dips.experiment import split
+from dips.preflight import split
 from dips.rundir import Source
 
 
