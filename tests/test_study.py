@@ -313,6 +313,8 @@ def test_tuning_once_carries_over_from_the_middle():
         ({"seeds": []}, "there is nothing to compare"),
         ({"policies": []}, "there is nothing to compare"),
         ({"loss": "softmax"}, "loss 'softmax' does not fit the task"),
+        ({"tune": -1}, "tune is -1"),
+        ({"max_seconds": 9.0}, "limit epochs"),
         ({"device": "tpu"}, "device 'tpu': choose one of"),
     ],
 )

@@ -11,7 +11,9 @@ import torch
 from dips.data.interactions import Interactions, ragged
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError
+from dips.policy.base import Policy
 from dips.recommender.registry import RecommenderSpec
+from dips.testing import check_policy
 from dips.training.config import TrainConfig
 from dips.training.walks import policy_of
 
@@ -74,4 +76,15 @@ def check(train: Interactions, config: TrainConfig) -> None:
     """Refuse settings that cannot work, before anything is written."""
     device_of(config)
     describe(train, config)
-    policy_of(config)
+    policy = policy_of(config)
+    if not type(policy).__module__.startswith("dips."):
+        _check_own(config.policy, policy)
+
+
+def _check_own(name: str, policy: Policy) -> None:
+    """A policy of the user's own must keep what `dips.testing.check_policy` asks."""
+    try:
+        check_policy(policy)
+    except Exception as error:
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        raise ConfigError(f"policy '{name}' does not fit: {kind}{error}") from error

@@ -140,6 +140,8 @@ class Study:
 
     def _begin(self, configs: Sequence[TrainConfig]) -> None:
         """Refuse what cannot work before anything is written."""
+        if self.plan.tune < 0:
+            raise ConfigError(f"tune is {self.plan.tune}: give the number of trials, or 0 for none")
         if self.plan.settings.max_seconds:
             raise ConfigError("max_seconds: a comparison trains runs side by side; limit epochs")
         check(self.data, configs[0])

@@ -158,3 +158,10 @@ def test_synthetic_worlds_get_their_dials(monkeypatch):
         open_data("planted", dials={"drift": 3, "users": 2})
     with pytest.raises(ConfigError, match="users: these go with synthetic"):
         open_data("ml-1m", dials={"users": 3})
+
+
+def test_a_file_of_another_dataset_is_not_kept_under_this_name(real_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIPS_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match="is ml-100k, not ml-1m"):
+        fetch("ml-1m", origin=real_data / "raw" / "ml-100k.zip")
+    assert not prepared_copy("ml-1m").exists()

@@ -29,7 +29,9 @@ def doctor(
     else:
         table = Table("what", "found", title="dips doctor", title_justify="left")
         for name, value in facts.items():
-            table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
+            table.add_row(
+                name, ", ".join(value) or "nothing" if isinstance(value, list) else str(value)
+            )
         Console().print(table)
     if facts["missing"]:
         raise typer.Exit(2)

@@ -58,4 +58,5 @@ def _version(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
+    sys.path.insert(0, "")  # a policy of one's own lies where the command is called
     app(sys.argv[1:] if arguments is None else list(arguments), prog_name="dips")

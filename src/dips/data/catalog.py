@@ -34,6 +34,8 @@ class Known:
     """The preparation of the raw files; a Parquet in $DIPS_DATA is taken as it is."""
     md5: str | None = None
     by_hand: bool = False
+    events: int | None = None
+    """How many events the raw files hold: what tells a file of another dataset."""
 
 
 CATALOG: dict[str, Known] = {
@@ -41,18 +43,21 @@ CATALOG: dict[str, Known] = {
         about="MovieLens 100K: 943 users, 1,682 films, 100,000 ratings",
         url=f"{_GROUPLENS}/ml-100k.zip",
         md5="0e33842e24a9c977be4e0107933c0723",
+        events=100_000,
         layout="movielens",
     ),
     "ml-1m": Known(
         about="MovieLens 1M: 6,040 users, 3,706 films, 1,000,209 ratings",
         url=f"{_GROUPLENS}/ml-1m.zip",
         md5="c4d9eecfca2ab87c1945afe126590906",
+        events=1_000_209,
         layout="movielens",
     ),
     "ml-10m": Known(
         about="MovieLens 10M: 69,878 users, 10,677 films, 10,000,054 ratings in half stars",
         url=f"{_GROUPLENS}/ml-10m.zip",
         md5="ce571fd55effeba0271552578f2648bd",
+        events=10_000_054,
         layout="movielens",
     ),
     "netflix": Known(
@@ -165,8 +170,18 @@ def fetch(
         if origin is None:
             source.unlink()  # or every later call would stumble over the same bad file
         raise
+    _refuse_another(name, len(data), source)
     prepared.write(_named(data, name), prepared_copy(name))
     return prepared_copy(name)
+
+
+def _refuse_another(name: str, events: int, source: Path) -> None:
+    """A file of one dataset must not be kept under the name of another."""
+    for other, known in CATALOG.items():
+        if other != name and known.events == events:
+            raise DataError(
+                f"{source} is {other}, not {name}: 'dips data fetch {other} --from FILE'"
+            )
 
 
 def prepared_copy(name: str) -> Path:

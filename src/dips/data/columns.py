@@ -53,7 +53,8 @@ class Columns:
     @staticmethod
     def _missing(field: str, what: str, header: Sequence[str], place: str) -> DataError:
         return DataError(
-            f"{place}: there is {what} among {', '.join(header)}; name it with --{field}-col"
+            f"{place}: there is {what} among {', '.join(header)}; name it with --{field}-col "
+            "(of dips data prepare)"
         )
 
 

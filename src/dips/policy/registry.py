@@ -70,7 +70,7 @@ def make_policy(name: str, *, size: int, damping: float = 1.0) -> Policy:
         return POLICIES[head](Setting(argument or None, size, damping))
     if "." in head or argument:
         return _imported(head, argument)
-    known = ", ".join(sorted(POLICIES))
+    known = ", ".join(f"{p}:M" if p == "mix" else p for p in sorted(POLICIES))
     raise ConfigError(f"unknown policy '{name}': choose one of {known}, or package.module:Class")
 
 

@@ -54,6 +54,7 @@ def quality_by_size(summary: Sequence[Mapping[str, Any]], metric: str, path: Pat
         panel.set_xlabel("sketch size K")
         panel.set_title("online" if period == 1 else f"refreshed every {period}")
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel(f"test {metric}")
-    panels[-1].legend(loc="best")
+    better = "lower" if metric in ("rmse", "logloss") else "higher"
+    panels[0].set_ylabel(f"test {metric} ({better} is better)")
+    panels[-1].legend(loc="best", title="mean, std over splits")
     figure.savefig(path, format="png", dpi=120)
