@@ -160,8 +160,10 @@ def test_synthetic_worlds_get_their_dials(monkeypatch):
         open_data("ml-1m", dials={"users": 3})
 
 
-def test_a_file_of_another_dataset_is_not_kept_under_this_name(real_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("DIPS_CACHE", str(tmp_path / "cache"))
+def test_a_file_of_another_dataset_is_not_kept_under_this_name(packed, monkeypatch):
+    small = replace(CATALOG["ml-100k"], events=2)  # U_DATA has two
+    monkeypatch.setitem(CATALOG, "ml-100k", small)
     with pytest.raises(DataError, match="is ml-100k, not ml-1m"):
-        fetch("ml-1m", origin=real_data / "raw" / "ml-100k.zip")
+        fetch("ml-1m", origin=packed({"u.data": U_DATA}))
     assert not prepared_copy("ml-1m").exists()
+    assert fetch("ml-100k", origin=packed({"u.data": U_DATA})).exists()
