@@ -124,3 +124,19 @@ def test_an_interrupted_comparison_goes_on(started, command, worlds, tmp_path):
     assert early.stat().st_ino == before
     rows = (out / "rows.csv").read_text().splitlines()
     assert len(rows) == 1 + 4
+
+
+def test_an_interrupt_during_the_imports_exits_with_130():
+    code = (
+        "import builtins, sys\n"
+        "real = builtins.__import__\n"
+        "def stop(name, *rest, **more):\n"
+        "    if name == 'dips.cli.main':\n"
+        "        raise KeyboardInterrupt\n"
+        "    return real(name, *rest, **more)\n"
+        "builtins.__import__ = stop\n"
+        "from dips.cli import entry\n"
+        "entry()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

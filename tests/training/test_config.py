@@ -88,3 +88,8 @@ def test_a_missing_file_and_an_unknown_recipe(tmp_path: Path) -> None:
 def test_survives_json() -> None:
     config = TrainConfig(periods=(3, 5), size=8)
     assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_one_schedule_is_enough() -> None:
+    with pytest.raises(ConfigError, match="every and periods"):
+        build_config(flags={"every": 2, "periods": (2, 3)})

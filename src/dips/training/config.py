@@ -134,6 +134,8 @@ def build_config(
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
     given = {**RECIPES[recipe], **(_read_toml(file) if file else {}), **(flags or {})}
+    if "every" in given and given.get("periods"):
+        raise ConfigError("every and periods contradict each other: give one of them")
     config = TrainConfig().but(**given)
     if not config.implicit(explicit_data=not implicit_data):
         return config
