@@ -277,11 +277,12 @@ def test_parameters_do_not_depend_on_threads() -> None:
         assert all(torch.equal(value, other[name]) for other in states[1:])
 
 
-@pytest.mark.parametrize("reroll", [1, 3])
+@pytest.mark.parametrize("reroll", [1, 9])  # 9: training never leaves its first sketches
 def test_early_stopping_judges_the_sketches_that_are_reported(reroll):
-    outcome = trained(EXPLICIT, policy="hardest", size=3, epochs=4, reroll=reroll)
+    data = stream(users=80, items=64, events=24)
+    outcome = trained(data, policy="hardest", size=3, epochs=4, learning_rate=0.05, reroll=reroll)
     best = min(line["valid"] for line in outcome.history)
-    assert outcome.valid["rmse"] == pytest.approx(best, abs=1e-9)
+    assert outcome.valid["rmse"] == pytest.approx(best, abs=1e-6)
 
 
 def test_a_run_in_a_stack_reports_its_own_epochs():

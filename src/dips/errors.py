@@ -19,7 +19,3 @@ class RunError(DipsError):
 
 class TrainingDiverged(DipsError):
     """The loss is no longer a number: the message gives step, learning rate and advice."""
-
-
-class MissingExtra(DipsError):
-    """An optional dependency is missing: the message names the `pip install` that mends it."""

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from dips.numerics.hashing import text_keys, uniform
-from dips.numerics.topk import project_top_k
+from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import CHOICE, Greedy, Sampled, Selector
 from dips.testing import random_candidates
@@ -144,5 +144,13 @@ def test_draws_do_not_depend_on_the_batch(size: int) -> None:
 
 
 def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
-    key, step = torch.arange(1000), torch.tensor(7)
-    assert not bool((uniform(key, step) == uniform(key, CHOICE, step)).any())
+    rows, width, size = 400, 6, 2
+    position = torch.arange(width).expand(rows, -1)
+    blank = torch.zeros(rows, width)
+    seen, key = torch.full((rows,), width), text_keys(str(row) for row in range(rows))
+    candidates = Candidates(position, blank.long(), blank, blank.long(), blank.long(), seen, key)
+    slots = Sampled().choose(blank.double(), candidates, size)
+    kept = torch.zeros(rows, width, dtype=torch.bool).scatter(1, slots, True)
+    weights = torch.full((rows, width), size / width, dtype=torch.float64)
+    assert torch.equal(kept, sample_by_inclusion(weights, uniform(key, CHOICE, seen)))
+    assert not torch.equal(kept, sample_by_inclusion(weights, uniform(key, seen)))
