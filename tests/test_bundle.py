@@ -68,7 +68,7 @@ def test_everything_that_decides_a_sketch_is_kept(policy, more, tmp_path):
     bundle.save(tmp_path)
     again = open_bundle(tmp_path)
     assert_same_columns(nightly.sketches(bundle, test), nightly.sketches(again, test))
-    for field in ("policy_name", "size", "periods", "choice", "damping", "seed"):
+    for field in ("policy_spec", "size", "periods", "choice", "seed"):
         assert getattr(again, field) == getattr(bundle, field)
 
 
@@ -76,7 +76,7 @@ def test_the_file_is_safetensors_and_nothing_else(run):
     content = (run / FILE).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    assert json.loads(header["__metadata__"]["dips"])["version"] == 1
+    assert json.loads(header["__metadata__"]["dips"])["version"] == 2
     assert [path.name for path in run.iterdir()] == [FILE]
 
 
@@ -119,7 +119,7 @@ def changed(**values):
 
 def test_another_version_is_refused(run):
     rewrite(run, changed(version=99))
-    with pytest.raises(RunError, match="has version 99, this dips reads 1: install the dips that"):
+    with pytest.raises(RunError, match="has version 99, this dips reads 2: install the dips that"):
         open_bundle(run)
 
 

@@ -22,7 +22,7 @@ NAMES = [name for head in POLICIES for name in ARGUMENTS.get(head, (head,))]
 @pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", NAMES)
 def test_policy(name: str, check: Callable[[Policy], None]) -> None:
-    check(make_policy(name, size=3))
+    check(make_policy(name, size=3, items=8, dim=4))
 
 
 def test_every_policy_with_an_argument_is_here_with_one():

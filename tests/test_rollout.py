@@ -19,10 +19,11 @@ from dips.policy.registry import make_policy
 from dips.recommender.losses import Loss
 from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
-from dips.rollout import StoredTrace, Trace, WholeTrace, concatenate, rollout
+from dips.rollout import rollout
 from dips.sketch.selection import Sampled
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
+from dips.trace import StoredTrace, Trace, WholeTrace, concatenate
 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]

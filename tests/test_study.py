@@ -271,7 +271,7 @@ def test_a_diverging_run_stops_the_study_but_keeps_the_others(data, tmp_path, mo
 
 def plan(**changes):
     given = {"policies": ["last"], "sizes": [4], "every": [1], "seeds": [0], **changes}
-    return Plan(settings=TrainConfig(), **given)
+    return Plan(settings=lambda policy: TrainConfig(policy=policy), **given)
 
 
 def test_a_mix_stands_only_where_it_fits():

@@ -12,7 +12,7 @@ PLAN = Plan(
     sizes=[3],
     every=[1],
     seeds=[0],
-    settings=TrainConfig(epochs=4, dim=6, batch=128, device="cpu"),
+    settings=lambda policy: TrainConfig(epochs=4, dim=6, batch=128, device="cpu"),
 )
 
 

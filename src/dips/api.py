@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def train(
     test: Interactions | None = None,
     *,
     out: str | Path | None = None,
-    recipe: str = "default",
+    recipe: str | None = None,
     resume: bool = False,
     watch: Watch | None = None,
     **settings: Any,
@@ -103,18 +103,23 @@ def compare(
     out: str | Path | None = None,
     tune: int = 0,
     tune_once: bool = False,
-    recipe: str = "default",
+    recipe: str | None = None,
     watch: StudyWatch | None = None,
     source: str | None = None,
-    config: TrainConfig | None = None,
+    config: Callable[[str], TrainConfig] | None = None,
     **settings: Any,
 ) -> Table:
     """Train every policy at every size and period on every split, and test the differences.
 
     With `out` everything is kept there, and the same call goes on where it was stopped. `tune`
-    gives each policy the same number of trials on validation. Settings: TrainConfig, whole as
-    `config` or by name.
+    gives each policy the same number of trials on validation. Settings: those of TrainConfig by
+    name, or `config`, a function from a policy's name to all of them.
     """
+
+    def by_policy(policy: str) -> TrainConfig:
+        flags = {**settings, "policy": policy}
+        return build_config(recipe, flags=flags, implicit_data=not data.explicit)
+
     if config is not None and settings:
         raise ConfigError(f"{', '.join(settings)}: give settings by name or a config, not both")
     plan = Plan(
@@ -122,7 +127,7 @@ def compare(
         sizes=list(sizes),
         every=list(every),
         seeds=list(seeds),
-        settings=config or build_config(recipe, flags=settings, implicit_data=not data.explicit),
+        settings=config or by_policy,
         tune=tune,
         tune_once=tune_once,
     )

@@ -13,19 +13,20 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from dips.data.atomic import written
 from dips.data.interactions import Strings
 from dips.errors import ConfigError, RunError
 from dips.policy.base import Policy
-from dips.policy.registry import make_policy
+from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Recommender
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.sketch.selection import Selector, selector_named
 from dips.stream.schedule import Schedule
 
 FILE = "model.safetensors"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,17 +36,16 @@ class Bundle:
     spec: RecommenderSpec
     recommender: Recommender
     item_ids: Strings
-    policy_name: str
-    size: int
+    policy_spec: PolicySpec
+    policy: Policy
     periods: tuple[int, ...]
     choice: str = "greedy"
-    damping: float = 1.0
     seed: int = 0
 
     @property
-    def policy(self) -> Policy:
-        """What scores candidates."""
-        return make_policy(self.policy_name, size=self.size, damping=self.damping)
+    def size(self) -> int:
+        """How many interactions a sketch keeps."""
+        return self.policy_spec.size
 
     @property
     def schedule(self) -> Schedule:
@@ -68,16 +68,17 @@ class Bundle:
             f"recommender.{name}": value.contiguous()
             for name, value in self.recommender.state_dict().items()
         }
+        if isinstance(self.policy, nn.Module):
+            state = self.policy.state_dict()
+            tensors |= {f"policy.{name}": value.contiguous() for name, value in state.items()}
         tensors["items.blob"] = torch.tensor(self.item_ids.blob)
         tensors["items.offsets"] = torch.tensor(self.item_ids.offsets)
         about = {
             "version": VERSION,
             "recommender": self.spec.to_dict(),
-            "policy": self.policy_name,
-            "size": self.size,
+            "policy": self.policy_spec.to_dict(),
             "periods": list(self.periods),
             "choice": self.choice,
-            "damping": self.damping,
             "seed": self.seed,
         }
         with written(directory / FILE) as part:
@@ -107,21 +108,29 @@ def open_bundle(directory: Path) -> Bundle:
     )
 
 
-def _restored(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Bundle:
+def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
-    prefix = "recommender."
-    recommender.load_state_dict(
-        {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-    )
+    recommender.load_state_dict(_under("recommender.", tensors))
+    policy_spec = PolicySpec(**about["policy"])
+    policy = build_policy(policy_spec)
+    if isinstance(policy, nn.Module):
+        policy.load_state_dict(_under("policy.", tensors))
+        policy.eval()
     return Bundle(
         spec=spec,
         recommender=recommender,
         item_ids=Strings(tensors["items.blob"].numpy(), tensors["items.offsets"].numpy()),
-        policy_name=about["policy"],
-        size=about["size"],
+        policy_spec=policy_spec,
+        policy=policy,
         periods=tuple(about["periods"]),
         choice=about["choice"],
-        damping=about["damping"],
         seed=about["seed"],
     )
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of the name."""
+    return {
+        name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
+    }

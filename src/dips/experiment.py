@@ -20,12 +20,16 @@ from dips.data.splitting import Parts
 from dips.errors import TrainingDiverged
 from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores, evaluate
-from dips.preflight import describe, device_of
-from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.policy.base import Policy
+from dips.policy.registry import build_policy, learns
+from dips.policy.stacked import Stacked
+from dips.preflight import describe, describe_policy, device_of
+from dips.recommender.registry import make_recommender
 from dips.recommender.stack import Stack
-from dips.rollout import Trace, rollout
+from dips.rollout import rollout
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
+from dips.trace import Trace
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.trainer import Fitting, fit, start
@@ -33,6 +37,11 @@ from dips.training.walks import Job, group_key, policy_of
 
 STACK = {"cpu": 8, "cuda": 64}
 """Most runs that are trained side by side."""
+LEARNING = (
+    "users", "stretch", "user_rate", "annealing", "policy_batch", "policy_wait", "policy_rest",
+    "dropout", "queue", "credit", "discount", "ghosts", "estimator",
+)  # fmt: skip
+"""Settings in which runs that learn a policy side by side must agree."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -131,7 +140,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
         shape = (
             config.recommender, config.loss, config.task, config.dim, config.inner_steps,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
-            config.size, policy_of(config).unlimited,
+            config.size, policy_of(config).unlimited, _alone(config),
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -141,6 +150,13 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
         same.sort(key=lambda index: walks.index(group_key(configs[index])))
         stacks += [same[low : low + limit] for low in range(0, len(same), limit)]
     return stacks
+
+
+def _alone(config: TrainConfig) -> tuple[object, ...]:
+    """Runs that learn a policy or walk live go side by side with their like only."""
+    if not (learns(policy_of(config)) or config.users or config.stretch):
+        return ()
+    return (*group_key(config), *(getattr(config, name) for name in LEARNING))
 
 
 def _run_stack(
@@ -155,7 +171,9 @@ def _run_stack(
     specs = [describe(parts[0], config) for parts, config in jobs]
     models = [make_recommender(spec, job[1].seed) for spec, job in zip(specs, jobs, strict=True)]
     work = [Job(parts[0], parts[1], config) for parts, config in jobs]
-    fitting = start(work, models, device)
+    shapes = [describe_policy(parts[0], config) for parts, config in jobs]
+    policies = [build_policy(shape, job[1].seed) for shape, job in zip(shapes, jobs, strict=True)]
+    fitting = start(work, models, device, policies)
     if directory is not None and resume:
         checkpoint.load(fitting, directory)
     low, high = specs[0].low, specs[0].high
@@ -170,15 +188,29 @@ def _run_stack(
             watch(_moment(fitting, work))
 
     fit(fitting, work, columns, validate, after_epoch)
-    best = Stack(fitting.stack.template, fitting.best)
-    scores = _score_all(best, jobs, (1, 2) if test else (1,), columns, low, high)
-    return [
-        _outcome(fitting, best, run, jobs[run], specs[run], scores[run]) for run in range(len(jobs))
-    ]
+    best, learned = fitting.chosen()
+    scores = _score_all(best, learned, jobs, (1, 2) if test else (1,), columns, low, high)
+    outcomes = []
+    for run, (parts, config) in enumerate(jobs):
+        policy = policies[run] if learned is None else learned.one(run)
+        assert isinstance(policy, Policy)
+        bundle = Bundle(
+            spec=specs[run],
+            recommender=best.one(run),
+            item_ids=parts[0].item_ids,
+            policy_spec=shapes[run],
+            policy=policy,
+            periods=config.schedule.periods,
+            choice=config.choice,
+            seed=config.seed,
+        )
+        outcomes.append(_outcome(fitting, bundle, run, jobs[run], scores[run]))
+    return outcomes
 
 
 def _score_all(
     best: Stack,
+    learned: Stacked | None,
     jobs: Sequence[tuple[Parts, TrainConfig]],
     parts: Sequence[int],
     columns: Columns,
@@ -196,7 +228,7 @@ def _score_all(
         stream = make_stream([jobs[run][0][part] for run, part in pairs], columns)
         trace = rollout(
             stream,
-            policy_of(config),
+            policy_of(config) if learned is None else learned.select(runs),
             size=config.size,
             schedule=config.schedule,
             keys=stream.keys([jobs[run][1].seed for run in runs]),
@@ -224,24 +256,12 @@ def _moment(fitting: Fitting, work: Sequence[Job]) -> Moment:
 
 def _outcome(
     fitting: Fitting,
-    best: Stack,
+    bundle: Bundle,
     run: int,
     job: tuple[Parts, TrainConfig],
-    spec: RecommenderSpec,
     scores: Sequence[Scores],
 ) -> Outcome:
     parts, config = job
-    bundle = Bundle(
-        spec=spec,
-        recommender=best.one(run),
-        item_ids=parts[0].item_ids,
-        policy_name=config.policy,
-        size=config.size,
-        periods=config.schedule.periods,
-        choice=config.choice,
-        damping=config.damping,
-        seed=config.seed,
-    )
     error = fitting.progress.diverged[run]
     epochs = min(fitting.progress.epoch, fitting.progress.best_epoch[run] + config.patience)
     valid = {} if error else scores[0].metrics
@@ -263,7 +283,7 @@ def _outcome(
         history=history,
         valid=valid,
         test=scores[1] if len(scores) > 1 and not error else None,
-        peak_memory=_peak_memory(next(iter(best.state.values())).device),
+        peak_memory=_peak_memory(fitting.steps.device),
         error=error,
     )
 

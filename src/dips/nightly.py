@@ -11,9 +11,9 @@ from dips.bundle import Bundle
 from dips.data.interactions import Interactions, ragged
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
-from dips.rollout import StoredTrace
 from dips.scoring import walk
 from dips.stream.users import Columns, make_stream
+from dips.trace import StoredTrace
 
 
 def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:

@@ -11,7 +11,9 @@ import torch
 from dips.data.interactions import Interactions, ragged
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError
+from dips.numerics.straight_through import check_estimator
 from dips.policy.base import Policy
+from dips.policy.registry import PolicySpec, learns
 from dips.recommender.registry import RecommenderSpec
 from dips.testing import check_policy
 from dips.training.config import TrainConfig
@@ -72,11 +74,31 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     return replace(spec, low=low, high=high, stars=stars, offset=offset)
 
 
+def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
+    """The policy that fits the data and the settings."""
+    center, spread = 0.0, 1.0
+    if not config.implicit(train.explicit) and train.rating is not None:
+        ratings = train.rating[ragged(train.starts, train.lengths)]
+        center, spread = float(ratings.mean()), max(float(ratings.std()), 1e-3)
+    return PolicySpec(
+        name=config.policy,
+        size=config.size,
+        damping=config.damping,
+        items=train.items,
+        dim=config.dim,
+        center=center,
+        spread=spread,
+        dropout=config.dropout,
+    )
+
+
 def check(train: Interactions, config: TrainConfig) -> None:
     """Refuse settings that cannot work, before anything is written."""
     device_of(config)
     describe(train, config)
     policy = policy_of(config)
+    if learns(policy):
+        check_estimator(config.estimator, config.schedule.periods, config.choice)
     if not type(policy).__module__.startswith("dips."):
         _check_own(config.policy, policy)
 

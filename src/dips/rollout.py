@@ -9,138 +9,27 @@ counts, t = 0 with its empty sketch included. Knows nothing about gradients, met
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
 
 from dips.numerics.recorded import Recorded
-from dips.policy.base import NoSignals, Policy
-from dips.recommender.base import Evidence
+from dips.policy.base import NoSignals, Policy, Reading, Signals
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
 from dips.sketch.update import decide, join
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, Stream
+from dips.stream.users import Stream
+from dips.trace import Asked, StoredTrace, Trace, WholeTrace
 
 BEYOND = 1 << 40
 """A time that no user reaches."""
-
-
-class Trace(ABC):
-    """All predictions of a walk: which event each one is about, and the sketch it is made from.
-
-    Rows are in run-major order; `run_rows[r]` is where run r starts, its last entry the total.
-    """
-
-    columns: Columns
-    event: Tensor  # [rows] the predicted event, as an index into the columns
-    user: Tensor  # [rows] the user's index in its part
-    step: Tensor  # [rows] t: how many events came before
-    run_rows: list[int]
-
-    @abstractmethod
-    def sketches(self, rows: Tensor) -> Tensor:
-        """[..., size] events in the sketch of these predictions, oldest first; -1 where empty."""
-
-    @abstractmethod
-    def part(self, first: int, last: int) -> Trace:
-        """The runs from `first` up to `last`, as a view."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """The most entries that a sketch holds."""
-
-    @property
-    def runs(self) -> int:
-        """How many runs."""
-        return len(self.run_rows) - 1
-
-    def evidence(self, rows: Tensor) -> Evidence:
-        """The sketches of these predictions as a recommender reads them."""
-        events = self.sketches(rows)
-        present = events >= 0
-        place = events.clamp_min(0).long()
-        weight = present.to(self.columns.rating.dtype)
-        item = torch.where(present, self.columns.item[place], 0)
-        return Evidence(item, self.columns.rating[place] * weight, weight, present.sum(-1))
-
-
-@final
-@dataclass(eq=False)
-class StoredTrace(Trace):
-    """The trace of a policy with a limit: K numbers per prediction."""
-
-    columns: Columns
-    event: Tensor
-    user: Tensor
-    step: Tensor
-    run_rows: list[int]
-    kept: Tensor  # [rows, size] int32 events
-    final: Sketch | None  # [runs * users, size] after the last refresh, in the stream's order
-    scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
-    final_scores: Tensor | None = None  # [runs * users, size]
-
-    @property
-    def width(self) -> int:
-        """K."""
-        return self.kept.shape[1]
-
-    def sketches(self, rows: Tensor) -> Tensor:
-        """Look them up."""
-        return self.kept[rows]
-
-    def part(self, first: int, last: int) -> StoredTrace:
-        """Slice everything."""
-        rows, run_rows = _slice(self.run_rows, first, last)
-        final = None
-        if self.final is not None:
-            users = len(self.final.position) // self.runs
-            final = Sketch(*(field[first * users : last * users] for field in self.final))
-        fields = (self.event[rows], self.user[rows], self.step[rows])
-        return StoredTrace(self.columns, *fields, run_rows, self.kept[rows], final)
-
-
-@final
-@dataclass(eq=False)
-class WholeTrace(Trace):
-    """The trace of a policy that keeps everything: the sketch is the prefix; nothing is stored."""
-
-    columns: Columns
-    event: Tensor
-    user: Tensor
-    step: Tensor
-    run_rows: list[int]
-
-    @property
-    def width(self) -> int:
-        """The longest prefix."""
-        return max(1, int(self.step.max()))
-
-    def sketches(self, rows: Tensor) -> Tensor:
-        """All events before the predicted one, as wide as the longest prefix among the rows."""
-        step = self.step[rows][..., None]
-        place = torch.arange(max(1, int(step.max())), device=step.device)
-        first = self.event[rows][..., None] - step
-        return torch.where(place < step, first + place, -1)
-
-    def part(self, first: int, last: int) -> WholeTrace:
-        """Slice everything."""
-        rows, run_rows = _slice(self.run_rows, first, last)
-        fields = (self.event[rows], self.user[rows], self.step[rows])
-        return WholeTrace(self.columns, *fields, run_rows)
-
-
-def _slice(run_rows: list[int], first: int, last: int) -> tuple[slice, list[int]]:
-    """Where these runs' rows lie, and where each of them starts in there."""
-    low, high = run_rows[first], run_rows[last]
-    return slice(low, high), [row - low for row in run_rows[first : last + 1]]
+WORTH_RECORDING = 4
+"""Refreshes of one shape from which on recording them pays."""
 
 
 def rollout(
@@ -153,63 +42,161 @@ def rollout(
     recommenders: Stack | None = None,
     selector: Selector | None = None,
     with_scores: bool = False,
+    noted: Sequence[str] | None = None,
 ) -> Trace:
     """Walk all users of all runs in lockstep; return every prediction's sketch.
 
     `keys` [runs, users] from `stream.keys`; `recommenders` answer the policy's questions, one per
-    run. Each step is one batched call of the policy over the users who are still active.
+    run. Each step is one batched call of the policy over the users who are still active. Given
+    names of signals to note, the trace tells what the policy was asked.
     """
-    event, user, step, run_rows, base = _predictions(stream)
     if policy.unlimited:
-        return WholeTrace(stream.columns, event, user, step, run_rows)
-    settled = recommenders.settled() if recommenders is not None and policy.asks else None
-    choose = selector or Greedy()
+        return WholeTrace(stream.columns, *_predictions(stream)[:4])
+    walk = Walk(
+        stream,
+        size=size,
+        schedule=schedule,
+        keys=keys,
+        selector=selector,
+        with_scores=with_scores,
+        noted=noted,
+    )
+    walk.advance(policy, recommenders)
+    return walk.trace
 
-    def score(sketch: Sketch, candidates: Candidates) -> Tensor:
-        signals = NoSignals() if settled is None else StackSignals(settled, sketch, candidates)
-        return policy.score(candidates, signals)
 
-    kept = torch.full((run_rows[-1] + 1, size), -1, dtype=torch.int32, device=event.device)
-    _fill(kept, event, step, size)
-    sketch = _first(stream, size)
-    worth = torch.full(kept.shape if with_scores else (1, 1), torch.nan, device=event.device)
-    last_worth = torch.full_like(sketch.rating, torch.nan)
+class Walk:
+    """All users of all runs on their way: what they remember now, and the trace so far."""
 
-    def advance(count: int, period: int, hold: int) -> Callable[[Tensor], None]:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        size: int,
+        schedule: Schedule,
+        keys: Tensor,
+        selector: Selector | None = None,
+        with_scores: bool = False,
+        noted: Sequence[str] | None = None,
+    ) -> None:
+        self._stream, self._keys = stream, keys
+        self._choose = selector or Greedy()
+        self._refreshes = _refreshes(stream, size, schedule)
+        self._next = next(self._refreshes, None)
+        event, user, step, run_rows, self.base, owner = _predictions(stream)
+        self._rows = run_rows[-1]
+        shape = (self._rows + 1, size)  # the last row takes what belongs nowhere
+        self._kept = torch.full(shape, -1, dtype=torch.int32, device=event.device)
+        _fill(self._kept, event, step, size)
+        self._sketch = _first(stream, size)
+        rows = slice(0, self._rows)
+        self.trace = StoredTrace(
+            stream.columns, event, user, step, run_rows, self._kept[rows], self._sketch
+        )
+        self._worth: tuple[Tensor, Tensor] | None = None
+        if with_scores:
+            unknown = torch.full(shape, torch.nan, device=event.device)
+            self._worth = unknown, torch.full_like(self._sketch.rating, torch.nan)
+            self.trace.scores, self.trace.final_scores = unknown[rows], self._worth[1]
+        self._notes: Asked | None = None
+        if noted is not None:
+            blank = torch.zeros(shape[0], size + schedule.longest, device=event.device)
+            place = torch.arange(size, device=event.device)
+            repeats = self._sketch.repeats[owner] * (place < step[:, None])
+            self._notes = Asked(
+                owner,
+                keys.flatten()[owner],
+                torch.nn.functional.pad(repeats, (0, 0, 0, 1)),
+                {name: blank.clone() for name in noted},
+            )
+            self.trace.asked = self._notes.part(rows)
+
+    def advance(
+        self, policy: Policy, recommenders: Stack | None = None, until: int = BEYOND
+    ) -> None:
+        """Refresh the sketches from which predictions before step `until` are made."""
+        settled = recommenders.settled() if recommenders is not None and policy.asks else None
+        due = []
+        while self._next is not None and self._next[0] < until:
+            due.append(self._next)
+            self._next = next(self._refreshes, None)
+        times = Counter(shape for _, shape in due)
+        ready: dict[tuple[int, int, int], Callable[[Tensor], None]] = {}
+        for seen, shape in due:
+            now = torch.full((), seen, dtype=torch.int64, device=self._kept.device)
+            if shape not in ready:
+                ready[shape] = self._transition(policy, settled, *shape)
+                if times[shape] >= WORTH_RECORDING:
+                    ready[shape] = Recorded(ready[shape], torch.full_like(now, BEYOND))
+            ready[shape](now)
+
+    def _transition(
+        self, policy: Policy, settled: Stack | None, period: int, hold: int, count: int
+    ) -> Callable[[Tensor], None]:
         """One refresh of the first `count` users of every run, and the `hold` predictions after."""
-        rows = _Rows(stream, count)
-        first_row, key = rows.flat(base), rows.flat(keys)
+        rows = _Rows(self._stream, count)
+        first_row, key = rows.flat(self.base), rows.flat(self._keys)
+        size = self._kept.shape[1]
 
         def transition(seen: Tensor) -> None:
-            before, arrivals = rows.of(sketch), rows.arrivals(seen, period)
-            fresh, scores = decide(before, arrivals, rows.seen(seen), key, score, choose)
-            rows.put(sketch, fresh, seen)
-            if with_scores:
-                rows.put((last_worth,), (scores.float(),), seen)
+            before, arrivals = rows.of(self._sketch), rows.arrivals(seen, period)
+            noting = _Noting(NoSignals())
+
+            def score(sketch: Sketch, candidates: Candidates) -> Tensor:
+                if settled is not None:
+                    noting.signals = StackSignals(settled, sketch, candidates)
+                return policy.score(candidates, noting)
+
+            fresh, scores = decide(before, arrivals, rows.seen(seen), key, score, self._choose)
+            rows.put(self._sketch, fresh, seen)
+            if self._worth is not None:
+                rows.put((self._worth[1],), (scores.float(),), seen)
             places = torch.where(fresh.present, rows.start[:, None] + fresh.position, -1).int()
             for t in range(hold):
                 counts = (rows.length > seen + t) & (rows.warmup <= seen + t)
-                slot = torch.where(counts, first_row + seen + t, run_rows[-1])
-                kept[slot] = places
-                if with_scores:
-                    worth[slot] = scores.float()
+                slot = torch.where(counts, first_row + seen + t, self._rows)
+                self._kept[slot] = places
+                if self._worth is not None:
+                    self._worth[0][slot] = scores.float()
+                if self._notes is not None:
+                    self._notes.repeats[slot] = fresh.repeats
+                if self._notes is not None and t == 0:
+                    for name, kept in self._notes.answers.items():
+                        kept[slot, : size + period] = noting.answers[name].float()
 
         return transition
 
-    recorded: dict[tuple[int, int, int], Recorded] = {}
-    for seen, period, hold, count in _steps(stream, size, schedule):
-        if (count, period, hold) not in recorded:
-            never = torch.full((), BEYOND, dtype=torch.int64, device=event.device)
-            recorded[count, period, hold] = Recorded(advance(count, period, hold), never)
-        recorded[count, period, hold](torch.full_like(never, seen))
-    trace = StoredTrace(stream.columns, event, user, step, run_rows, kept[:-1], sketch)
-    if with_scores:
-        trace.scores, trace.final_scores = worth[:-1], last_worth
-    return trace
+
+class _Noting:
+    """Signals that remember what they answered."""
+
+    def __init__(self, signals: Signals) -> None:
+        self.signals = signals
+        self.answers: dict[str, Tensor] = {}
+
+    def loss(self) -> Tensor:
+        """Ask, and note the answer."""
+        self.answers["loss"] = self.signals.loss()
+        return self.answers["loss"]
+
+    def residual(self) -> Tensor:
+        """Ask, and note the answer."""
+        self.answers["residual"] = self.signals.residual()
+        return self.answers["residual"]
+
+    def embedding(self) -> Tensor:
+        """Ask; vectors are too wide to note, and can be looked up again."""
+        return self.signals.embedding()
+
+    def read(self, weights: Tensor) -> Reading:
+        """Ask."""
+        return self.signals.read(weights)
 
 
-def _steps(stream: Stream, size: int, schedule: Schedule) -> Iterator[tuple[int, int, int, int]]:
-    """(seen, period, predictions until the next refresh, active users) of every refresh.
+def _refreshes(
+    stream: Stream, size: int, schedule: Schedule
+) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """Every refresh: seen, and (period, predictions until the next one, active users).
 
     On CUDA the number of active users is rounded up, so that few shapes occur; those who are not
     there any more change nothing.
@@ -221,7 +208,7 @@ def _steps(stream: Stream, size: int, schedule: Schedule) -> Iterator[tuple[int,
         count = int((lengths >= seen).sum())
         if stream.start.is_cuda:
             count = min(1 << (count - 1).bit_length(), len(lengths))
-        yield seen, period, following, count
+        yield seen, (period, following, count)
 
 
 class _Rows:
@@ -269,8 +256,8 @@ class _Rows:
         return field.view(self.stream.runs, -1, *field.shape[1:])
 
 
-def _predictions(stream: Stream) -> tuple[Tensor, Tensor, Tensor, list[int], Tensor]:
-    """Event, user and step of every prediction that counts, where runs start, where users start."""
+def _predictions(stream: Stream) -> tuple[Tensor, Tensor, Tensor, list[int], Tensor, Tensor]:
+    """Event, user and step of every prediction that counts; where runs and users start; owners."""
     warmup = stream.warmup.flatten()
     counted = stream.length.flatten() - warmup
     starts = torch.cumsum(counted, 0) - counted
@@ -279,7 +266,7 @@ def _predictions(stream: Stream) -> tuple[Tensor, Tensor, Tensor, list[int], Ten
     event = stream.start.flatten()[owner] + step
     run_rows = [0, *torch.cumsum(counted.view(stream.runs, -1).sum(1), 0).tolist()]
     base = (starts - warmup).view(stream.runs, -1)  # the row of a user's prediction t is base + t
-    return event, stream.user.flatten()[owner], step, run_rows, base
+    return event, stream.user.flatten()[owner], step, run_rows, base, owner
 
 
 def _fill(kept: Tensor, event: Tensor, step: Tensor, size: int) -> None:
@@ -306,22 +293,3 @@ def _first(stream: Stream, size: int) -> Sketch:
     nothing = empty(len(start), 1, start.device)
     joined = join(nothing, arrivals, length, length)
     return Sketch(*(field[:, 1:].contiguous() for field in joined.entries))
-
-
-def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
-    """Put traces over the same columns one after the other, narrower sketches padded."""
-    width = max(trace.kept.shape[1] for trace in traces)
-    kept = [torch.nn.functional.pad(t.kept, (0, width - t.kept.shape[1]), value=-1) for t in traces]
-    run_rows = [0]
-    for trace in traces:
-        offset = run_rows[-1]
-        run_rows += [offset + rows for rows in trace.run_rows[1:]]
-    return StoredTrace(
-        traces[0].columns,
-        torch.cat([trace.event for trace in traces]),
-        torch.cat([trace.user for trace in traces]),
-        torch.cat([trace.step for trace in traces]),
-        run_rows,
-        torch.cat(kept),
-        None,
-    )

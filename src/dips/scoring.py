@@ -6,8 +6,9 @@ from dips.bundle import Bundle
 from dips.data.interactions import Interactions
 from dips.evaluation.progressive import Scores, evaluate
 from dips.recommender.stack import Stack
-from dips.rollout import Trace, rollout
+from dips.rollout import rollout
 from dips.stream.users import Columns, make_stream
+from dips.trace import Trace
 
 
 def walk(

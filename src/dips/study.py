@@ -66,7 +66,8 @@ class Plan:
     sizes: Sequence[int]
     every: Sequence[int]
     seeds: Sequence[int]
-    settings: TrainConfig
+    settings: Callable[[str], TrainConfig]
+    """The settings of a policy, whatever its size and seed."""
     tune: int = 0
     """Trials for each cell; 0 takes the settings as they are."""
     tune_once: bool = False
@@ -78,6 +79,7 @@ class Plan:
         largest = max(self.sizes, default=1)
         for policy in self.policies:
             make_policy(policy, size=largest)  # refuses unknown ones, before anything is written
+            self.settings(policy)
         for policy, size, every in itertools.product(self.policies, self.sizes, self.every):
             if policy.startswith("mix:") and float(policy[4:]) >= size:
                 continue
@@ -98,7 +100,11 @@ class Plan:
     def config(self, cell: Cell, seed: int, tuned: dict[str, Any]) -> TrainConfig:
         """The settings of one run."""
         fixed = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
-        return self.settings.but(**{**tuned, **fixed})
+        return self.settings(cell.policy).but(**{**tuned, **fixed})
+
+    def base(self) -> TrainConfig:
+        """Settings of the first policy: what all of them share can be read from it."""
+        return self.settings(self.policies[0])
 
 
 Watch = Callable[[Update], None]
@@ -142,9 +148,10 @@ class Study:
         """Refuse what cannot work before anything is written."""
         if self.plan.tune < 0:
             raise ConfigError(f"tune is {self.plan.tune}: give the number of trials, or 0 for none")
-        if self.plan.settings.max_seconds:
+        if self.plan.base().max_seconds:
             raise ConfigError("max_seconds: a comparison trains runs side by side; limit epochs")
-        check(self.data, configs[0])
+        for config in {config.policy: config for config in configs}.values():
+            check(self.data, config)
         try:
             (self.out / "runs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -156,7 +163,7 @@ class Study:
         if not self.plan.tune:
             return {cell: {} for cell in places}
         path = self.out / "tuning.json"
-        settings = {**self.plan.settings.to_dict(), "seed": self.plan.seeds[0], "data": self.source}
+        settings = {**self.plan.base().to_dict(), "seed": self.plan.seeds[0], "data": self.source}
         found = read_json(path) if path.exists() else {"settings": settings, "trials": {}}
         if other := differing(found["settings"], settings):
             raise RunError(
@@ -164,7 +171,7 @@ class Study:
                 f"remove {path.name}"
             )
         lines = found["trials"]
-        implicit = self.plan.settings.implicit(self.data.explicit)
+        implicit = self.plan.base().implicit(self.data.explicit)
         points = trials(self.plan.tune, "implicit" if implicit else "explicit")
         missing = [
             (cell, point)

@@ -20,7 +20,7 @@ def assert_one_sentence(found, reason):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--policy", "newest"], "unknown policy 'newest': choose one of all, frequent"),
+        (["--policy", "newest"], "unknown policy 'newest': choose one of all, dips"),
         (["--policy", "last:3"], "policy 'last' takes no argument, but got '3'"),
         (["--policy", "mix:9", "--size", 4], "mix:9 leaves no slot to sample at size 4"),
         (["--policy", "nowhere.at.all:Policy"], "policy 'nowhere.at.all:Policy' cannot be made"),
@@ -59,7 +59,7 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("sise = 3", "unknown setting 'sise': known are batch, choice"),
+        ("sise = 3", "unknown setting 'sise': known are annealing, batch, choice"),
         ("size = 0", "size is 0: it must be at least 1"),
         ('size = "four"', "size is 'four': it must be a whole number"),
         ("size = 4.5", "size is 4.5: it must be a whole number"),

@@ -18,9 +18,10 @@ from dips.recommender.base import Evidence
 from dips.recommender.losses import BinaryCrossEntropy, Loss
 from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
-from dips.rollout import Trace, rollout
+from dips.rollout import rollout
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
+from dips.trace import Trace
 
 World = Callable[..., Interactions]
 Dot = Callable[..., DotProduct]

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.func import grad, vmap
 
-from dips.numerics.exact import CHANCE_BITS, PARAMETER_BITS, STATE_BITS, snap, softmax
+from dips.errors import ConfigError
+from dips.numerics.exact import (
+    CHANCE_BITS,
+    PARAMETER_BITS,
+    PARAMETER_LIMIT,
+    STATE_BITS,
+    STATE_LIMIT,
+    TERMS,
+    linear,
+    matmul,
+    rounded,
+    snap,
+    softmax,
+)
 
 
 def _normal(*shape: int, seed: int) -> torch.Tensor:
@@ -57,3 +72,55 @@ def test_softmax_of_extreme_logits() -> None:
     logits = torch.tensor([[0.0, 1e6, -1e6], [1e6, 1e6, -1e308], [5.0, 5.0, 5.0]])
     expected = torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]])
     torch.testing.assert_close(softmax(logits.double()).float(), expected)
+
+
+@given(st.floats(-1e300, 1e300), st.integers(1, 30))
+def test_rounded_lies_on_the_grid_within_the_limit(value: float, bits: int) -> None:
+    for kind in (torch.float32, torch.float64):
+        given = torch.tensor(max(-3e38, min(3e38, value)), dtype=kind, requires_grad=True)
+        result = rounded(given, bits, 100.0)
+        assert torch.equal(result, snap(given.detach().clamp(-100, 100), bits))
+        assert torch.autograd.grad(result, given)[0] == 1
+
+
+def test_the_slope_of_rounding_is_one_under_any_transform() -> None:
+    def cube(value: torch.Tensor) -> torch.Tensor:
+        return (rounded(value, 4, 8.0) ** 3).sum()
+
+    values = _normal(6, 3, seed=0)
+    on_grid = snap(values, 4)
+    assert torch.equal(grad(cube)(values), 3 * on_grid**2)
+    assert torch.equal(vmap(grad(cube))(values), 3 * on_grid**2)
+    twice = vmap(grad(lambda value: grad(cube)(value).sum()))(values)
+    assert torch.equal(twice, 6 * on_grid)
+
+
+def test_linear_is_exact_at_its_limits_and_in_any_order() -> None:
+    """All terms as large as they may be, and one smallest step: nothing is lost."""
+    states = torch.full((1, TERMS), 1e9)
+    weight = torch.full((1, TERMS), 1e9)
+    bias = torch.full((1,), 2.0**-PARAMETER_BITS)
+    expected = TERMS * PARAMETER_LIMIT * STATE_LIMIT + 2.0**-PARAMETER_BITS
+    assert float(linear(states, weight, bias)) == expected
+    smallest = 2.0 ** -(PARAMETER_BITS + STATE_BITS)
+    states[0, 7], weight[0, 7] = 2.0**-STATE_BITS, 2.0**-PARAMETER_BITS
+    expected += smallest - PARAMETER_LIMIT * STATE_LIMIT
+    assert float(linear(states, weight, bias)) == expected
+    with pytest.raises(ConfigError, match="4096 terms: sums are exact up to 4095"):
+        matmul(torch.ones(1, TERMS + 1), torch.ones(TERMS + 1, 1))
+
+
+@given(st.integers(0, 10_000))
+def test_linear_in_any_order_and_batch(seed: int) -> None:
+    states, weight, bias = (
+        _normal(40, 65, seed=seed) * 9,
+        _normal(8, 65, seed=seed + 1),
+        _normal(8, seed=3),
+    )
+    together = linear(states, weight, bias)
+    order = torch.randperm(65, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(linear(states[:, order], weight[:, order], bias), together)
+    assert torch.equal(torch.cat([linear(row[None], weight, bias) for row in states]), together)
+    assert torch.equal(vmap(lambda row: linear(row, weight, bias))(states), together)
+    near = torch.nn.functional.linear(states, weight, bias)
+    torch.testing.assert_close(together, near, atol=0.1, rtol=1e-3)

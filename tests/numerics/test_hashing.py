@@ -71,3 +71,9 @@ def test_pinned_values() -> None:
 
 PINNED_KEYS = [-5426141060434712860, -8513398901633652147, -7311049096717426824]
 PINNED_DRAW = [0.8053813081069562]
+
+
+def test_a_number_is_as_good_as_a_tensor() -> None:
+    key = text_keys(["a", "b"])
+    for number in (0, 1, -1, 0x5E1EC7, 2**63 - 1, -(2**63)):
+        assert torch.equal(combine(key, number), combine(key, torch.tensor(number)))

@@ -35,7 +35,7 @@ def test_arguments() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("lastt", "unknown policy 'lastt': choose one of all, frequent, hardest"),
+        ("lastt", "unknown policy 'lastt': choose one of all, dips, dips@1, frequent"),
         ("", "unknown policy ''"),
         ("last:3", "policy 'last' takes no argument, but got '3'"),
         ("mix", "policy 'mix' needs a whole number of newest, for example mix:2"),

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from dips.policy.base import NoSignals, Policy
+from dips.errors import ConfigError
+from dips.policy.base import SIGNALS, NoSignals, Policy, questions
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
@@ -124,15 +125,27 @@ def test_flags() -> None:
     made += [Hardest(), Influence(2)]
     flags = {type(p).__name__: (p.asks, p.draws, p.unlimited) for p in made}
     assert flags == {
-        "Last": (False, False, False),
-        "LastDistinct": (False, False, False),
-        "Everything": (False, False, True),
-        "Frequent": (False, False, False),
-        "Reservoir": (False, True, False),
-        "Mix": (False, True, False),
-        "Hardest": (True, False, False),
-        "Influence": (True, False, False),
+        "Last": ((), False, False),
+        "LastDistinct": ((), False, False),
+        "Everything": ((), False, True),
+        "Frequent": ((), False, False),
+        "Reservoir": ((), True, False),
+        "Mix": ((), True, False),
+        "Hardest": (("loss",), False, False),
+        "Influence": (("read",), False, False),
     }
+
+
+def test_questions() -> None:
+    """True means any signal; a name that is none is refused."""
+    policy = Last()
+    for asks, meant in ((True, SIGNALS), (False, ()), ((), ()), (("loss",), ("loss",))):
+        policy.asks = asks
+        assert questions(policy) == meant
+    for wrong in (("loss", "losses"), "loss"):
+        policy.asks = wrong  # type: ignore[assignment]
+        with pytest.raises(ConfigError, match="a tuple of loss, residual, embedding, read"):
+            questions(policy)
 
 
 def test_repeats_of_a_join() -> None:

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import Loss, SquaredError
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.ncf import NCF, DotProduct, Perceptron
 
 Dot = Callable[..., DotProduct]
 
@@ -42,6 +42,7 @@ def test_closed_forms_are_the_generic_ones(dot: Dot, loss: Loss, n: int, pull: f
     torch.testing.assert_close(user, base.read(model, past), **tight)
     mine, generic = model.predict_all(user), base.predict_all(model, user)
     torch.testing.assert_close(mine, generic, **tight)
+    torch.testing.assert_close(model.slope(user, past), base.slope(model, user, past), **tight)
     slopes = model.gradients(user, item, rating)
     torch.testing.assert_close(slopes, base.gradients(model, user, item, rating), **tight)
     for damping in (0.3, 5.0):
@@ -50,7 +51,7 @@ def test_closed_forms_are_the_generic_ones(dot: Dot, loss: Loss, n: int, pull: f
         torch.testing.assert_close(effect, other, atol=1e-8, rtol=1e-8)
 
 
-def _reference(model: DotProduct, past: Evidence, item: Tensor, rating: Tensor) -> Tensor:
+def _reference(model: NCF, past: Evidence, item: Tensor, rating: Tensor) -> Tensor:
     """The loss after reading, by plain double backward with leaves as parameters."""
     start = model.user_prior.expand(len(item), -1)
     user, rate = start, model.rate(past)
@@ -62,9 +63,17 @@ def _reference(model: DotProduct, past: Evidence, item: Tensor, rating: Tensor) 
     return model.losses(user, item[:, None], rating[:, None]).sum()
 
 
+def _perceptron(loss: Loss, **settings: float) -> NCF:
+    generator = torch.Generator().manual_seed(0)
+    return Perceptron(items=8, loss=loss, dim=5, generator=generator, **settings)
+
+
 @pytest.mark.parametrize("pull", [0.0, 0.4])
-def test_meta_gradients_are_those_of_double_backward(dot: Dot, loss: Loss, pull: float) -> None:
-    model = dot(loss, inner_pull=pull).double()
+@pytest.mark.parametrize("kind", ["dot", "mlp"])
+def test_meta_gradients_are_those_of_double_backward(
+    dot: Dot, loss: Loss, kind: str, pull: float
+) -> None:
+    model: NCF = (dot if kind == "dot" else _perceptron)(loss, inner_pull=pull).double()
     item, rating, weight = _case(5, 4, model.items)
     past = _evidence(item[:, 1:], rating[:, 1:], weight[:, 1:])
     names = [name for name, _ in model.named_parameters()]

@@ -13,7 +13,7 @@ from torch import Tensor
 from dips.numerics.hashing import text_keys, uniform
 from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates, Sketch
-from dips.sketch.selection import CHOICE, Greedy, Sampled, Selector
+from dips.sketch.selection import CHOICE, Greedy, Sampled, Selector, gumbel_noise
 from dips.testing import random_candidates
 
 SELECTORS = [Greedy(), Sampled(), Sampled(temperature=0.2)]
@@ -154,3 +154,18 @@ def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
     weights = torch.full((rows, width), size / width, dtype=torch.float64)
     assert torch.equal(kept, sample_by_inclusion(weights, uniform(key, CHOICE, seen)))
     assert not torch.equal(kept, sample_by_inclusion(weights, uniform(key, seen)))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_what_is_dropped_is_the_largest_of_noise_minus_score(temperature: float) -> None:
+    candidates = random_candidates(users=300, size=4, period=1, seed=4)[1]
+    scores = _normal(300, 5)
+    slots = Sampled(temperature).choose(scores, candidates, 4)
+    removal = (gumbel_noise(candidates) - scores / temperature)[candidates.present.all(1)]
+    dropped = (10 - slots.sum(1))[candidates.present.all(1)]
+    assert len(dropped) > 100
+    assert torch.equal(removal.argmax(1), dropped)
+
+
+def _normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).double()

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from dips.policy.base import Policy
 from dips.policy.recency import Last
@@ -45,6 +46,28 @@ def _touch(policy, candidates, signals):
     return _age(candidates)
 
 
+class Branching(nn.Module, Policy):
+    """Looks at the values of a tensor to decide what to compute: no two runs at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(()))
+
+    def score(self, candidates, signals):
+        return _age(candidates) * (self.slope if bool(candidates.seen.max() > 3) else 1.0)
+
+
+class Forgetful(nn.Module, Policy):
+    """Its dropout is torch's own: on only while it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope, self.dropout = nn.Parameter(torch.ones(())), nn.Dropout(0.5)
+
+    def score(self, candidates, signals):
+        return self.dropout(_age(candidates)) * self.slope
+
+
 BROKEN = {
     "one_score_per_candidate-shape": (lambda p, c, s: _age(c).sum(1), "returned the shape"),
     "one_score_per_candidate-type": (lambda p, c, s: -c.age, "must be floating-point"),
@@ -67,6 +90,11 @@ BROKEN = {
         lambda p, c, s: (c.key[:, None] % 97).double() + _age(c),
         "set draws = True",
     ),
+    "honest_about_asks-some": (
+        lambda p, c, s: s.loss() + s.residual(),
+        "uses signals.loss: name it in `asks`, or set asks = True",
+    ),
+    "same_in_a_stack": (Branching, "must run under torch.func.vmap"),
     "honest_about_asks": (lambda p, c, s: s.loss(), "set asks = True"),
     "walks_alone_as_in_company": (
         lambda p, c, s: -_age(c) if len(c.seen) > 1 else _age(c),
@@ -80,12 +108,31 @@ def test_a_check_fails_with_a_sentence(name: str) -> None:
     function, sentence = BROKEN[name]
     check = getattr(checks, name.split("-")[0])
     with pytest.raises(AssertionError, match=re.escape(sentence)):
-        check(Broken(function))
+        check(function() if isinstance(function, type) else Broken(function))
 
 
 def test_draws_without_use_of_the_key_is_refused() -> None:
     with pytest.raises(AssertionError, match=re.escape("ignores candidates.key")):
         checks.honest_about_draws(Broken(lambda p, c, s: _age(c), draws=True))
+
+
+def test_every_signal_is_named() -> None:
+    both = Broken(lambda p, c, s: s.loss() + s.residual(), asks=("loss",))
+    with pytest.raises(AssertionError, match=re.escape("uses signals.residual: name it")):
+        checks.honest_about_asks(both)
+    for asks in (("loss", "residual"), True):
+        both.flags["asks"] = asks
+        checks.honest_about_asks(both)
+
+
+def test_a_module_is_checked_as_it_decides_and_left_as_it_was() -> None:
+    policy = Forgetful()
+    check_policy(policy)
+    assert policy.training
+    assert policy.dropout.training
+    assert policy.slope.requires_grad
+    check_policy(policy.eval())
+    assert not policy.training
 
 
 def test_every_check_is_broken_once() -> None:

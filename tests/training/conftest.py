@@ -13,9 +13,9 @@ from dips.evaluation.progressive import evaluate
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
-from dips.rollout import Trace
 from dips.stream.users import Columns
 from dips.testing import random_world
+from dips.trace import Trace
 from dips.training.config import TrainConfig
 from dips.training.trainer import Fitting, fit, start
 from dips.training.walks import Job

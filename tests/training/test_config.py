@@ -43,7 +43,7 @@ def test_a_value_that_does_not_fit(changes: dict[str, object], sentence: str) ->
 
 
 def test_an_unknown_setting() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'sise': known are batch, .*size"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'sise': known are annealing, .*size"):
         TrainConfig().but(sise=3)
 
 

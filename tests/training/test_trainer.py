@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
-from dips.rollout import Trace
-from dips.training import trainer
+from dips.trace import Trace
+from dips.training.blocks import Whole
 from dips.training.trainer import Fitting, fit
 
 Make = Callable[..., Any]
@@ -162,8 +162,8 @@ def test_patience(lab: Make) -> None:
     )
     assert fitting.progress.epoch == 4  # 2.5 and 2.0 are no better than 2.0
     assert (fitting.progress.best, fitting.progress.best_epoch) == ([2.0], [2])
-    assert torch.equal(fitting.best["bias"], states[1])
-    assert not torch.equal(fitting.best["bias"], fitting.stack.state["bias"])
+    assert torch.equal(fitting.best["recommender.bias"], states[1])
+    assert not torch.equal(fitting.best["recommender.bias"], fitting.stack.state["bias"])
 
 
 def test_patience_in_company(lab: Make) -> None:
@@ -203,18 +203,19 @@ def test_every_prediction_is_seen_once_an_epoch(
     world = lab()
     jobs = [world.job(policy=policy, seed=seed, epochs=2, batch=8) for seed in (0, 1, 2)]
     orders: list[torch.Tensor] = []
-    plain = trainer._shuffled
+    plain = Whole.batches
 
-    def spy(trace: Trace, *rest: Any) -> torch.Tensor:
-        rows = plain(trace, *rest)
+    def spy(block: Whole, *rest: Any) -> Sequence[torch.Tensor]:
+        trace, batches = block.trace, plain(block, *rest)
+        rows = torch.cat(list(batches), 1)
         orders.append(rows)
         for run in range(trace.runs):
             first, last = trace.run_rows[run], trace.run_rows[run + 1]
-            batches = -(-(last - first) // 8)
-            used = rows[run, : batches * 8]  # later batches of this run are not active
+            count = -(-(last - first) // 8)
+            used = rows[run, : count * 8]  # later batches of this run are not active
             assert sorted(used[used >= 0].tolist()) == list(range(first, last))
-        return rows
+        return batches
 
-    monkeypatch.setattr(trainer, "_shuffled", spy)
+    monkeypatch.setattr(Whole, "batches", spy)
     world.train(jobs)
     assert not torch.equal(orders[0], orders[1])

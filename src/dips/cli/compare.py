@@ -51,7 +51,7 @@ def compare(
             tune_once=tune_once,
             watch=watch,
             source=data,
-            config=settings(whole),
+            config=lambda policy: settings(whole, policy=policy),
         )
     if as_json:
         print_json(table.to_dict())

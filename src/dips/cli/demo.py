@@ -38,7 +38,7 @@ def demo(
             out=out,
             watch=watch,
             source="synthetic",
-            config=build_config("quick"),
+            config=lambda policy: build_config("quick", flags={"policy": policy}),
         )
     show(table, POLICIES, "synthetic", out)
     print(NEXT)

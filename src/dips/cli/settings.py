@@ -14,7 +14,8 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.training.config import RECIPES, TrainConfig, build_config
 
-Settings = Callable[[Interactions], TrainConfig]
+Settings = Callable[..., TrainConfig]
+"""From the data, and other flags where a command has them, to the settings."""
 
 
 def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
@@ -40,9 +41,10 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
                 if name not in names and name not in ("recipe", "config_file") and value is not None
             }
 
-            def settings(data: Interactions) -> TrainConfig:
+            def settings(data: Interactions, **more: Any) -> TrainConfig:
                 recipe, file = given["recipe"], given["config_file"]
-                return build_config(recipe, file, flags, implicit_data=not data.explicit)
+                every = {**flags, **more}
+                return build_config(recipe, file, every, implicit_data=not data.explicit)
 
             command(settings=settings, **{name: given[name] for name in names})
 
@@ -76,9 +78,9 @@ _FILES = [
     inspect.Parameter(
         "recipe",
         inspect.Parameter.KEYWORD_ONLY,
-        default="default",
+        default=None,
         annotation=Annotated[
-            str, typer.Option(help=f"A named set of settings: {', '.join(RECIPES)}.")
+            str | None, typer.Option(help=f"A named set of settings: {', '.join(RECIPES)}.")
         ],
     ),
     inspect.Parameter(

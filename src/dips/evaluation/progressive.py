@@ -23,7 +23,7 @@ from dips.evaluation.metrics import (
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.stack import Stack
-from dips.rollout import Trace
+from dips.trace import Trace
 
 CHUNK = 1 << 26
 """Most numbers in the widest intermediate of a prediction."""

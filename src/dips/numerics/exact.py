@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dips.errors import ConfigError
+
 PARAMETER_BITS = 12
 """Parameters are multiples of 2^-12 at decision time."""
 STATE_BITS = 16
@@ -16,6 +18,9 @@ CHANCE_BITS = 30
 """Probabilities are multiples of 2^-30 at decision time."""
 SCORE_BITS = 20
 """Scores are multiples of 2^-20: closer ones are ties, and the newer interaction wins."""
+
+PARAMETER_LIMIT, STATE_LIMIT, TERMS = 2.0**4, 2.0**9, 2**12 - 1
+"""Parameters and states of a network are cut off here: so many products sum up below 2^53."""
 
 
 def snap(value: Tensor, bits: int) -> Tensor:
@@ -28,3 +33,27 @@ def softmax(logits: Tensor) -> Tensor:
     """Probabilities on a grid, from a sum that is exact in any order."""
     powers = snap((logits - logits.amax(-1, keepdim=True)).exp(), CHANCE_BITS)
     return snap(powers / powers.sum(-1, keepdim=True), CHANCE_BITS)
+
+
+def rounded(value: Tensor, bits: int, limit: float) -> Tensor:
+    """The nearest multiple of 2^-bits within the limit, with the slope of the identity."""
+    exact = value.double()
+    fixed = exact.detach()
+    return snap(fixed.clamp(-limit, limit), bits) + (exact - fixed)
+
+
+def parameter(value: Tensor) -> Tensor:
+    """A parameter as a network on the grid uses it."""
+    return rounded(value, PARAMETER_BITS, PARAMETER_LIMIT)
+
+
+def matmul(states: Tensor, parameters: Tensor) -> Tensor:
+    """A product of matrices on the grid: the same bits for any order of the sums."""
+    if states.shape[-1] > TERMS:
+        raise ConfigError(f"{states.shape[-1]} terms: sums are exact up to {TERMS}")
+    return rounded(states, STATE_BITS, STATE_LIMIT) @ parameter(parameters)
+
+
+def linear(states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """An affine map on the grid: [..., n] -> [..., m] for weights [m, n]."""
+    return matmul(states, weight.mT) + parameter(bias)

@@ -27,8 +27,11 @@ def mix(value: Tensor) -> Tensor:
 def combine(key: Tensor, *parts: Tensor | int) -> Tensor:
     """A new key from a key and further integers; the order of the parts matters."""
     for part in parts:
-        number = torch.as_tensor(part, dtype=torch.int64, device=key.device)
-        key = mix((key ^ (number * _FIRST)) + _GOLDEN)
+        if isinstance(part, Tensor):
+            number: Tensor | int = part.to(key.device, torch.int64) * _FIRST
+        else:
+            number = _wrap(int(part) * _FIRST)
+        key = mix((key ^ number) + _GOLDEN)
     return key
 
 
@@ -42,6 +45,11 @@ def text_keys(names: Iterable[str]) -> Tensor:
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
     values = [int.from_bytes(digest, "little", signed=True) for digest in digests]
     return torch.tensor(values, dtype=torch.int64)
+
+
+def _wrap(number: int) -> int:
+    """A Python integer as 64 bits hold it."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:

@@ -14,10 +14,12 @@ _ITERATIONS = 80
 class _Projection(torch.autograd.Function):
     """u = sigmoid(f + nu) with sum u = k; its derivative follows from the KKT conditions."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, present: Tensor, k: Tensor) -> Tensor:
+    def forward(scores: Tensor, present: Tensor, k: Tensor) -> Tensor:
         """Find nu by bisection, in float64."""
-        logits = scores.double().masked_fill(~present, 0.0)
+        logits = scores.masked_fill(~present, 0.0)
         low = (-logits).masked_fill(~present, torch.inf).amin(-1, keepdim=True) - 45.0
         high = (-logits).masked_fill(~present, -torch.inf).amax(-1, keepdim=True) + 45.0
         for _ in range(_ITERATIONS):
@@ -28,19 +30,22 @@ class _Projection(torch.autograd.Function):
         nu = (low + high) / 2
         chosen = torch.where(present, (logits + nu).sigmoid(), 0.0)
         full = present.sum(-1, keepdim=True) <= k[..., None]
-        chosen = torch.where(full, present.double(), chosen)
-        ctx.save_for_backward(chosen)
-        return chosen.to(scores.dtype)
+        return torch.where(full, present.double(), chosen)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """The derivative is a function of the result."""
+        del inputs
+        ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         """Pull back through u: h (g - <h, g> / sum h), h = u (1 - u)."""
         (chosen,) = ctx.saved_tensors
         slope = chosen * (1 - chosen)
-        grad = grads[0].double()
         total = slope.sum(-1, keepdim=True).clamp_min(1e-300)
-        mean = (slope * grad).sum(-1, keepdim=True) / total
-        return (slope * (grad - mean)).to(grads[0].dtype), None, None
+        mean = (slope * grads[0]).sum(-1, keepdim=True) / total
+        return slope * (grads[0] - mean), None, None
 
 
 def project_top_k(scores: Tensor, k: int | Tensor, present: Tensor | None = None) -> Tensor:
@@ -52,7 +57,8 @@ def project_top_k(scores: Tensor, k: int | Tensor, present: Tensor | None = None
         present = torch.ones_like(scores, dtype=torch.bool)
     count = torch.as_tensor(k, dtype=torch.float64, device=scores.device)
     project: Callable[..., Tensor] = _Projection.apply
-    return project(scores, present, count.expand(scores.shape[:-1]))
+    weights = project(scores.double(), present, count.expand(scores.shape[:-1]))
+    return weights.to(scores.dtype)
 
 
 def sample_by_inclusion(weights: Tensor, draw: Tensor) -> Tensor:

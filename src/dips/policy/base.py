@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from dips.errors import ConfigError
 from dips.sketch.records import Candidates
+
+SIGNALS = ("loss", "residual", "embedding", "read")
+"""What a policy may ask a recommender: the methods of `Signals`."""
 
 
 class Reading(Protocol):
@@ -65,13 +68,24 @@ class NoSignals:
 class Policy(ABC):
     """Scores candidates: how much is each worth keeping? A pure function of its arguments."""
 
-    asks: ClassVar[bool] = False
-    """Whether it uses the signals: then its sketches change as the recommender does."""
-    draws: ClassVar[bool] = False
+    asks: tuple[str, ...] | bool = ()
+    """The signals it uses, True for any: then its sketches change as the recommender does."""
+    draws: bool = False
     """Whether it uses the users' keys: then training draws its sketches anew each epoch."""
-    unlimited: ClassVar[bool] = False
+    unlimited: bool = False
     """Whether it keeps everything, whatever the size."""
 
     @abstractmethod
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """[users, candidates] scores; high means keep. Values in empty slots are ignored."""
+
+
+def questions(policy: Policy) -> tuple[str, ...]:
+    """The names of the signals that a policy uses."""
+    if isinstance(policy.asks, bool):
+        return SIGNALS if policy.asks else ()
+    unknown = [name for name in policy.asks if name not in SIGNALS]
+    if unknown or isinstance(policy.asks, str):
+        known = ", ".join(SIGNALS)
+        raise ConfigError(f"{type(policy).__name__}.asks = {policy.asks!r}: a tuple of {known}")
+    return policy.asks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class Hardest(Policy):
 
     half_life: float | None = None
 
-    asks: ClassVar[bool] = True
+    asks = ("loss",)
 
     def __post_init__(self) -> None:
         check_half_life("hardest", self.half_life)

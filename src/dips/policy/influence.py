@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class Influence(Policy):
     damping: float = 1.0
     half_life: float | None = None
 
-    asks: ClassVar[bool] = True
+    asks = ("read",)
 
     def __post_init__(self) -> None:
         check_half_life("influence", self.half_life)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class LastDistinct(Policy):
 class Everything(Policy):
     """Keep the whole history: the ceiling of the comparison, not a sketch."""
 
-    unlimited: ClassVar[bool] = True
+    unlimited = True
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """Equally good."""

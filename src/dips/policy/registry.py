@@ -1,27 +1,51 @@
-"""Policies by name: a dictionary, and `package.module:Class` for a user's own."""
+"""Policies by name, described by plain values so that a run can be written and opened again.
+
+A dictionary, and `package.module:Class` for a user's own.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
 
 from dips.errors import ConfigError
 from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
+from dips.policy.network import RatingNetwork
 from dips.policy.recency import Everything, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
+from dips.policy.setnetwork import SetNetwork
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a policy may need to know when it is made."""
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec:
+    """Everything that decides a policy's shape, and nothing that training changes."""
 
-    argument: str | None
+    name: str
     size: int
-    damping: float
+    damping: float = 1.0
+    items: int = 1
+    dim: int = 0
+    center: float = 0.0
+    spread: float = 1.0
+    dropout: float = 0.1
+
+    @property
+    def argument(self) -> str | None:
+        """What stands behind the colon of the name."""
+        return self.name.partition(":")[2] or None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
 
 
 def _number(name: str, text: str | None, meaning: str) -> float | None:
@@ -33,50 +57,79 @@ def _number(name: str, text: str | None, meaning: str) -> float | None:
         raise ConfigError(f"policy '{name}:{text}': {meaning} must be a number") from None
 
 
-def _mix(setting: Setting) -> Policy:
-    newest = _number("mix", setting.argument, "the number of newest")
+def _mix(spec: PolicySpec, seed: int) -> Policy:
+    newest = _number("mix", spec.argument, "the number of newest")
     if newest is None or not newest.is_integer():
         raise ConfigError("policy 'mix' needs a whole number of newest, for example mix:2")
-    if newest >= setting.size:
-        raise ConfigError(f"mix:{int(newest)} leaves no slot to sample at size {setting.size}")
+    if newest >= spec.size:
+        raise ConfigError(f"mix:{int(newest)} leaves no slot to sample at size {spec.size}")
     return Mix(int(newest))
 
 
-POLICIES: dict[str, Callable[[Setting], Policy]] = {
-    "last": lambda setting: Last(),
-    "reservoir": lambda setting: Reservoir(),
-    "hardest": lambda setting: Hardest(_number("hardest", setting.argument, "the half-life")),
-    "influence": lambda setting: Influence(
-        setting.size, setting.damping, _number("influence", setting.argument, "the half-life")
+def _paper(spec: PolicySpec, seed: int) -> Policy:
+    generator = torch.Generator().manual_seed(seed)
+    return RatingNetwork(items=spec.items, dropout=spec.dropout, generator=generator)
+
+
+def _learned(spec: PolicySpec, seed: int) -> Policy:
+    generator = torch.Generator().manual_seed(seed)
+    return SetNetwork(dim=spec.dim, center=spec.center, spread=spec.spread, generator=generator)
+
+
+POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
+    "last": lambda spec, seed: Last(),
+    "reservoir": lambda spec, seed: Reservoir(),
+    "hardest": lambda spec, seed: Hardest(_number("hardest", spec.argument, "the half-life")),
+    "influence": lambda spec, seed: Influence(
+        spec.size, spec.damping, _number("influence", spec.argument, "the half-life")
     ),
     "mix": _mix,
-    "last-distinct": lambda setting: LastDistinct(),
-    "frequent": lambda setting: Frequent(),
-    "all": lambda setting: Everything(),
+    "last-distinct": lambda spec, seed: LastDistinct(),
+    "frequent": lambda spec, seed: Frequent(),
+    "all": lambda spec, seed: Everything(),
+    "dips": _paper,
+    "dips@1": _paper,
+    "learned": _learned,
 }
 WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M"}
 
 
-def make_policy(name: str, *, size: int, damping: float = 1.0) -> Policy:
+def make_policy(name: str, *, seed: int = 0, **shape: Any) -> Policy:
     """The policy of this name: `last`, `mix:2`, `hardest:20`, or `package.module:Class`.
+
+    `shape` are the fields of a PolicySpec, the seed decides where a network starts.
 
     >>> type(make_policy("last", size=4)).__name__
     'Last'
     """
-    head, _, argument = name.partition(":")
+    return build_policy(PolicySpec(name=name, **shape), seed)
+
+
+def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
+    """A fresh policy; the seed decides where a network starts."""
+    head, _, argument = spec.name.partition(":")
     if head in POLICIES:
         if argument and head not in WITH_ARGUMENT:
             raise ConfigError(f"policy '{head}' takes no argument, but got '{argument}'")
-        return POLICIES[head](Setting(argument or None, size, damping))
+        return POLICIES[head](spec, seed)
     if "." in head or argument:
-        return _imported(head, argument)
+        return _imported(head, argument, seed)
     known = ", ".join(f"{p}:M" if p == "mix" else p for p in sorted(POLICIES))
-    raise ConfigError(f"unknown policy '{name}': choose one of {known}, or package.module:Class")
+    raise ConfigError(
+        f"unknown policy '{spec.name}': choose one of {known}, or package.module:Class"
+    )
 
 
-def _imported(module: str, name: str) -> Policy:
+def learns(policy: Policy) -> bool:
+    """Whether training changes it: whether it is a module with parameters."""
+    return isinstance(policy, nn.Module) and any(True for _ in policy.parameters())
+
+
+def _imported(module: str, name: str, seed: int) -> Policy:
     try:
-        made = getattr(importlib.import_module(module), name)()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # a network of the user's own starts where the seed says
+            made = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"policy '{module}:{name}' cannot be made: {error}") from None
     if not isinstance(made, Policy):

@@ -97,6 +97,16 @@ class Recommender(nn.Module, ABC):
         rate = self.rate(evidence)
         return descend(objective, start, rate, self.inner_steps, self.inner_pull, settle)
 
+    def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
+        """[rows, dim] gradient in the user's vector of the sketch's losses, weighted and summed."""
+
+        def total(vector: Tensor) -> Tensor:
+            losses = self.losses(vector, evidence.item, evidence.rating)
+            return (losses * evidence.weight).sum()
+
+        result: Tensor = torch.func.grad(total)(user)
+        return result
+
     def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """[rows, n, dim] gradient of each interaction's loss in the user's vector."""
 

@@ -161,6 +161,20 @@ class DotProduct(NCF):
             settle,
         )
 
+    def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
+        """Slopes of the scores times features; for the softmax, expected minus own rows."""
+        weight = evidence.weight[:, :, None]
+        if self.loss.listwise:
+            expected = self.predict_all(user).softmax(-1) @ self.vectors
+            own = (rows_of(self.vectors, evidence.item) * weight).sum(1)
+            return evidence.weight.sum(1, keepdim=True) * expected - own
+        features = self.features(evidence.item)
+        flat = features.flatten(1, -2)  # [rows, n * channels, dim]
+        scores = (flat @ user[:, :, None])[:, :, 0].reshape(features.shape[:-1])
+        fall = self.loss.slope(self.intercept(evidence.item) + scores, evidence.rating)
+        fall = (fall * (evidence.weight if self.loss.channels == 1 else weight)).flatten(1)
+        return (flat.transpose(1, 2) @ fall[:, :, None])[:, :, 0]
+
     def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """Slope times feature, summed over channels; for the softmax, expected minus own row."""
         if self.loss.listwise:

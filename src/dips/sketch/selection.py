@@ -52,16 +52,20 @@ class Sampled(Selector):
         """Draws are functions of the user's key, the time and the position."""
         settled = _settle(scores / self.temperature)
         if settled.shape[1] == size + 1:
-            chance = uniform(
-                candidates.key[:, None], CHOICE, candidates.seen[:, None], candidates.position
+            removal = (gumbel_noise(candidates) - settled).masked_fill(
+                ~candidates.present, -torch.inf
             )
-            noise = -(-chance.clamp_min(2.0**-60).log()).log()  # Gumbel
-            removal = (noise - settled).masked_fill(~candidates.present, -torch.inf)
             return Greedy().choose(_all_but_largest(removal), candidates, size)
         weights = project_top_k(settled, size, candidates.present)
         draw = uniform(candidates.key, CHOICE, candidates.seen)
         kept = sample_by_inclusion(weights, draw)
         return Greedy().choose(kept.double(), candidates, size)
+
+
+def gumbel_noise(candidates: Candidates) -> Tensor:
+    """[users, candidates] what `Sampled` adds to minus the scores: the largest sum is dropped."""
+    chance = uniform(candidates.key[:, None], CHOICE, candidates.seen[:, None], candidates.position)
+    return -(-chance.clamp_min(2.0**-60).log()).log()
 
 
 def _settle(scores: Tensor) -> Tensor:

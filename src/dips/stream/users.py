@@ -57,6 +57,22 @@ class Stream:
         """The length of the longest history."""
         return int(self.length.max())
 
+    def take(self, places: Tensor) -> Stream:
+        """Some users of every run: `places` [runs, n], ascending as they are sorted; -1 pads."""
+        index, there = places.clamp_min(0), places >= 0
+
+        def of(field: Tensor, blank: int) -> Tensor:
+            return torch.where(there, field.gather(1, index), blank)
+
+        return Stream(
+            self.columns,
+            of(self.start, 0),
+            of(self.length, 0),
+            of(self.warmup, 0),
+            of(self.user, -1),
+            of(self.identity, 0),
+        )
+
     def keys(self, seeds: Sequence[int], epoch: int = 0) -> Tensor:
         """[runs, users] what random draws are derived from; epoch 0 is evaluation and service."""
         seed = torch.tensor(list(seeds), dtype=torch.int64, device=self.start.device)

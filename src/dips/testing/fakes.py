@@ -82,7 +82,7 @@ class FakeSignals:
 
 @final
 class FakeRecommender(Recommender):
-    """The least that a recommender can be: one method, scores linear in hashed item vectors."""
+    """About the least that a recommender can be: scores linear in hashed item vectors."""
 
     def __init__(
         self,
@@ -112,3 +112,7 @@ class FakeRecommender(Recommender):
         """The item's vector times the user's, scaled for each channel."""
         score = (self.table[items] * user[:, None, :]).sum(2)
         return score * self.scale[0] if self.loss.channels == 1 else score[..., None] * self.scale
+
+    def embedding(self, items: Tensor) -> Tensor:
+        """The item's vector."""
+        return self.table[items]

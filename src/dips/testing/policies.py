@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dips.data.interactions import Interactions
-from dips.errors import DipsError
 from dips.numerics.exact import SCORE_BITS, snap
-from dips.policy.base import NoSignals, Policy
+from dips.policy.base import Policy, Reading, questions
+from dips.policy.stacked import Stacked
 from dips.recommender.stack import Stack
-from dips.rollout import Trace, rollout
+from dips.rollout import rollout
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
@@ -22,6 +23,7 @@ from dips.stream.users import Columns, make_stream
 from dips.testing.fakes import FakeRecommender, FakeSignals
 from dips.testing.require import close, require, same
 from dips.testing.worlds import random_candidates, random_world
+from dips.trace import Trace
 
 PERIOD = 2
 
@@ -138,13 +140,32 @@ def honest_about_draws(policy: Policy) -> None:
 
 
 def honest_about_asks(policy: Policy) -> None:
-    """`asks` says whether the recommender is asked."""
-    if policy.asks:
-        return
+    """`asks` names every signal that is used."""
+    candidates = _candidates(0)
+    signals = _Named(FakeSignals(candidates, arrivals=PERIOD), questions(policy))
     try:
-        policy.score(_candidates(0), NoSignals())
-    except DipsError:
-        raise AssertionError(f"{_name(policy)} uses the signals: set asks = True") from None
+        with _deciding(policy):
+            policy.score(candidates, signals)
+    except _NotNamed as unnamed:
+        raise AssertionError(
+            f"{_name(policy)} uses signals.{unnamed}: name it in `asks`, or set asks = True"
+        ) from None
+
+
+def same_in_a_stack(policy: Policy) -> None:
+    """Policies with parameters score side by side as they do alone."""
+    if not isinstance(policy, nn.Module) or not list(policy.parameters()):
+        return
+    parts = [_candidates(seed) for seed in range(2)]
+    both = Candidates(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+    signals = FakeSignals(both, arrivals=PERIOD)
+    alone = snap(torch.cat([_score(policy, part) for part in parts]), SCORE_BITS)
+    advice = f"{_name(policy)} scores differently beside another: it must run under torch.func.vmap"
+    try:
+        stacked = snap(Stacked.of([policy, policy]).score(both, signals), SCORE_BITS)
+    except RuntimeError as error:
+        raise AssertionError(f"{advice} ({error})") from None
+    require(same(stacked[both.present], alone[both.present]), advice)
 
 
 def walks_alone_as_in_company(policy: Policy) -> None:
@@ -171,6 +192,7 @@ POLICY_CHECKS: tuple[Callable[[Policy], None], ...] = (
     blind_to_the_batch,
     honest_about_draws,
     honest_about_asks,
+    same_in_a_stack,
     walks_alone_as_in_company,
 )
 """Every check of a policy; each raises AssertionError."""
@@ -180,22 +202,71 @@ def _candidates(seed: int, distinct: bool = False) -> Candidates:
     return random_candidates(size=3, period=PERIOD, seed=seed, distinct=distinct)[1]
 
 
+@contextmanager
+def _deciding(policy: Policy) -> Iterator[None]:
+    """A policy as it decides: without dropout, without gradients."""
+    modules = policy.modules() if isinstance(policy, nn.Module) else ()
+    learning = [module for module in modules if module.training]
+    for module in learning:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in learning:
+            module.training = True
+
+
 def _score(policy: Policy, candidates: Candidates) -> Tensor:
-    return policy.score(candidates, FakeSignals(candidates, arrivals=PERIOD))
+    with _deciding(policy):
+        return policy.score(candidates, FakeSignals(candidates, arrivals=PERIOD))
 
 
 def _walk(policy: Policy, part: Interactions) -> Trace:
     stream = make_stream([part], Columns.of(part))
-    return rollout(
-        stream,
-        policy,
-        size=3,
-        schedule=Schedule((1, 2)),
-        keys=stream.keys([0]),
-        recommenders=Stack.of([FakeRecommender()]),
-        selector=Greedy(),
-    )
+    with _deciding(policy):
+        return rollout(
+            stream,
+            policy,
+            size=3,
+            schedule=Schedule((1, 2)),
+            keys=stream.keys([0]),
+            recommenders=Stack.of([FakeRecommender()]),
+            selector=Greedy(),
+        )
 
 
 def _name(policy: Policy) -> str:
     return type(policy).__name__
+
+
+class _NotNamed(Exception):
+    """A policy used a signal that it does not name."""
+
+
+class _Named:
+    """Signals of which only the named ones may be asked."""
+
+    def __init__(self, signals: FakeSignals, names: tuple[str, ...]) -> None:
+        self._signals, self._names = signals, names
+
+    def loss(self) -> Tensor:
+        """If named."""
+        return self._allowed("loss").loss()
+
+    def residual(self) -> Tensor:
+        """If named."""
+        return self._allowed("residual").residual()
+
+    def embedding(self) -> Tensor:
+        """If named."""
+        return self._allowed("embedding").embedding()
+
+    def read(self, weights: Tensor) -> Reading:
+        """If named."""
+        return self._allowed("read").read(weights)
+
+    def _allowed(self, name: str) -> FakeSignals:
+        if name not in self._names:
+            raise _NotNamed(name)
+        return self._signals

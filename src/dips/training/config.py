@@ -43,10 +43,33 @@ class TrainConfig:
     )
     learning_rate: float = _setting(1e-2, "Adam's step size at the start; it falls as a cosine.", 0)
     weight_decay: float = _setting(3e-4, "L2 penalty on vectors and prior; biases go free.", 0)
+    user_rate: float = _setting(
+        0.0, "Step size of the user prior by SGD with momentum; 0 leaves it to Adam.", 0
+    )
+    annealing: str = _setting("cosine", "How rates fall: as a cosine to 0, or constant.")
     batch: int = _setting(4096, "Predictions per gradient step.", 1)
     epochs: int = _setting(16, "Passes over the training users.", 1)
     patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
     reroll: int = _setting(1, "Epochs between walks of policies that ask the recommender.", 1)
+    users: int = _setting(0, "Users that walk together before parameters move; 0 means all.", 0)
+    stretch: int = _setting(
+        0, "Steps that they walk before parameters move; 0 means whole histories.", 0
+    )
+    policy_rate: float = _setting(1e-3, "Adam's step size for a policy that learns.", 0)
+    policy_decay: float = _setting(0.0, "L2 penalty on such a policy.", 0)
+    policy_batch: int = _setting(4096, "Predictions per gradient step of the policy.", 1)
+    policy_wait: int = _setting(1, "Epochs before the policy begins to learn.", 0)
+    policy_rest: int = _setting(2, "Last epochs in which it does not learn any more.", 0)
+    dropout: float = _setting(0.1, "Share of hidden units left out as the paper's network learns.")
+    queue: int = _setting(20, "Decisions over which a choice earns credit (Q).", 1)
+    credit: str = _setting(
+        "survival", "What a choice earns: identity (the paper), discount or survival."
+    )
+    discount: float = _setting(0.9, "How credit fades from decision to decision.", 0)
+    ghosts: int = _setting(4, "Dropped interactions that survival still follows.", 0)
+    estimator: str = _setting(
+        "straight-through", "Gradient of the choice: straight-through, gumbel or reinforce."
+    )
     damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", 0)
     device: str = _setting("auto", "cpu, cuda, or auto (cuda where there is one).")
     max_seconds: float = _setting(0.0, "Stop training after this time; 0 means no limit.", 0)
@@ -112,11 +135,25 @@ CHOICES = {
     "loss": ("auto", "mse", "bce", "cce", "softmax"),
     "recommender": ("dot", "mlp"),
     "split": ("users", "time"),
+    "annealing": ("cosine", "constant"),
+    "credit": ("identity", "discount", "survival"),
+    "estimator": ("straight-through", "gumbel", "reinforce"),
 }
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "quick": {"epochs": 6, "batch": 1024},
+    "paper": {
+        "stretch": 1, "users": 256, "queue": 100, "credit": "identity", "inner_rate": 0.4,
+        "learning_rate": 2e-5, "user_rate": 1e-4, "weight_decay": 2e-4, "annealing": "constant",
+        "policy_rate": 2e-4, "policy_decay": 2e-4, "policy_wait": 0, "policy_rest": 0,
+        "dropout": 0.1, "dim": 32, "inner_steps": 10, "epochs": 100,
+    },
+}  # fmt: skip
+OWN: dict[str, dict[str, Any]] = {
+    "dips": {"queue": 100, "credit": "identity"},
+    "dips@1": {"queue": 1, "credit": "identity"},
 }
+"""What makes a named policy that policy; file and flags still come after it."""
 IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-5, "batch": 1024}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
@@ -124,16 +161,22 @@ IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
 
 
 def build_config(
-    recipe: str = "default",
+    recipe: str | None = None,
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     *,
     implicit_data: bool = False,
 ) -> TrainConfig:
-    """Defaults of the task < recipe < file < flags."""
+    """Defaults of the task < recipe < the policy's own < file < flags.
+
+    Without a recipe the paper's policies take the paper's, and all others the default.
+    """
+    asked = {**(_read_toml(file) if file else {}), **(flags or {})}
+    own = OWN.get(asked.get("policy", ""), {})
+    recipe = recipe or ("paper" if own else "default")
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
-    given = {**RECIPES[recipe], **(_read_toml(file) if file else {}), **(flags or {})}
+    given = {**RECIPES[recipe], **own, **asked}
     if "every" in given and given.get("periods"):
         raise ConfigError("every and periods contradict each other: give one of them")
     config = TrainConfig().but(**given)

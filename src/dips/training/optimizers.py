@@ -1,4 +1,4 @@
-"""Adam for a stack of runs, each with its own rate, decay and clock. Knows nothing of losses."""
+"""Adam and SGD for a stack of runs, each with its own rate and decay. Knows nothing of losses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
+MOMENTUM = 0.9
 
 
 class StackedAdam:
@@ -61,3 +62,36 @@ class StackedAdam:
         for name in self.first:
             self.first[name].copy_(state[f"first.{name}"])
             self.second[name].copy_(state[f"second.{name}"])
+
+
+class StackedSGD:
+    """SGD with momentum and L2 decay, as `torch.optim.SGD`, over tensors with an axis of runs."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], decay: Tensor) -> None:
+        self.decay = decay  # [runs]
+        self.moving = {name: torch.zeros_like(value) for name, value in parameters.items()}
+
+    def step(
+        self,
+        parameters: dict[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        rate: Tensor,
+        active: Tensor,
+    ) -> None:
+        """Move the runs that are `active` [runs] by their `rate` [runs]; the others stand still."""
+        for name, value in parameters.items():
+            shape = (-1,) + (1,) * (value.dim() - 1)
+            moves = active.view(shape) > 0
+            slope = gradients[name] + self.decay.view(shape) * value
+            moving = self.moving[name]
+            moving.copy_(torch.where(moves, MOMENTUM * moving + slope, moving))
+            value.sub_(torch.where(moves, rate.view(shape) * moving, 0.0))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs."""
+        return dict(self.moving)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up where a checkpoint stopped."""
+        for name, value in self.moving.items():
+            value.copy_(state[name])

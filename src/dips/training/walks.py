@@ -1,24 +1,35 @@
 """The sketches that training reads: walks of all runs, grouped so that equal ones go together.
 
-Walked once for policies that never change their mind, every epoch for those that draw lots, and
-every `reroll` epochs for those that ask the recommender (their validation users every epoch).
+Walked once for policies that never change their mind, every epoch for those that draw lots or
+learn, and every `reroll` epochs for those that ask the recommender (their validation users every
+epoch). With `users` or `stretch` set, training walks live: some users, some steps, then the
+parameters move, and the walk goes on with the new ones (Algorithm 1 of the paper is stretch 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from dips.data.interactions import Interactions
-from dips.policy.base import Policy
-from dips.policy.registry import make_policy
+from dips.numerics.hashing import combine
+from dips.policy.base import Policy, questions
+from dips.policy.registry import learns, make_policy
+from dips.policy.stacked import Stacked
 from dips.recommender.stack import Stack
-from dips.rollout import StoredTrace, Trace, concatenate, rollout
+from dips.rollout import Walk, rollout
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, Stream, make_stream
+from dips.trace import StoredTrace, Trace, concatenate
+from dips.training.blocks import Block, Stretch, Whole
 from dips.training.config import TrainConfig
+from dips.training.decisions import Clock
+
+COMPANY = 0xC0417A
+"""Keeps the draw of who walks together apart from other draws."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +42,7 @@ class Job:
 
 
 def policy_of(config: TrainConfig) -> Policy:
-    """The policy that a run's settings name."""
+    """The policy that a run's settings name; one that learns is here only to be looked at."""
     return make_policy(config.policy, size=config.size, damping=config.damping)
 
 
@@ -41,6 +52,13 @@ def group_key(config: TrainConfig) -> tuple[object, ...]:
     return (config.policy, config.size, config.schedule, config.choice, damping)
 
 
+def noted(policy: Policy) -> list[str] | None:
+    """The signals that a walk has to note, so that a policy that learns can be asked again."""
+    if not learns(policy):
+        return None
+    return [name for name in questions(policy) if name in ("loss", "residual")]
+
+
 class _Group:
     """Runs of one policy, size and schedule."""
 
@@ -48,47 +66,92 @@ class _Group:
         self.jobs, self.runs = jobs, list(runs)
         self.config = jobs[0].config
         self.policy = policy_of(self.config)
-        self.draws = self.policy.draws or self.config.choice == "sampled"
+        self.moving = self.policy.draws or self.config.choice == "sampled" or learns(self.policy)
         train, valid = [job.train for job in jobs], [job.valid for job in jobs]
-        self.apart = self.policy.asks and self.config.reroll > 1
+        self.live = bool(self.config.users or self.config.stretch)
+        self.apart = self.live or (bool(self.policy.asks) and self.config.reroll > 1)
         streams = [train, valid] if self.apart else [train + valid]
         self.streams = [make_stream(parts, columns) for parts in streams]
         self.training: Trace | None = None
         self.validation: Trace | None = None
 
-    def walk(self, epoch: int, now: Stack, walked: Stack) -> tuple[Trace, Trace]:
+    def walk(
+        self, epoch: int, now: Stack, walked: Stack, policies: Stacked | None
+    ) -> tuple[Trace | None, Trace]:
         """Sketches for training in `epoch`, and for validating what was trained before it.
 
         Validation always sees the recommender as it is `now`. Training sees it as last `walked`;
         where that is the same, one walk serves both.
         """
         if self.apart:
-            if self.training is None or (epoch - 1) % self.config.reroll == 0:
-                self.training = self._roll(self.streams[0], walked, epoch)
-            self.validation = self._roll(self.streams[1], now, 0)
-        elif self.training is None or self.draws or self.policy.asks:
-            both = self._roll(self.streams[0], now, epoch)
+            rolls = self.training is None or (epoch - 1) % self.config.reroll == 0
+            if rolls and not self.live:
+                self.training = self._roll(self.streams[0], walked, policies, epoch)
+            self.validation = self._roll(self.streams[1], now, policies, 0)
+        elif self.training is None or self.moving or self.policy.asks:
+            both = self._roll(self.streams[0], now, policies, epoch)
             self.training, self.validation = _halves(both)
-        assert self.training is not None
         assert self.validation is not None
         return self.training, self.validation
 
-    def _roll(self, stream: Stream, stack: Stack, epoch: int) -> Trace:
+    def _roll(self, stream: Stream, stack: Stack, policies: Stacked | None, epoch: int) -> Trace:
         times = stream.runs // len(self.jobs)
-        seeds = [job.config.seed for job in self.jobs] * times
-        keys = stream.keys(seeds, epoch)
+        keys = stream.keys(self._seeds(times), epoch)
         if times == 2:  # the second half validates, with the lots of epoch 0
             half = len(self.jobs)
-            keys = torch.cat([keys[:half], stream.keys(seeds)[half:]])
+            keys = torch.cat([keys[:half], stream.keys(self._seeds(times))[half:]])
         return rollout(
             stream,
-            self.policy,
+            self.policy if policies is None else policies.select(self.runs * times),
             size=self.config.size,
             schedule=self.config.schedule,
             keys=keys,
             recommenders=stack.select(self.runs * times) if self.policy.asks else None,
             selector=selector_named(self.config.choice),
+            noted=noted(self.policy),
         )
+
+    def blocks(self, epoch: int, stack: Stack, policies: Stacked | None) -> Iterator[Block]:
+        """Walk live: a company of users, a stretch of steps, and again with what was learned."""
+        stream = self.streams[0]
+        for places in _companies(stream, self._seeds(1), epoch, self.config.users):
+            some = stream.take(places)
+            walk = Walk(
+                some,
+                size=self.config.size,
+                schedule=self.config.schedule,
+                keys=some.keys(self._seeds(1), epoch),
+                selector=selector_named(self.config.choice),
+                noted=noted(self.policy),
+            )
+            end = some.longest
+            stretch = self.config.stretch or end
+            for first in range(0, end, stretch):
+                span = range(first, min(first + stretch, end))
+                walk.advance(policies or self.policy, stack, span.stop)
+                if self.config.stretch:
+                    yield Stretch(walk.trace, walk.base, some.length, span)
+                else:
+                    yield Whole(walk.trace)
+
+    def _seeds(self, times: int) -> list[int]:
+        return [job.config.seed for job in self.jobs] * times
+
+
+def _companies(stream: Stream, seeds: Sequence[int], epoch: int, count: int) -> Iterator[Tensor]:
+    """[runs, count] places of the users that walk together, drawn anew each epoch; -1 pads."""
+    there = stream.length > 0
+    seed = torch.tensor(list(seeds), device=there.device)[:, None]
+    lots = combine(stream.identity, seed, epoch, COMPANY)
+    last = torch.iinfo(torch.int64).max
+    order = torch.where(there, lots, last).argsort(stable=True, dim=1)
+    order = torch.where(there.gather(1, order), order, -1)
+    width = stream.start.shape[1]
+    for low in range(0, width, count or width):
+        some = order[:, low : low + (count or width)]
+        far = torch.where(some >= 0, some, width)
+        sorted_places = far.sort(1).values  # as in the stream: the longest first
+        yield torch.where(sorted_places < width, sorted_places, -1)
 
 
 class Walks:
@@ -100,11 +163,32 @@ class Walks:
         for key in dict.fromkeys(keys):
             runs = [run for run, other in enumerate(keys) if other == key]
             self.groups.append(_Group([jobs[run] for run in runs], runs, columns))
+        first = self.groups[0]
+        self.clock = Clock.of(
+            first.config.schedule,
+            first.config.size,
+            max(stream.longest for stream in first.streams),
+            columns.item.device,
+        )
+        """The schedule as policies that learn need it."""
+        alone = any(learns(group.policy) or group.live for group in self.groups)
+        if alone and len(self.groups) > 1:
+            raise TypeError("runs that learn a policy or walk live share a stack with their like")
 
-    def sketches(self, epoch: int, now: Stack, walked: Stack) -> tuple[Trace, Trace]:
-        """(training trace, validation trace), each with the runs in the order of the jobs."""
-        pairs = [group.walk(epoch, now, walked) for group in self.groups]
-        return _joined([pair[0] for pair in pairs]), _joined([pair[1] for pair in pairs])
+    def sketches(
+        self, epoch: int, now: Stack, walked: Stack, policies: Stacked | None = None
+    ) -> tuple[Trace | None, Trace]:
+        """(training trace, validation trace), each with the runs in the order of the jobs.
+
+        There is no training trace where training walks live.
+        """
+        pairs = [group.walk(epoch, now, walked, policies) for group in self.groups]
+        training = [pair[0] for pair in pairs if pair[0] is not None]
+        return _joined(training) if training else None, _joined([pair[1] for pair in pairs])
+
+    def blocks(self, epoch: int, stack: Stack, policies: Stacked | None) -> Iterator[Block]:
+        """Walk the training users live."""
+        return self.groups[0].blocks(epoch, stack, policies)
 
 
 def _halves(trace: Trace) -> tuple[Trace, Trace]:

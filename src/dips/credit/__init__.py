@@ -1,0 +1,1 @@
+"""How much a decision helped later predictions: which interaction's weight helps which one."""

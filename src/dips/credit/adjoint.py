@@ -1,0 +1,188 @@
+"""The effect of a weight: how a prediction's loss changes with the weight of any interaction.
+
+For one prediction, let theta_s be the iterates of the inner loop and lambda_s the gradient of the
+predicted interaction's loss in theta_s. The weight of an interaction i, in the sketch or not, has
+the effect  v[i] = - rate * sum_s lambda_{s+1} . grad l_i(theta_s).  An `Effect` holds what this
+takes for every i at once; it is a constant, never differentiated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import SquaredError
+from dips.recommender.ncf import DotProduct, rows_of
+
+
+class Path(NamedTuple):
+    """The effect for any recommender: v[i] = - sum_s pulls_s . grad l_i(users_s)."""
+
+    users: Tensor  # [rows, steps, dim] theta_s
+    pulls: Tensor  # [rows, steps, dim] rate * lambda_{s+1}
+
+
+class Quadratic(NamedTuple):
+    """The effect for squared error and scores b + e . user: -2 (e' outer e + (b - r) e . pull)."""
+
+    outer: Tensor  # [rows, dim, dim] sum_s theta_s (rate * lambda_{s+1})'
+    pull: Tensor  # [rows, dim] sum_s rate * lambda_{s+1}
+
+
+class Listwise(NamedTuple):
+    """The effect for the softmax over all items and scores b + e . user: e . pull - common."""
+
+    pull: Tensor  # [rows, dim] sum_s rate * lambda_{s+1}
+    common: Tensor  # [rows] the same for every interaction
+
+
+Effect = Path | Quadratic | Listwise
+
+
+def additive(effect: Effect) -> bool:
+    """Whether the effect on a sum of predictions is the sum of the fields."""
+    return not isinstance(effect, Path)
+
+
+@torch.no_grad()
+def effect_of(
+    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Effect]:
+    """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
+    if isinstance(model, DotProduct) and isinstance(model.loss, SquaredError):
+        return _quadratic(model, evidence, item, rating)
+    if isinstance(model, DotProduct) and model.loss.listwise:
+        return _listwise(model, evidence, item, rating)
+    return path_of(model, evidence, item, rating)
+
+
+@torch.no_grad()
+def worth(model: Recommender, effect: Effect, item: Tensor, rating: Tensor) -> Tensor:
+    """[rows, n] effect of the weight of these interactions, in the sketch or not."""
+    if isinstance(effect, Path):
+        if isinstance(model, DotProduct) and not model.loss.listwise:
+            return _linear_worth(model, effect, item, rating)
+        return path_worth(model, effect, item, rating)
+    assert isinstance(model, DotProduct)
+    features = model.features(item)  # [rows, n, dim]
+    along = _product(features, effect.pull)
+    if isinstance(effect, Listwise):
+        return along - effect.common[:, None]
+    curve = ((features @ effect.outer) * features).sum(2)
+    return -2 * (curve + (model.intercept(item) - rating) * along)
+
+
+@torch.no_grad()
+def path_of(
+    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Path]:
+    """The same as `effect_of` in the form that suits every recommender; needs only its `slope`."""
+    start = model.user_prior.expand(len(item), -1)
+    rate = model.rate(evidence)[:, None]
+
+    def step(user: Tensor) -> Tensor:
+        fall = model.slope(user, evidence) + 2 * model.inner_pull * (user - start)
+        return user - rate * fall
+
+    users = [start]
+    for _ in range(model.inner_steps):
+        users.append(step(users[-1]))
+    loss, along = _target(model, users.pop(), item, rating)
+    pulls = []
+    for user in reversed(users):
+        pulls.append(rate * along)
+        along = torch.func.vjp(step, user)[1](along)[0]
+    return loss, Path(torch.stack(users, 1), torch.stack(pulls[::-1], 1))
+
+
+def path_worth(model: Recommender, path: Path, item: Tensor, rating: Tensor) -> Tensor:
+    """`worth` for every recommender: pull back through each step's slope to the weights."""
+    slots = torch.zeros_like(item[:, 0])
+    nothing = torch.zeros_like(rating)
+    total = nothing
+    for user, pull in zip(path.users.unbind(1), path.pulls.unbind(1), strict=True):
+
+        def fall(weight: Tensor, user: Tensor = user, pull: Tensor = pull) -> Tensor:
+            return (model.slope(user, Evidence(item, rating, weight, slots)) * pull).sum()
+
+        total = total - torch.func.grad(fall)(nothing)
+    return total
+
+
+def _linear_worth(model: DotProduct, path: Path, item: Tensor, rating: Tensor) -> Tensor:
+    """Slopes of the scores times what the pulls do to them, all steps at once."""
+    features = model.features(item)  # [rows, n, dim] or [rows, n, channels, dim]
+    flat = features.flatten(1, -2).transpose(1, 2)
+    shape = (len(item), -1, *features.shape[1:-1])
+    scores, along = ((vectors @ flat).reshape(shape) for vectors in path)  # [rows, steps, n, ...]
+    slope = model.loss.slope(model.intercept(item)[:, None] + scores, rating[:, None])
+    effect = (slope * along).sum(1)
+    return -(effect if model.loss.channels == 1 else effect.sum(2))
+
+
+def _quadratic(
+    model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Quadratic]:
+    """The step is linear, so lambda takes the same one with the targets at 0."""
+    features = model.features(evidence.item)
+    wanted = evidence.rating - model.intercept(evidence.item)
+    start = model.user_prior.expand(len(item), -1)
+    rate = model.rate(evidence)[:, None]
+
+    def step(vector: Tensor, aim: Tensor | float, home: Tensor | float) -> Tensor:
+        error = evidence.weight * (_product(features, vector) - aim)
+        fall = _product(features.transpose(1, 2), error) + model.inner_pull * (vector - home)
+        return vector - 2 * rate * fall
+
+    users = [start]
+    for _ in range(model.inner_steps):
+        users.append(step(users[-1], wanted, start))
+    loss, along = _target(model, users.pop(), item, rating)
+    pulls = []
+    for _ in users:
+        pulls.append(rate * along)
+        along = step(along, 0.0, 0.0)
+    pull = torch.stack(pulls[::-1], 1)  # [rows, steps, dim]
+    return loss, Quadratic(torch.stack(users, 2) @ pull, pull.sum(1))
+
+
+def _listwise(
+    model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Listwise]:
+    """The Hessian is the covariance of the item vectors; logits of all items, a step at a time."""
+    table, tether = model.vectors, 2 * model.inner_pull
+    start = model.user_prior.expand(len(item), -1)
+    rate = model.rate(evidence)[:, None]
+    total = evidence.weight.sum(1, keepdim=True)
+    own = (rows_of(table, evidence.item) * evidence.weight[:, :, None]).sum(1)
+    users, means = [start], []
+    for _ in range(model.inner_steps):
+        user = users[-1]
+        means.append(model.predict_all(user).softmax(-1) @ table)
+        users.append(user - rate * (total * means[-1] - own + tether * (user - start)))
+    loss, along = _target(model, users.pop(), item, rating)
+    pull, common = torch.zeros_like(along), torch.zeros_like(loss)
+    for user, mean in zip(reversed(users), reversed(means), strict=True):
+        centre = (along * mean).sum(1, keepdim=True)
+        pull = pull + rate * along
+        common = common + (rate * centre)[:, 0]
+        spread = model.predict_all(user).softmax(-1) * (along @ table.T - centre)
+        along = along - rate * (total * (spread @ table) + tether * along)
+    return loss, Listwise(pull, common)
+
+
+def _target(
+    model: Recommender, user: Tensor, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Tensor]:
+    """[rows] loss of the predicted interaction, and its gradient [rows, dim] in the user."""
+    item, rating = item[:, None], rating[:, None]
+    alone = Evidence(item, rating, torch.ones_like(rating), torch.ones_like(item[:, 0]))
+    return model.losses(user, item, rating)[:, 0], model.slope(user, alone)
+
+
+def _product(matrix: Tensor, vector: Tensor) -> Tensor:
+    """[rows, n, m] times [rows, m], row by row."""
+    return (matrix @ vector[:, :, None])[:, :, 0]

@@ -1,0 +1,79 @@
+"""A network over the set of candidates: it knows no item by name, so it can score new ones."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from dips.numerics import exact
+from dips.policy.base import Signals
+from dips.policy.network import Layer, Network
+from dips.sketch.records import Candidates
+
+OWN = 6
+"""What is known of a candidate beside its item: see `_features`."""
+LONG = 16.0
+"""Logarithm of the time that counts as one: about a hundred days in seconds."""
+
+
+@final
+class SetNetwork(Network):
+    """Scores a candidate by what it is and by the mean of what the others are.
+
+    The last layer starts at zero: the score is then minus `slope` for each newer candidate, which
+    is the policy `last`. Its size does not grow with the catalogue.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        hidden: int = 64,
+        center: float = 0.0,
+        spread: float = 1.0,
+        slope: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        generator = generator or torch.Generator().manual_seed(0)
+        self.asks = ("residual", "embedding") if dim else ("residual",)
+        self.dim, self.center, self.spread = dim, center, spread
+        self.first = Layer(dim + OWN, hidden, generator)
+        self.alone = Layer(hidden, hidden, generator)
+        self.others = Layer(hidden, hidden, generator)
+        self.last = nn.Parameter(torch.zeros(hidden, 1))
+        self.slope = nn.Parameter(torch.tensor(float(slope)))
+
+    def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
+        """Two layers; between them each candidate meets the weighted mean of all."""
+        weight = torch.where(candidates.present, weight, 0.0)
+        total = _weighed(torch.ones_like(weight)[:, None, :], weight).clamp_min(1)
+        later = candidates.position[:, None, :] > candidates.position[:, :, None]
+        newer = _weighed(later.double(), weight)
+        first = self.first(self._features(candidates, signals, newer / total)).relu()
+        context = _weighed(first.mT, weight) / total
+        second = (self.alone(first) + self.others(context)[:, None, :]).relu()
+        learned = exact.matmul(second, self.last)[..., 0]
+        return learned - exact.parameter(self.slope) * newer
+
+    def _features(self, candidates: Candidates, signals: Signals, rank: Tensor) -> Tensor:
+        """[users, candidates, OWN + dim]; side information would go to the end."""
+        own = [
+            (candidates.rating.double() - self.center) / self.spread,
+            signals.residual() / self.spread,
+            candidates.age.double().log1p(),
+            rank,
+            candidates.elapsed.clamp_min(0).double().log1p() / LONG,
+            candidates.repeats.double().log1p(),
+        ]
+        known = torch.stack(own, -1)
+        if self.dim:
+            known = torch.cat([known, signals.embedding().double()], -1)
+        return torch.where(candidates.present[..., None], known, 0.0)
+
+
+def _weighed(values: Tensor, weight: Tensor) -> Tensor:
+    """[users, n] sums over candidates of `values` [users, n, candidates] by weight."""
+    return exact.matmul(values, weight[:, :, None])[..., 0]

@@ -1,0 +1,124 @@
+"""Several policies of one shape side by side: a leading axis of runs over all parameters.
+
+Rows of users are in run-major order: the first rows belong to the first run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NoReturn, final
+
+import torch
+from torch import Tensor, nn
+
+from dips.errors import ConfigError
+from dips.numerics.sidebyside import SideBySide, State, each
+from dips.policy.base import Policy, Signals, questions
+from dips.policy.network import Network
+from dips.sketch.records import Candidates
+
+
+@final
+class Answers:
+    """Signals that were asked before: what a policy sees inside a stack."""
+
+    def __init__(self, answers: dict[str, Tensor]) -> None:
+        self._answers = answers
+
+    def loss(self) -> Tensor:
+        """As it was answered."""
+        return self._answer("loss")
+
+    def residual(self) -> Tensor:
+        """As it was answered."""
+        return self._answer("residual")
+
+    def embedding(self) -> Tensor:
+        """As it was answered."""
+        return self._answer("embedding")
+
+    def read(self, weights: Tensor) -> NoReturn:
+        """Refuse: what it answers depends on the question."""
+        raise ConfigError("a policy with parameters cannot use signals.read")
+
+    def _answer(self, name: str) -> Tensor:
+        if name not in self._answers:
+            raise ConfigError(f"signals.{name} was not asked for: name it in the policy's `asks`")
+        return self._answers[name]
+
+
+@final
+class Stacked(SideBySide[nn.Module], Policy):
+    """Policies that are modules, side by side: itself a policy, over the users of all runs."""
+
+    asks: tuple[str, ...]
+    weighs: bool
+    """Whether `call` takes weights."""
+
+    def __init__(self, template: nn.Module, state: State) -> None:
+        super().__init__(template, state)
+        name = type(template).__name__
+        if not isinstance(template, Policy) or not state:
+            raise ConfigError(f"{name} is not a policy with parameters")
+        if template.asks is not True and "read" in questions(template):
+            raise ConfigError(f"{name} has parameters: it cannot ask for 'read'")
+        self.asks = tuple(asked for asked in questions(template) if asked != "read")
+        self.draws, self.unlimited = template.draws, template.unlimited
+        self.weighs = isinstance(template, Network)
+
+    @classmethod
+    def of(cls, modules: Sequence[nn.Module], device: torch.device | str = "cpu") -> Stacked:
+        """Put policies of one shape side by side, as they decide: without dropout."""
+        return super().of(modules, device).with_dropout(False)
+
+    def with_dropout(self, on: bool) -> Stacked:
+        """The same policies in training mode or not; the parameters are shared."""
+        return Stacked(copy.deepcopy(self.template).train(on), self.state)
+
+    def score(self, candidates: Candidates, signals: Signals) -> Tensor:
+        """[runs * users, candidates] scores of every run's policy for its own users."""
+        return self.call(self.state, candidates, self.ask(signals))
+
+    def ask(self, signals: Signals) -> dict[str, Tensor]:
+        """The answers to all that the policies use."""
+        return {name: getattr(signals, name)() for name in self.asks}
+
+    def call(
+        self,
+        state: State,
+        candidates: Candidates,
+        answers: dict[str, Tensor],
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """Scores under these parameters, differentiable in them and in the `weight`.
+
+        Flat in, flat out: [runs * users, candidates]. Weights are for policies that weigh.
+        """
+
+        runs = len(next(iter(state.values())))
+
+        def split(field: Tensor) -> Tensor:
+            return field.reshape(runs, -1, *field.shape[1:])
+
+        rows = Candidates(*map(split, candidates))
+        known = {name: split(value) for name, value in answers.items()}
+        if weight is None:
+            scores: Tensor = each(self.template, state, _score, rows, known)
+        else:
+            scores = each(self.template, state, _weigh, rows, known, split(weight))
+        return scores.flatten(0, 1)
+
+
+def _score(policy: Any, candidates: Candidates, answers: dict[str, Tensor]) -> Tensor:
+    scores: Tensor = policy.score(candidates, Answers(answers))
+    return scores
+
+
+def _weigh(
+    policy: nn.Module, candidates: Candidates, answers: dict[str, Tensor], weight: Tensor
+) -> Tensor:
+    if not isinstance(policy, Network):
+        name = type(policy).__name__
+        raise ConfigError(f"{name} does not weigh candidates: derive it from dips' Network")
+    return policy.weigh(candidates, Answers(answers), weight)

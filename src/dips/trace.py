@@ -1,0 +1,165 @@
+"""What a walk leaves behind: every prediction, and the sketch it is made from.
+
+Knows nothing of policies or recommenders.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dips.recommender.base import Evidence
+from dips.sketch.records import Sketch
+from dips.stream.users import Columns
+
+
+class Trace(ABC):
+    """All predictions of a walk: which event each one is about, and the sketch it is made from.
+
+    Rows are in run-major order; `run_rows[r]` is where run r starts, its last entry the total.
+    """
+
+    columns: Columns
+    event: Tensor  # [rows] the predicted event, as an index into the columns
+    user: Tensor  # [rows] the user's index in its part
+    step: Tensor  # [rows] t: how many events came before
+    run_rows: list[int]
+
+    @abstractmethod
+    def sketches(self, rows: Tensor) -> Tensor:
+        """[..., size] events in the sketch of these predictions, oldest first; -1 where empty."""
+
+    @abstractmethod
+    def part(self, first: int, last: int) -> Trace:
+        """The runs from `first` up to `last`, as a view."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """The most entries that a sketch holds."""
+
+    @property
+    def runs(self) -> int:
+        """How many runs."""
+        return len(self.run_rows) - 1
+
+    def evidence(self, rows: Tensor) -> Evidence:
+        """The sketches of these predictions as a recommender reads them."""
+        events = self.sketches(rows)
+        present = events >= 0
+        place = events.clamp_min(0).long()
+        weight = present.to(self.columns.rating.dtype)
+        item = torch.where(present, self.columns.item[place], 0)
+        return Evidence(item, self.columns.rating[place] * weight, weight, present.sum(-1))
+
+
+@dataclass(eq=False)
+class Asked:
+    """What a policy saw along a walk, beside the sketches themselves: enough to ask it again."""
+
+    owner: Tensor  # [rows] which of all users of all runs, in the stream's order
+    key: Tensor  # [rows] what that user's draws are derived from
+    repeats: Tensor  # [rows, size] of the sketch
+    answers: dict[str, Tensor]  # [rows, candidates] signals, on a refresh's first prediction
+
+    def part(self, rows: slice) -> Asked:
+        """Slice everything."""
+        answers = {name: value[rows] for name, value in self.answers.items()}
+        return Asked(self.owner[rows], self.key[rows], self.repeats[rows], answers)
+
+
+@final
+@dataclass(eq=False)
+class StoredTrace(Trace):
+    """The trace of a policy with a limit: K numbers per prediction."""
+
+    columns: Columns
+    event: Tensor
+    user: Tensor
+    step: Tensor
+    run_rows: list[int]
+    kept: Tensor  # [rows, size] int32 events
+    final: Sketch | None  # [runs * users, size] after the last refresh, in the stream's order
+    scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
+    final_scores: Tensor | None = None  # [runs * users, size]
+    asked: Asked | None = None
+
+    @property
+    def width(self) -> int:
+        """K."""
+        return self.kept.shape[1]
+
+    def sketches(self, rows: Tensor) -> Tensor:
+        """Look them up."""
+        return self.kept[rows]
+
+    def part(self, first: int, last: int) -> StoredTrace:
+        """Slice everything."""
+        rows, run_rows = _slice(self.run_rows, first, last)
+        final = None
+        if self.final is not None:
+            users = len(self.final.position) // self.runs
+            final = Sketch(*(field[first * users : last * users] for field in self.final))
+        fields = (self.event[rows], self.user[rows], self.step[rows])
+        asked = None if self.asked is None else self.asked.part(rows)
+        return StoredTrace(self.columns, *fields, run_rows, self.kept[rows], final, asked=asked)
+
+
+@final
+@dataclass(eq=False)
+class WholeTrace(Trace):
+    """The trace of a policy that keeps everything: the sketch is the prefix; nothing is stored."""
+
+    columns: Columns
+    event: Tensor
+    user: Tensor
+    step: Tensor
+    run_rows: list[int]
+
+    @property
+    def width(self) -> int:
+        """The longest prefix."""
+        return max(1, int(self.step.max()))
+
+    def sketches(self, rows: Tensor) -> Tensor:
+        """All events before the predicted one, as wide as the longest prefix among the rows."""
+        step = self.step[rows][..., None]
+        place = torch.arange(max(1, int(step.max())), device=step.device)
+        first = self.event[rows][..., None] - step
+        return torch.where(place < step, first + place, -1)
+
+    def part(self, first: int, last: int) -> WholeTrace:
+        """Slice everything."""
+        rows, run_rows = _slice(self.run_rows, first, last)
+        fields = (self.event[rows], self.user[rows], self.step[rows])
+        return WholeTrace(self.columns, *fields, run_rows)
+
+
+def _slice(run_rows: list[int], first: int, last: int) -> tuple[slice, list[int]]:
+    """Where these runs' rows lie, and where each of them starts in there."""
+    low, high = run_rows[first], run_rows[last]
+    return slice(low, high), [row - low for row in run_rows[first : last + 1]]
+
+
+def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
+    """Put traces over the same columns one after the other, narrower sketches padded."""
+    width = max(trace.kept.shape[1] for trace in traces)
+    kept = [torch.nn.functional.pad(t.kept, (0, width - t.kept.shape[1]), value=-1) for t in traces]
+    run_rows = [0]
+    for trace in traces:
+        offset = run_rows[-1]
+        run_rows += [offset + rows for rows in trace.run_rows[1:]]
+    return StoredTrace(
+        traces[0].columns,
+        torch.cat([trace.event for trace in traces]),
+        torch.cat([trace.user for trace in traces]),
+        torch.cat([trace.step for trace in traces]),
+        run_rows,
+        torch.cat(kept),
+        None,
+    )

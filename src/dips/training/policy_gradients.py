@@ -1,0 +1,139 @@
+"""The policy's gradient from a batch of decisions: credit of the choices times slope of the choice.
+
+Credit is the effect of an interaction's weight on later predictions (dips.credit); the slope is
+that of a soft choice, or of the log-probability of the choice made (REINFORCE).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dips.credit.adjoint import Effect, effect_of
+from dips.credit.queue import queue_credit, windowed
+from dips.credit.survival import survival_credit
+from dips.numerics.exact import PARAMETER_BITS, snap
+from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
+from dips.policy.stacked import Stacked
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.stack import Stack, State
+from dips.sketch.selection import gumbel_noise
+from dips.trace import StoredTrace
+from dips.training.config import TrainConfig
+from dips.training.decisions import Asking, Clock, Lesson, asking, with_ghosts
+
+
+def policy_gradients(
+    stack: Stack, policies: Stacked, trace: StoredTrace, clock: Clock, lesson: Lesson,
+    config: TrainConfig,
+) -> State:  # fmt: skip
+    """Gradient of the mean loss of the lesson's predictions in every run's policy."""
+    runs = stack.runs
+    losses, effect = _effects(stack, trace, lesson.predicted)
+    asked = asking(trace, clock, lesson.decided)
+    state = {name: value.detach().requires_grad_() for name, value in policies.state.items()}
+    with torch.enable_grad():
+        answers = _answers(stack, policies, asked)
+        scores = policies.with_dropout(True).call(state, asked.candidates, answers)
+        if config.estimator == "reinforce":
+            gain = _advantage(losses, lesson, asked, config)
+            gone = (asked.candidates.present & ~asked.kept).long().argmax(1)
+            chance = log_removal(scores, asked.candidates.present, gone)
+            terms = gain * torch.where(asked.owner >= 0, chance, 0.0)
+        else:
+            credit = _credit(stack, policies, lesson, effect, asked, config)
+            present = asked.candidates.present
+            if config.estimator == "gumbel":
+                noise = gumbel_noise(asked.candidates)
+                soft = gumbel_keep(scores, noise, present, config.size, 1.0)
+            else:
+                soft = soft_keep(scores, present, config.size)
+            terms = (credit * torch.where(present, soft, 0.0)).sum(1)
+        counted = (lesson.predicted >= 0).sum(1).clamp_min(1)
+        surrogate = (terms.view(runs, -1).sum(1) / counted).sum()
+        names = policies.trainable
+        found = torch.autograd.grad(surrogate, [state[name] for name in names])
+    return dict(zip(names, found, strict=True))
+
+
+def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tensor, Effect]:
+    """Loss [runs, rows] of each prediction, and what weights do to it."""
+    place = predicted.clamp_min(0)
+    event = trace.event[place]
+    target = (trace.columns.item[event], trace.columns.rating[event])
+
+    def ask(
+        model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
+        next_item: Tensor, next_rating: Tensor,
+    ) -> tuple[Tensor, Effect]:  # fmt: skip
+        return effect_of(model, Evidence(item, rating, weight, slots), next_item, next_rating)
+
+    with torch.no_grad():
+        found: tuple[Tensor, Effect] = stack.call(ask, *trace.evidence(place), *target)
+    return found
+
+
+def _credit(
+    stack: Stack, policies: Stacked, lesson: Lesson, effect: Effect, asked: Asking,
+    config: TrainConfig,
+) -> Tensor:  # fmt: skip
+    """[runs * decisions, candidates] what more weight would do to the losses that follow."""
+    runs, width = stack.runs, asked.kept.shape[1]
+    owner = asked.owner.view(runs, -1)
+
+    def value(item: Tensor, rating: Tensor, length: int, discount: float) -> Tensor:
+        def ask(
+            model: Recommender, effect: Effect, held: Tensor, owner: Tensor, item: Tensor,
+            rating: Tensor,
+        ) -> Tensor:  # fmt: skip
+            return queue_credit(model, effect, held, owner, item, rating, length, discount)
+
+        split = (item.view(runs, -1, item.shape[1]), rating.view(runs, -1, item.shape[1]))
+        credit: Tensor = stack.call(ask, effect, lesson.held, owner, *split)
+        return credit.flatten(0, 1)
+
+    with torch.no_grad():
+        if config.credit != "survival":
+            discount = config.discount if config.credit == "discount" else 1.0
+            entries = asked.candidates
+            return value(entries.item, entries.rating, config.queue, discount)
+        ghosts = config.ghosts if policies.weighs else 0
+        tracked, weight = with_ghosts(asked, ghosts, width - config.size)
+        entries, answers = tracked.candidates, _answers(stack, policies, tracked)
+        scores = policies.call(
+            policies.state, entries, answers, weight if policies.weighs else None
+        )
+        return survival_credit(
+            value(entries.item, entries.rating, 1, 1.0),
+            scores,
+            weight,
+            entries.present,
+            entries.position,
+            asked.owner,
+            config.size,
+            config.queue,
+            bounded=True,
+        )[:, :width]
+
+
+def _answers(stack: Stack, policies: Stacked, asked: Asking) -> dict[str, Tensor]:
+    """The signals that the policy sees: as noted on the walk, and the items' vectors as of now."""
+    if "embedding" not in policies.asks:
+        return asked.answers
+    item = asked.candidates.item
+    split = item.view(stack.runs, -1, item.shape[1])
+    vectors: Tensor = stack.call(lambda model, items: model.embedding(items), split)
+    return {**asked.answers, "embedding": snap(vectors.flatten(0, 1), PARAMETER_BITS)}
+
+
+def _advantage(losses: Tensor, lesson: Lesson, asked: Asking, config: TrainConfig) -> Tensor:
+    """[runs * decisions] losses that followed a choice, less those of an average prediction."""
+    runs = len(losses)
+    discount = config.discount if config.credit == "discount" else 1.0
+    there = (lesson.held >= 0).to(losses.dtype)  # [runs, decisions, hold]
+    held = losses.gather(1, lesson.held.clamp_min(0).flatten(1)).view(there.shape) * there
+    owner = asked.owner
+    total = windowed(held.sum(2).flatten(), owner, config.queue, discount)
+    count = windowed(there.sum(2).flatten(), owner, config.queue, discount)
+    mean = held.sum((1, 2)) / there.sum((1, 2)).clamp_min(1)  # [runs]
+    return total - count * mean.repeat_interleave(len(owner) // runs)

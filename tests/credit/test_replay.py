@@ -1,0 +1,250 @@
+"""The yardstick is measured itself: against finite differences, and against every shortcut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dips.credit.adjoint import effect_of, worth
+from dips.credit.queue import queue_credit
+from dips.credit.replay import Replayed, Weigh, replay
+from dips.credit.survival import survival_credit
+from dips.numerics.relaxed import drop_one, keep_k
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.stack import Stack
+from dips.sketch.records import Candidates
+from dips.sketch.selection import Sampled
+from dips.stream.schedule import Schedule
+
+Make = Callable[..., Recommender]
+SIZE, LENGTHS, HIDDEN = 2, (9, 7, 4, 1), 4
+TIGHT = {"atol": 1e-10, "rtol": 1e-10}
+SCHEDULES = [Schedule((1,)), Schedule((3,)), Schedule((2, 1))]
+
+
+def _random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _past(seed: int = 0) -> Candidates:
+    generator = torch.Generator().manual_seed(seed)
+    length = torch.tensor(LENGTHS)
+    shape = (len(LENGTHS), max(LENGTHS))
+    place = torch.arange(shape[1]).expand(shape)
+    item = torch.randint(8, shape, generator=generator)
+    rating = torch.randint(1, 6, shape, generator=generator).double()
+    position = torch.where(place < length[:, None], place, -1)
+    nothing = torch.zeros_like(item)
+    return Candidates(position, item, rating, nothing, nothing, length, length * 77)
+
+
+def _network(phi: Tensor) -> Weigh:
+    """Scores by a small network that sees all weights."""
+    first, pool, last, ages = phi.view(4, HIDDEN)
+
+    def weigh(candidates: Candidates, weight: Tensor) -> Tensor:
+        seen = weight * (candidates.rating - 2.5) + 0.2 * candidates.item
+        other = (weight * candidates.repeats).sum(1, keepdim=True) + seen.mean(1, keepdim=True)
+        hidden = seen[..., None] * first + other[..., None] * pool
+        return torch.tanh(hidden + 0.1 * candidates.age[..., None] * ages) @ last
+
+    return weigh
+
+
+def _phi(seed: int = 1) -> Tensor:
+    return _random(4 * HIDDEN, seed=seed) / 2
+
+
+def _met(past: Candidates, user: int, sketch: list[int], first: int, last: int) -> dict[int, int]:
+    """Repeats of the new interactions, counting from 1; those of the sketch are looked up."""
+    item = past.item[user].tolist()
+    known = {p: int(past.repeats[user, p]) for p in sketch}
+    return {
+        new: max((known[p] for p in sketch if item[p] == item[new]), default=0)
+        + sum(item[p] == item[new] for p in range(first, new + 1))
+        for new in range(first, last)
+    }
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule) -> None:
+    """One user at a time, with lists: the lowest scores go."""
+    model, past, weigh = make("dot", "mse"), _past(), _network(_phi())
+    found = replay(weigh, model, past, SIZE, schedule)
+    refreshes = dict(schedule.refreshes(SIZE, max(LENGTHS) - 1))
+    own = past._replace(repeats=past.repeats.clone())
+    for user, length in enumerate(LENGTHS):
+        sketch: list[int] = []
+        turn = 0
+        for new, count in _met(own, user, [], 0, SIZE).items():
+            own.repeats[user, new] = count
+        for t in range(length):
+            if t in refreshes:
+                for new, count in _met(own, user, sketch, t - refreshes[t], t).items():
+                    own.repeats[user, new] = count
+                pool = [*sketch, *range(t - refreshes[t], t)]
+                weight = torch.zeros(1, t).double()
+                weight[0, pool] = 1.0
+                fields = [field[user : user + 1, :t] for field in own.entries]
+                one = Candidates._make([*fields, torch.tensor([t]), own.key[user : user + 1]])
+                scores = weigh(one, weight)[0].tolist()
+                sketch = sorted(sorted(pool, key=lambda p, s=scores: s[p])[-SIZE:])
+                assert found.choices[turn].kept[user].nonzero()[:, 0].tolist() == sketch
+                turn += 1
+            held = past.item[user : user + 1, sketch], past.rating[user : user + 1, sketch]
+            weight = torch.ones(1, len(sketch)).double()
+            state = model.read(Evidence(*held, weight, torch.tensor([len(sketch)])))
+            target = past.item[user, t].view(1, 1), past.rating[user, t].view(1, 1)
+            loss = model.losses(state, *target)[0, 0]
+            torch.testing.assert_close(found.losses[user, t], loss, **TIGHT)
+            if t < SIZE:
+                sketch = [*sketch, t]
+        assert bool((found.losses[user, length:] == 0).all())
+
+
+@pytest.mark.parametrize("identity", [False, True])
+@pytest.mark.parametrize(("kind", "loss"), [("dot", "mse"), ("dot", "softmax"), ("mlp", "bce")])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_gradients_are_finite_differences_of_the_offset_recursion(
+    make: Make, schedule: Schedule, kind: str, loss: str, identity: bool
+) -> None:
+    """With all paths they are; with the identity in their place they are not."""
+    model, past = make(kind, loss), _past()
+    phi = _phi().requires_grad_()
+    found = replay(_network(phi), model, past, SIZE, schedule, identity=identity)
+    (slope,) = torch.autograd.grad(found.losses.sum(), phi)
+
+    def total(point: Tensor) -> Tensor:
+        again = replay(_network(point), model, past, SIZE, schedule, choices=found.choices)
+        return again.losses.sum()
+
+    torch.testing.assert_close(total(phi.detach()), found.losses.sum().detach(), **TIGHT)
+    gaps = []
+    for place in range(len(phi)):
+        step = torch.zeros_like(slope).index_fill(0, torch.tensor([place]), 1e-5)
+        difference = (total(phi.detach() + step) - total(phi.detach() - step)) / 2e-5
+        gaps.append(float((difference - slope[place]).abs()))
+    assert float(slope.abs().max()) > 1e-3
+    assert (max(gaps) < 1e-6) != identity
+
+
+def test_gradients_reach_the_recommender(make: Make) -> None:
+    """The same losses train the model's own parameters."""
+    model, past = make("dot", "mse").requires_grad_(), _past()
+    found = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0])
+    for slope in torch.autograd.grad(found.losses.sum(), list(model.parameters())):
+        assert float(slope.abs().max()) > 1e-3
+
+
+def _predictions(
+    past: Candidates, found: Replayed, schedule: Schedule
+) -> tuple[Evidence, list[Tensor], Tensor]:
+    """Sketch and target of every prediction after a refresh; [users * turns, hold] their rows."""
+    refreshes = list(schedule.refreshes(SIZE, max(LENGTHS) - 1))
+    ends = [*(seen for seen, _ in refreshes[1:]), max(LENGTHS)]
+    users, longest = past.item.shape
+    rows = torch.full((users, len(refreshes), schedule.longest), -1)
+    evidence, targets = [], []
+    for turn, ((seen, _), end) in enumerate(zip(refreshes, ends, strict=True)):
+        kept = pad(found.choices[turn].kept.double(), (0, longest - seen))
+        for t in range(seen, end):
+            row = len(evidence) * users + torch.arange(users)
+            rows[:, turn, t - seen] = torch.where(past.present[:, t], row, -1)
+            evidence.append((past.item, past.rating, kept, torch.full((users,), SIZE)))
+            targets.append((past.item[:, t], past.rating[:, t]))
+    merged = Evidence(*map(torch.cat, zip(*evidence, strict=True)))
+    return merged, [*map(torch.cat, zip(*targets, strict=True))], rows.flatten(0, 1)
+
+
+@pytest.mark.parametrize("survival", [False, True], ids=["queue", "survival"])
+@pytest.mark.parametrize("loss", ["mse", "softmax", "bce"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_shortcuts_are_replays_with_paths_cut(
+    make: Make, schedule: Schedule, loss: str, survival: bool
+) -> None:
+    """Identity in place of the Jacobian: an endless queue. Scores held: survival."""
+    model, past, longest = make("dot", loss), _past(), max(LENGTHS)
+    phi = _phi().requires_grad_()
+    shown = []
+
+    def weigh(candidates: Candidates, weight: Tensor) -> Tensor:
+        shown.append((candidates, weight.detach()))
+        return _network(phi)(candidates, weight.detach())
+
+    found = replay(weigh, model, past, SIZE, schedule, identity=not survival)
+    (expected,) = torch.autograd.grad(found.losses.sum(), phi)
+
+    columns: list[list[Tensor]] = [[], [], [], []]
+    for candidates, weight in shown:
+        score = _network(phi)(candidates, weight)
+        online = int(weight[0].sum()) == SIZE + 1
+        soft = drop_one(score, weight) if online else keep_k(score, weight, SIZE)
+        for column, field in zip(
+            columns, (soft, score, weight, torch.ones_like(weight)), strict=True
+        ):
+            column.append(pad(field, (0, longest - field.shape[1])))
+    soft, score, weight, there = (torch.stack(column, 1).flatten(0, 1) for column in columns)
+    turns = len(shown)
+    owner = torch.arange(len(LENGTHS)).repeat_interleave(turns)
+    everything = [field.repeat_interleave(turns, 0) for field in (past.item, past.rating)]
+    evidence, target, rows = _predictions(past, found, schedule)
+    _, effect = effect_of(model, evidence, *target)
+    credit = queue_credit(model, effect, rows, owner, *everything, 1 if survival else 100)
+    if survival:
+        position = torch.arange(longest).expand(len(owner), -1)
+        credit = survival_credit(
+            credit, score.detach(), weight, there > 0, position, owner, SIZE, 100
+        )
+    (mine,) = torch.autograd.grad((credit * soft).sum(), phi)
+    torch.testing.assert_close(mine, expected, **TIGHT)
+    assert float(mine.abs().max()) > 1e-3
+
+
+def test_drawn_choices_and_short_histories(make: Make) -> None:
+    model, past = make("dot", "mse"), _past()
+    drawn = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0], selector=Sampled())
+    greedy = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0])
+    assert all(bool((choice.kept.sum(1) <= SIZE).all()) for choice in drawn.choices)
+    assert not torch.equal(drawn.losses, greedy.losses)
+    torch.testing.assert_close(drawn.losses[2:, :3], greedy.losses[2:, :3])
+    brief = Candidates(*(f[:, :3] if f.dim() == 2 else f for f in past))
+    roomy = replay(_network(_phi()), model, brief, 5, SCHEDULES[0])
+    assert roomy.losses.shape == (len(LENGTHS), 3)
+    assert roomy.choices == []
+    torch.testing.assert_close(roomy.losses, greedy.losses[:, :3])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_stack_is_each_model_alone(make: Make, schedule: Schedule) -> None:
+    models = [make("dot", "mse", seed=seed) for seed in range(2)]
+    pasts = [_past(seed) for seed in range(2)]
+    phis = torch.stack([_phi(seed) for seed in (1, 2)]).requires_grad_()
+
+    def ask(model: Recommender, phi: Tensor, *past: Tensor) -> Tensor:
+        return replay(_network(phi), model, Candidates(*past), SIZE, schedule).losses
+
+    fields = [torch.stack(pair) for pair in zip(*pasts, strict=True)]
+    together = Stack.of(models).call(ask, phis, *fields)
+    (slopes,) = torch.autograd.grad(together.sum(), phis)
+    for run, model in enumerate(models):
+        phi = phis[run].detach().requires_grad_()
+        alone = ask(model, phi, *pasts[run])
+        torch.testing.assert_close(together[run], alone, **TIGHT)
+        (slope,) = torch.autograd.grad(alone.sum(), phi)
+        torch.testing.assert_close(slopes[run], slope, **TIGHT)
+
+
+def test_the_effect_of_a_weight_is_the_replays(make: Make) -> None:
+    """The derivative of a prediction in the weights that made it, dropped ones included."""
+    model, past = make("dot", "mse"), _past()
+    weight = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * len(LENGTHS)).double().requires_grad_()
+    evidence = Evidence(past.item[:, :4], past.rating[:, :4], weight, torch.full((4,), SIZE))
+    loss = model.losses(model.read(evidence), past.item[:, 4:5], past.rating[:, 4:5])
+    (slope,) = torch.autograd.grad(loss.sum(), weight)
+    detached = evidence._replace(weight=weight.detach())
+    _, effect = effect_of(model, detached, past.item[:, 4], past.rating[:, 4])
+    torch.testing.assert_close(worth(model, effect, *evidence[:2]), slope, **TIGHT)

@@ -1,0 +1,198 @@
+"""Policies side by side are the policies one by one, in value and in slope."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dips.errors import ConfigError
+from dips.policy.base import Policy, Signals
+from dips.policy.network import Network, RatingNetwork
+from dips.policy.recency import Last
+from dips.policy.setnetwork import SetNetwork
+from dips.policy.stacked import Answers, Stacked
+from dips.recommender.losses import Loss
+from dips.recommender.ncf import DotProduct
+from dips.recommender.signals import StackSignals
+from dips.recommender.stack import Stack
+from dips.sketch.records import Candidates, Sketch
+from dips.testing import FakeSignals, check_policy, random_candidates
+
+RUNS, USERS = 3, 20
+
+
+class Own(nn.Module, Policy):
+    """A policy of a user's own: one method."""
+
+    asks = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fade = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+
+    def score(self, candidates: Candidates, signals: Signals) -> Tensor:
+        return signals.loss() - self.fade * candidates.age
+
+
+def _made(kind: str, seed: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "own":
+        policy: nn.Module = Own()
+    elif kind == "rating":
+        policy = RatingNetwork(items=8, hidden=16, dropout=0.3, generator=generator)
+    else:
+        policy = SetNetwork(dim=4, hidden=16, center=3.0, generator=generator)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    return policy
+
+
+@pytest.fixture(params=["own", "rating", "set"])
+def policies(request: pytest.FixtureRequest) -> list[nn.Module]:
+    return [_made(request.param, seed) for seed in range(RUNS)]
+
+
+def _candidates(runs: int = RUNS) -> Candidates:
+    return random_candidates(users=runs * USERS, size=3, period=2)[1]
+
+
+def _part(candidates: Candidates, run: int) -> Candidates:
+    return Candidates(*(field[run * USERS : (run + 1) * USERS] for field in candidates))
+
+
+def _signals(candidates: Candidates) -> FakeSignals:
+    return FakeSignals(candidates, arrivals=2)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_a_stack_scores_as_each_alone(policies: list[nn.Module], dropout: bool) -> None:
+    candidates = _candidates()
+    stacked = Stacked.of(policies).with_dropout(dropout)
+    together = stacked.score(candidates, _signals(candidates))
+    assert not together.requires_grad
+    for run, policy in enumerate(policies):
+        part = _part(candidates, run)
+        alone = policy.train(dropout).score(part, _signals(part))  # type: ignore[operator]
+        rows = together[run * USERS : (run + 1) * USERS]
+        assert torch.equal(rows, alone)
+        single = Stacked.of([policy]).with_dropout(dropout)
+        assert torch.equal(single.score(part, _signals(part)), alone)
+    if isinstance(policies[0], RatingNetwork):
+        still = stacked.with_dropout(not dropout).score(candidates, _signals(candidates))
+        assert not torch.equal(still, together)
+
+
+@pytest.mark.parametrize("runs", [1, RUNS])
+def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
+    """By torch.func and by autograd, against each policy's own backward pass."""
+    candidates = _candidates(runs)
+    stacked, signals = Stacked.of(policies[:runs]), _signals(candidates)
+    answers = stacked.ask(signals)
+    pull = torch.randn(runs * USERS, 5, generator=torch.Generator().manual_seed(1)).double()
+    pull = pull * candidates.present
+
+    def total(state: dict[str, Tensor]) -> Tensor:
+        return (stacked.call(state, candidates, answers) * pull).sum()
+
+    found = torch.func.grad(total)(stacked.state)
+    state = {name: value.clone().requires_grad_() for name, value in stacked.state.items()}
+    total(state).backward()
+    for run, policy in enumerate(policies[:runs]):
+        part = _part(candidates, run)
+        policy.eval().zero_grad()
+        scores = policy.score(part, _signals(part))  # type: ignore[operator]
+        (scores * pull[run * USERS : (run + 1) * USERS]).sum().backward()
+        for name, parameter in policy.named_parameters():
+            torch.testing.assert_close(found[name][run], parameter.grad)
+            torch.testing.assert_close(state[name].grad[run], parameter.grad)  # type: ignore[index]
+
+
+def test_weights(policies: list[nn.Module]) -> None:
+    candidates = _candidates()
+    stacked, signals = Stacked.of(policies), _signals(candidates)
+    answers = stacked.ask(signals)
+    weight = torch.rand(RUNS * USERS, 5, generator=torch.Generator().manual_seed(0)).double()
+    assert stacked.weighs == isinstance(policies[0], Network)
+    if not stacked.weighs:
+        with pytest.raises(ConfigError, match="Own does not weigh candidates"):
+            stacked.call(stacked.state, candidates, answers, weight)
+        return
+    together = stacked.call(stacked.state, candidates, answers, weight)
+    for run, policy in enumerate(policies):
+        assert isinstance(policy, Network)
+        part, rows = _part(candidates, run), slice(run * USERS, (run + 1) * USERS)
+        alone = policy.eval().weigh(part, _signals(part), weight[rows])
+        assert torch.equal(together[rows], alone)
+    slope = torch.func.grad(
+        lambda w: stacked.call(stacked.state, candidates, answers, w)[candidates.present].sum()
+    )(weight)
+    assert bool((slope[candidates.present] != 0).any())
+
+
+def test_select_one_and_flags(policies: list[nn.Module]) -> None:
+    stacked = Stacked.of(policies)
+    assert stacked.runs == RUNS
+    assert stacked.trainable == [name for name, _ in policies[0].named_parameters()]
+    chosen = stacked.select([2, 0])
+    name = stacked.trainable[0]
+    assert torch.equal(chosen.state[name], stacked.state[name][[2, 0]])
+    assert isinstance(chosen, Stacked)
+    one = stacked.one(1)
+    assert not one.training
+    for name, value in policies[1].state_dict().items():
+        assert torch.equal(one.state_dict()[name], value)
+    wanted = {Own: ("loss", "residual", "embedding"), RatingNetwork: (),
+              SetNetwork: ("residual", "embedding")}  # fmt: skip
+    assert stacked.asks == wanted[type(policies[0])]
+    assert (stacked.draws, stacked.unlimited) == (False, False)
+    assert policies[0].training  # the policy itself is as it was
+
+
+def test_only_what_is_named_is_asked() -> None:
+    class Once(FakeSignals):  # type: ignore[misc]
+        def loss(self) -> Tensor:
+            raise AssertionError("nobody needs losses")
+
+    candidates = _candidates()
+    stacked = Stacked.of([_made("set", seed) for seed in range(RUNS)])
+    answers = stacked.ask(Once(candidates, arrivals=2))
+    assert list(answers) == ["residual", "embedding"]
+    with pytest.raises(ConfigError, match=r"signals\.loss was not asked for"):
+        Answers(answers).loss()
+    with pytest.raises(ConfigError, match="cannot use signals"):
+        Answers(answers).read(torch.ones(1, 1))
+
+
+def test_what_cannot_stand_in_a_stack() -> None:
+    policy = Own()
+    policy.asks = ("read",)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="Own has parameters: it cannot ask for 'read'"):
+        Stacked.of([policy])
+    with pytest.raises(ConfigError, match="Linear is not a policy with parameters"):
+        Stacked.of([nn.Linear(2, 2)])
+
+
+def test_a_policy_of_ones_own_conforms() -> None:
+    check_policy(Own)
+    check_policy(Last)
+
+
+def test_beside_real_recommenders(losses: dict[str, Loss]) -> None:
+    """Signals of a stack of recommenders; each run's policy meets its own recommender."""
+    sketch, candidates = random_candidates(users=2 * USERS, size=3, period=2)
+    made = [torch.Generator().manual_seed(seed) for seed in range(2)]
+    models = [DotProduct(items=8, loss=losses["mse"], dim=4, generator=g) for g in made]
+    policies = [_made("set", seed) for seed in range(2)]
+    signals = StackSignals(Stack.of(models).settled(), sketch, candidates)
+    together = Stacked.of(policies).score(candidates, signals)
+    for run in range(2):
+        rows = slice(run * USERS, (run + 1) * USERS)
+        alone = StackSignals(
+            Stack.of([models[run]]).settled(),
+            Sketch(*(field[rows] for field in sketch)),
+            _part(candidates, run),
+        )
+        one = Stacked.of([policies[run]]).score(_part(candidates, run), alone)
+        assert torch.equal(together[rows], one)
