@@ -1,49 +1,170 @@
 """Make a table of the README where there is nothing but torch, numpy and safetensors.
 
-PYTHONPATH=src python3 results/make.py explicit PREPARED.safetensors OUT [SECONDS]
+PYTHONPATH=src python3 results/make.py PLAN PREPARED.safetensors OUT [SECONDS]
 
-The same as `dips compare` with the plans below; stops itself after SECONDS, and goes on when called
-again with the same OUT. Prepare the data first, with `dips data prepare`.
+PLAN is explicit, ml-1m-implicit, foursquare-nyc or amazon-cds. Stops itself after SECONDS, and goes
+on when called again with the same OUT. Prepare the data first, with `dips data prepare`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from dips import experiment
 from dips.api import load
+from dips.data.interactions import Interactions
+from dips.evaluation import tuning
+from dips.preflight import split
+from dips.rundir import read_json, write_json
 from dips.study import Plan, Study, Update
-from dips.training.config import build_config
+from dips.training.config import TrainConfig, build_config
 
+SEEDS = [0, 1, 2]
 STATIC = ["last", "reservoir", "mix:1", "mix:2", "mix:4", "hardest", "influence"]
-PLANS = {
-    "explicit": {"policies": STATIC, "sizes": [2, 4, 8], "every": [1, 4], "epochs": 12},
-    "implicit": {
-        "policies": ["last", "reservoir", "mix:2", "last-distinct", "frequent", "hardest"],
-        "sizes": [4],
-        "every": [1],
-        "epochs": 8,
+ONLINE = ["last", "reservoir", "mix:1", "mix:2", "hardest"]
+REPEATS = ["last", "reservoir", "mix:1", "mix:2", "last-distinct", "frequent", "hardest"]
+
+IMPLICIT: dict[str, dict[str, Any]] = {
+    "ml-1m-implicit": {
+        "settings": {"epochs": 5},
+        "stack": 20,
+        "tuning": [
+            {"policies": ["influence"], "trials": 4, "max_users": 500, "epochs": 3},
+            {"policies": ONLINE, "trials": 8, "max_users": 2000},
+        ],
+        "alike": {},
+        "policies": ONLINE,
     },
-    "implicit-influence": {"policies": ["influence"], "sizes": [4], "every": [1], "epochs": 8},
+    "foursquare-nyc": {
+        "settings": {"epochs": 4},
+        "stack": 12,
+        "tuning": [
+            {
+                "policies": ["influence"],
+                "trials": 4,
+                "max_users": 300,
+                "epochs": 2,
+                "longest": 600,
+            },
+            {"policies": REPEATS, "trials": 8},
+        ],
+        "alike": {},
+        "policies": REPEATS,
+    },
+    "amazon-cds": {
+        "settings": {"epochs": 3, "reroll": 2, "inner_steps": 4, "inner_rate": 0.5},
+        "stack": 3,
+        "tuning": [{"policies": ["last", "reservoir", "hardest"], "trials": 4, "max_users": 6000}],
+        "alike": {"mix:1": "reservoir", "mix:2": "reservoir", "influence": "hardest"},
+        "policies": ONLINE,
+    },
 }
+"""Plans of the implicit table, cut to minutes of one GPU. `tuning`: how many settings each policy
+tries, on how many users, with histories of at most what length; `alike`: who takes another policy's
+settings; `policies`: trained first, then `influence`, the dear one; `stack`: how many fit side by
+side."""
+POINTS = tuning.trials(8, "implicit")
+"""The settings that are tried; the first changes nothing."""
+
+
+def explicit(data: Interactions, source: str, out: Path, tick: Callable[[str], None]) -> None:
+    """MovieLens 1M: the same as `dips compare` with these settings."""
+    settings = build_config(flags={"epochs": 12, "reroll": 4}, implicit_data=not data.explicit)
+    plan = Plan(
+        policies=STATIC, sizes=[2, 4, 8], every=[1, 4], seeds=SEEDS,
+        settings=lambda policy: settings, tune=8, tune_once=True,
+    )  # fmt: skip
+    _carry_out(data, plan, source, out, tick)
+
+
+def implicit(
+    data: Interactions, source: str, out: Path, tick: Callable[[str], None], name: str
+) -> None:
+    """Tune on a part of the users, then train on all of them, `influence` last."""
+    what = IMPLICIT[name]
+    settings = build_config(flags=what["settings"], implicit_data=True)
+    experiment.STACK["cuda"] = what["stack"]
+    chosen: dict[str, dict[str, Any]] = {}
+    for part in what["tuning"]:
+        chosen |= tune(data, settings, out / "trials.json", tick, **part)
+    chosen |= {policy: chosen[other] for policy, other in what["alike"].items()}
+    for policies in (what["policies"], [*what["policies"], "influence"]):
+        plan = Plan(
+            policies=policies, sizes=[4], every=[1], seeds=SEEDS,
+            settings=lambda policy: settings.but(**chosen[policy]),
+        )  # fmt: skip
+        _carry_out(data, plan, source, out, tick)
+
+
+def tune(
+    data: Interactions,
+    settings: TrainConfig,
+    path: Path,
+    tick: Callable[[str], None],
+    *,
+    policies: Sequence[str],
+    trials: int,
+    longest: int = 0,
+    **changes: Any,
+) -> dict[str, dict[str, Any]]:
+    """The best of the same trials for every policy, by validation on the first seed's users."""
+    if longest:
+        data = data.select(np.flatnonzero(data.lengths <= longest))
+    lines: dict[str, float] = read_json(path) if path.exists() else {}
+    points = POINTS[:trials]
+    wanted = [(policy, point) for policy in policies for point in points]
+    missing = [pair for pair in wanted if _line(*pair) not in lines]
+
+    def keep(index: int, outcome: experiment.Outcome) -> None:
+        lines[_line(*missing[index])] = 0.0 if outcome.error else outcome.valid["recall@20"]
+        write_json(lines, path)
+
+    if missing:
+        common = settings.but(seed=SEEDS[0], **changes)
+        configs = [common.but(policy=policy, **point) for policy, point in missing]
+        jobs = [(split(data, config), config) for config in configs]
+        stage = f"tuning {', '.join(policies)}"
+        experiment.run(jobs, test=False, watch=lambda moment: tick(stage), done=keep)
+    return {
+        policy: max(points, key=lambda point: lines[_line(policy, point)]) for policy in policies
+    }
+
+
+def _line(policy: str, point: dict[str, Any]) -> str:
+    return json.dumps([policy, point])
+
+
+def _carry_out(
+    data: Interactions, plan: Plan, source: str, out: Path, tick: Callable[[str], None]
+) -> None:
+    def watch(update: Update) -> None:
+        tick(f"{update.stage} {', '.join(plan.policies)}: {update.done} of {update.total}")
+
+    for row in Study(data, plan, out, source=source, watch=watch).result().summary:
+        print(row, flush=True)
 
 
 def main(kind: str, source: str, out: str, seconds: str = "1e9") -> None:
     """Carry out one plan, and print the means."""
-    data, what, began = load(source), dict(PLANS[kind]), time.monotonic()
-    settings = build_config(
-        flags={"epochs": what.pop("epochs"), "reroll": 4}, implicit_data=not data.explicit
-    )
+    data, began, place = load(source), time.monotonic(), Path(out)
+    place.mkdir(parents=True, exist_ok=True)
 
-    def watch(update: Update) -> None:
-        print(f"{update.stage}: {update.done} of {update.total}", file=sys.stderr, flush=True)
+    def tick(text: str) -> None:
+        print(f"{kind} {time.monotonic() - began:.0f} s: {text}", file=sys.stderr, flush=True)
         if time.monotonic() - began > float(seconds):
             raise KeyboardInterrupt
 
-    plan = Plan(**what, seeds=[0, 1, 2], settings=settings, tune=8, tune_once=True)  # type: ignore[arg-type]
-    for row in Study(data, plan, Path(out), source=source, watch=watch).result().summary:
-        print(row)
+    if kind == "explicit":
+        explicit(data, source, place, tick)
+    else:
+        implicit(data, source, place, tick, kind)
 
 
 if __name__ == "__main__":
