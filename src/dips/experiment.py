@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from dips.bundle import Bundle
+from dips.data.interactions import Interactions
+from dips.data.sides import Sides
 from dips.data.splitting import Parts
 from dips.errors import TrainingDiverged
 from dips.evaluation.metrics import headline
@@ -23,7 +25,7 @@ from dips.evaluation.progressive import Scores, evaluate
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import Stacked
-from dips.preflight import describe, describe_policy, device_of
+from dips.preflight import describe, describe_policy, device_of, sides_of
 from dips.recommender.registry import make_recommender
 from dips.recommender.stack import Stack
 from dips.rollout import rollout
@@ -112,20 +114,32 @@ def run(
     directory each epoch leaves a checkpoint there, of several stacks each in a folder of its own,
     and `resume` goes on from it; who gave the directory removes it.
     """
+    given = [config for _, config in jobs]
+    jobs = [(parts, _fitted(parts[0], config)) for parts, config in jobs]
     device = device_of(jobs[0][1])
-    columns = Columns.of(jobs[0][0][0], device)
+    columns: dict[Sides, Columns] = {}
     outcomes: dict[int, Outcome] = {}
     for stack in _stacks([config for _, config in jobs], device):
         chosen = [jobs[index] for index in stack]
+        train, sides = chosen[0][0][0], sides_of(chosen[0][0][0], chosen[0][1])
+        if sides not in columns:
+            columns[sides] = Columns.of(train, device, sides)
         place = directory
         if directory is not None and len(jobs) > 1:
             place = directory / _fingerprint([config for _, config in chosen])
-        finished = _run_stack(chosen, columns, device, test, watch, place, resume)
+        finished = _run_stack(chosen, columns[sides], device, test, watch, place, resume)
         for index, outcome in zip(stack, finished, strict=True):
+            outcome.config = given[index]
             outcomes[index] = outcome
             if done is not None:
                 done(index, outcome)
     return [outcomes[index] for index in range(len(jobs))]
+
+
+def _fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
+    """The settings with everything decided that depends on the data."""
+    rows = int((train.lengths - train.warmup).sum())
+    return config.fitted(rows, implicit=config.implicit(train.explicit))
 
 
 def _fingerprint(configs: Sequence[TrainConfig]) -> str:
@@ -140,7 +154,8 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
         shape = (
             config.recommender, config.loss, config.task, config.dim, config.inner_steps,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
-            config.size, policy_of(config).unlimited, _alone(config),
+            config.size, config.annealing, config.user_rate > 0, policy_of(config).unlimited,
+            config.side, _alone(config),
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -182,12 +197,14 @@ def _run_stack(
         return [scores.headline for scores in evaluate(stack, trace, low=low, high=high)]
 
     def after_epoch(fitting: Fitting) -> None:
-        if directory is not None:
-            checkpoint.save(fitting, directory)
         if watch is not None:
             watch(_moment(fitting, work))
 
-    fit(fitting, work, columns, validate, after_epoch)
+    def save(fitting: Fitting) -> None:
+        if directory is not None:
+            checkpoint.save(fitting, directory)
+
+    fit(fitting, work, columns, validate, after_epoch, save)
     best, learned = fitting.chosen()
     scores = _score_all(best, learned, jobs, (1, 2) if test else (1,), columns, low, high)
     outcomes = []

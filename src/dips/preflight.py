@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from dips.data.interactions import Interactions, ragged
+from dips.data.sides import Sides, names_in
 from dips.data.splitting import Parts, by_time, by_users
-from dips.errors import ConfigError
+from dips.errors import ConfigError, PluginError
 from dips.numerics.straight_through import check_estimator
-from dips.policy.base import Policy
+from dips.plugin import in_words
 from dips.policy.registry import PolicySpec, learns
-from dips.recommender.registry import RecommenderSpec
-from dips.testing import check_policy
+from dips.recommender.registry import FORMS, RecommenderSpec, embedding_width, make_recommender
+from dips.testing import check_policy, check_recommender
 from dips.training.config import TrainConfig
 from dips.training.walks import policy_of
 
+T = TypeVar("T")
 FRACTIONS = (0.6, 0.2, 0.2)
 
 
@@ -45,6 +49,15 @@ def device_of(config: TrainConfig) -> str:
     return config.device
 
 
+def sides_of(train: Interactions, config: TrainConfig) -> Sides:
+    """The side information that the settings ask for, as the data has it.
+
+    A recommender of the user's own predicts without it.
+    """
+    timed = not config.implicit(train.explicit) and config.recommender in FORMS
+    return Sides.of(train, names_in(config.side), timed=timed)
+
+
 def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     """The recommender that fits the data and the settings."""
     implicit = config.implicit(train.explicit)
@@ -60,6 +73,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         inner_rate=config.inner_rate,
         inner_steps=config.inner_steps,
         inner_pull=config.inner_pull,
+        side=replace(sides_of(train, config), columns=()),
     )
     if implicit:
         return spec
@@ -85,28 +99,55 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
         size=config.size,
         damping=config.damping,
         items=train.items,
-        dim=config.dim,
+        dim=embedding_width(describe(train, config)),
         center=center,
         spread=spread,
         dropout=config.dropout,
+        side=sides_of(train, config),
     )
 
 
 def check(train: Interactions, config: TrainConfig) -> None:
     """Refuse settings that cannot work, before anything is written."""
     device_of(config)
-    describe(train, config)
+    spec = describe(train, config)
     policy = policy_of(config)
+    _check_ranges(config)
     if learns(policy):
-        check_estimator(config.estimator, config.schedule.periods, config.choice)
+        _check_learning(config)
+    if train.warmup.any() and (learns(policy) or config.users or config.stretch):
+        raise ConfigError(
+            f"{train.name} counts some histories from their middle on: a policy that learns, and "
+            "users or stretch, need training users whose every interaction counts"
+        )
     if not type(policy).__module__.startswith("dips."):
-        _check_own(config.policy, policy)
+        _check_own("policy", config.policy, check_policy, policy)
+    if config.recommender not in FORMS:
+        model = make_recommender(spec, config.seed)
+        _check_own("recommender", config.recommender, check_recommender, model)
 
 
-def _check_own(name: str, policy: Policy) -> None:
-    """A policy of the user's own must keep what `dips.testing.check_policy` asks."""
+def _check_ranges(config: TrainConfig) -> None:
+    """Shares have an upper end too."""
+    if not 0 <= config.dropout < 1:
+        raise ConfigError(f"dropout is {config.dropout:g}: it must be at least 0 and below 1")
+    if config.discount > 1:
+        raise ConfigError(f"discount is {config.discount:g}: it must be between 0 and 1")
+
+
+def _check_learning(config: TrainConfig) -> None:
+    """Estimators do not go with every schedule, choice and credit."""
+    check_estimator(config.estimator, config.schedule.periods, config.choice)
+    if config.estimator == "reinforce" and config.credit == "survival":
+        raise ConfigError(
+            "estimator 'reinforce' learns from the losses themselves, and credit 'survival' needs "
+            "their slopes: set credit = identity or discount"
+        )
+
+
+def _check_own(kind: str, name: str, check: Callable[[T], None], made: T) -> None:
+    """What is of the user's own must keep what its check in `dips.testing` asks."""
     try:
-        check_policy(policy)
+        check(made)
     except Exception as error:
-        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-        raise ConfigError(f"policy '{name}' does not fit: {kind}{error}") from error
+        raise PluginError(f"{kind} '{name}' does not fit: {in_words(error)}") from error

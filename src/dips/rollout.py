@@ -51,7 +51,7 @@ def rollout(
     names of signals to note, the trace tells what the policy was asked.
     """
     if policy.unlimited:
-        return WholeTrace(stream.columns, *_predictions(stream)[:4])
+        return WholeWalk(stream).trace
     walk = Walk(
         stream,
         size=size,
@@ -167,6 +167,19 @@ class Walk:
         return transition
 
 
+class WholeWalk:
+    """Users who remember everything: there is nothing to refresh on their way."""
+
+    def __init__(self, stream: Stream) -> None:
+        event, user, step, run_rows, self.base, _ = _predictions(stream)
+        self.trace = WholeTrace(stream.columns, event, user, step, run_rows)
+
+    def advance(
+        self, policy: Policy, recommenders: Stack | None = None, until: int = BEYOND
+    ) -> None:
+        """Stay as they are."""
+
+
 class _Noting:
     """Signals that remember what they answered."""
 
@@ -250,6 +263,7 @@ class _Rows:
             columns.rating[place],
             columns.time[place],
             torch.ones_like(place),
+            columns.side[place],
         )
 
     def _split(self, field: Tensor) -> Tensor:
@@ -289,6 +303,7 @@ def _first(stream: Stream, size: int) -> Sketch:
         torch.where(present, columns.rating[event], 0.0),
         torch.where(present, columns.time[event], 0),
         present.long(),
+        torch.where(present, columns.side[event], 0),
     )
     nothing = empty(len(start), 1, start.device)
     joined = join(nothing, arrivals, length, length)

@@ -54,7 +54,7 @@ class Trace(ABC):
         present = events >= 0
         place = events.clamp_min(0).long()
         weight = present.to(self.columns.rating.dtype)
-        item = torch.where(present, self.columns.item[place], 0)
+        item = torch.where(present, self.columns.token[place], 0)
         return Evidence(item, self.columns.rating[place] * weight, weight, present.sum(-1))
 
 

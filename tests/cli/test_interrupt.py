@@ -15,6 +15,13 @@ FILES = {
 EPOCHS = 30
 SETTINGS = ("--epochs", EPOCHS, "--patience", EPOCHS, "--dim", 6, "--batch", 64, "--device", "cpu")
 TRAIN = ("--policy", "reservoir", "--size", 3, *SETTINGS)
+LEARNING = {
+    "learned": ("--policy", "learned", "--size", 3, *SETTINGS, "--epochs", 12),
+    "dips": ("--policy", "dips", "--users", 8, "--size", 3, *SETTINGS, "--epochs", 4),
+}
+"""Whole histories; and the paper's recipe, step by step, company by company."""
+MAIN = "from dips.cli.main import main; main()"
+EAGER = "from dips.training import trainer; trainer.SAVE_SECONDS = 0.0"
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ def started():
 
     def start(*arguments):
         process = subprocess.Popen(
-            [sys.executable, "-c", "from dips.cli.main import main; main()", *map(str, arguments)],
+            [sys.executable, "-c", f"{EAGER}; {MAIN}", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -55,8 +62,8 @@ def undisturbed(trained):
     return trained("explicit", *map(str, TRAIN))
 
 
-def assert_goes_on_to_the_same_end(command, worlds, out, undisturbed):
-    arguments = ("train", worlds["explicit"], "--out", out, *TRAIN)
+def assert_goes_on_to_the_same_end(command, worlds, out, undisturbed, settings=TRAIN):
+    arguments = ("train", worlds["explicit"], "--out", out, *settings)
     refused = command(*arguments)
     assert refused.code == 2
     assert refused.err == (
@@ -95,6 +102,28 @@ def test_killed_at_any_moment(chance, started, command, worlds, tmp_path, undist
     process.kill()
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert_goes_on_to_the_same_end(command, worlds, out, undisturbed)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_policy_that_learns_is_killed_again_and_again(
+    name, started, command, worlds, trained, tmp_path
+):
+    """Within epochs too, where users walk in companies: recommender and policy, bit for bit."""
+    out, chance = tmp_path / "run", random.Random(name)
+    saved, before = out / "checkpoint.safetensors", None
+    for resume in ((), ("--resume",)):
+        arguments = ("train", worlds["explicit"], "--out", out, *LEARNING[name], *resume)
+        process = started(*arguments)
+        wait_for(saved, process)
+        while saved.stat().st_mtime_ns == before:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        before = saved.stat().st_mtime_ns
+    undisturbed = trained("explicit", *map(str, LEARNING[name]))
+    assert_goes_on_to_the_same_end(command, worlds, out, undisturbed, LEARNING[name])
 
 
 def test_killed_before_the_first_epoch_is_as_if_never_begun(command, worlds, tmp_path, undisturbed):

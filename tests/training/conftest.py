@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate
-from dips.recommender.losses import FullSoftmax, SquaredError
+from dips.policy.registry import build_policy
+from dips.preflight import describe_policy
+from dips.recommender.losses import FullSoftmax, Loss, SquaredError
 from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
-from dips.stream.users import Columns
+from dips.rollout import Walk
+from dips.sketch.selection import selector_named
+from dips.stream.users import Columns, make_stream
 from dips.testing import random_world
 from dips.trace import Trace
 from dips.training.config import TrainConfig
+from dips.training.decisions import Clock, Lesson, whole_lessons
+from dips.training.policy_gradients import policy_gradients
 from dips.training.trainer import Fitting, fit, start
-from dips.training.walks import Job
+from dips.training.walks import Job, noted
 
 LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
+SIZE = 2
 PLAIN: dict[str, Any] = {
-    "size": 2, "dim": 3, "batch": 16, "epochs": 3, "inner_rate": 0.1, "inner_steps": 3,
-    "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10,
+    "size": SIZE, "dim": 3, "batch": 16, "epochs": 3, "inner_rate": 0.1, "inner_steps": 3,
+    "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10, "policy_batch": 4096,
 }  # fmt: skip
 
 
 class Lab:
     """One world, and runs on it."""
 
-    def __init__(self, explicit: bool = True) -> None:
-        self.data: Interactions = random_world(LENGTHS, items=9, seed=1, explicit=explicit)
+    def __init__(
+        self, explicit: bool = True, data: Interactions | None = None, double: bool = False
+    ) -> None:
+        self.data = data or random_world(LENGTHS, items=9, seed=1, explicit=explicit)
+        self.dtype = torch.float64 if double else torch.float32
         self.columns = Columns.of(self.data)
-        self.loss = SquaredError() if explicit else FullSoftmax()
+        self.columns = replace(self.columns, rating=self.columns.rating.to(self.dtype))
+        self.loss: Loss = SquaredError() if explicit else FullSoftmax()
 
     def job(self, **settings: Any) -> Job:
         """A run; its seed decides who trains."""
@@ -44,8 +57,8 @@ class Lab:
         return Job(self.data.select(order[:cut]), self.data.select(order[cut:]), config)
 
     def start(self, jobs: Sequence[Job]) -> Fitting:
-        """Recommenders at their start."""
-        models = []
+        """Recommenders and policies at their start."""
+        models, policies = [], []
         for job in jobs:
             config = job.config
             model = DotProduct(
@@ -58,8 +71,11 @@ class Lab:
                 inner_pull=config.inner_pull,
                 generator=torch.Generator().manual_seed(config.seed),
             )
-            models.append(model)
-        return start(jobs, models, "cpu")
+            models.append(model.to(self.dtype))
+            shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)
+            policy = build_policy(shape, config.seed)
+            policies.append(policy.to(self.dtype) if isinstance(policy, nn.Module) else policy)
+        return start(jobs, models, "cpu", policies)
 
     def validate(self, stack: Stack, trace: Trace) -> list[float]:
         """The deciding metric of each run."""
@@ -74,5 +90,66 @@ class Lab:
 
 @pytest.fixture
 def lab() -> Callable[..., Lab]:
-    """Make a lab: `lab(explicit=False)` for implicit data."""
+    """Make a lab: `lab(explicit=False)` for implicit data, `double=True` for float64."""
     return Lab
+
+
+class Scene:
+    """A policy that has walked with a recommender, in float64."""
+
+    def __init__(self, world: Any, data: Interactions, config: TrainConfig) -> None:
+        job = replace(world.job(), train=data, valid=data, config=config)
+        self.config = config
+        self.fitting: Fitting = world.start([job])
+        generator = torch.Generator().manual_seed(7)
+        for name, value in self.fitting.parameters().items():
+            if name not in ("recommender.inner_rate", "recommender.offset"):
+                spread = 0.25 if name.startswith("recommender.") else 0.05
+                value += torch.randn(value.shape, generator=generator).double() * spread
+        self.stream = make_stream([data], world.columns)
+        assert self.fitting.policies is not None
+        self.stack, self.policies = self.fitting.stack, self.fitting.policies
+        self.walk = Walk(
+            self.stream,
+            size=SIZE,
+            schedule=config.schedule,
+            keys=self.stream.keys([0], 1),
+            selector=selector_named(config.choice),
+            noted=noted(self.policies.template),  # type: ignore[arg-type]
+        )
+        self.walk.advance(self.policies, self.stack)
+        self.trace = self.walk.trace
+        self.clock = Clock.of(config.schedule, SIZE, self.stream.longest, torch.device("cpu"))
+        self.refreshes = dict(config.schedule.refreshes(SIZE, self.stream.longest))
+
+    def gradient(self, lesson: Lesson, **changes: Any) -> dict[str, Tensor]:
+        """The sum over the lesson's predictions."""
+        config = self.config.but(**changes)
+        found = policy_gradients(self.stack, self.policies, self.trace, self.clock, lesson, config)
+        count = int((lesson.predicted >= 0).sum())
+        return {name: value[0] * count for name, value in found.items()}
+
+    def whole(self) -> Lesson:
+        """All users in one lesson."""
+        (lesson,) = whole_lessons(self.trace, self.clock, [0], 1, 10**6)
+        return lesson
+
+
+@pytest.fixture
+def scene(lab: Callable[..., Any], losses: dict[str, Loss]) -> Callable[..., Scene]:
+    """`scene(policy, loss, periods, **settings)`."""
+
+    def make(
+        policy: str = "dips", loss: str = "mse", periods: tuple[int, ...] = (1,),
+        data: Interactions | None = None, **settings: Any,
+    ) -> Scene:  # fmt: skip
+        data = data or random_world(
+            [9, 3, 12, 1, 7, 6], items=8, seed=2, explicit=loss != "softmax"
+        )
+        world = lab(data.explicit, data, double=True)
+        world.loss = losses[loss]
+        own = {"credit": "identity", "queue": 3, "discount": 0.7, "dropout": 0.0, **settings}
+        config = world.job(policy=policy, size=SIZE, periods=periods, **own).config
+        return Scene(world, data, config)
+
+    return make

@@ -93,3 +93,27 @@ def test_survives_json() -> None:
 def test_one_schedule_is_enough() -> None:
     with pytest.raises(ConfigError, match="every and periods"):
         build_config(flags={"every": 2, "periods": (2, 3)})
+
+
+def test_the_papers_policies_take_the_papers_recipe() -> None:
+    config = build_config(flags={"policy": "dips"})
+    assert (config.stretch, config.users, config.queue, config.credit) == (1, 256, 100, "identity")
+    assert config.learning_rate == RECIPES["paper"]["learning_rate"]
+    alone = build_config(flags={"policy": "dips@1"})
+    assert (alone.stretch, alone.queue) == (1, 1)
+    quick = build_config("default", flags={"policy": "dips@1"})
+    assert (quick.stretch, quick.queue, quick.credit) == (0, 1, "identity")
+    assert build_config(flags={"policy": "dips", "queue": 7}).queue == 7
+    assert build_config(flags={"policy": "learned"}).stretch == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "implicit", "expected"),
+    [(100, False, (64, 256)), (14_400, False, (256, 256)), (600_000, False, (4096, 8192)),
+     (10**8, False, (4096, 16384)), (600_000, True, (1024, 4096))],
+)  # fmt: skip
+def test_batches_suit_the_data(rows: int, implicit: bool, expected: tuple[int, int]) -> None:
+    config = TrainConfig().fitted(rows, implicit=implicit)
+    assert (config.batch, config.policy_batch) == expected
+    given = TrainConfig(batch=7, policy_batch=9).fitted(rows, implicit=implicit)
+    assert (given.batch, given.policy_batch) == (7, 9)

@@ -1,4 +1,4 @@
-"""Adam over a stack of runs is torch's Adam on each of them."""
+"""Adam and SGD over a stack of runs are those of torch on each of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips.training.optimizers import StackedAdam
+from dips.training.optimizers import StackedAdam, StackedSGD
 
 RATES, DECAYS = [0.1, 0.01, 0.003], [0.0, 0.02, 0.5]
 
@@ -105,3 +105,57 @@ def test_goes_on_from_its_state(cut: int) -> None:
         second.step(half, _gradient(step), torch.tensor(RATES), torch.ones(3))
     for name, value in whole.items():
         assert torch.equal(half[name], value)
+
+
+def _descent(run: int, steps: list[int]) -> dict[str, Tensor]:
+    parameters = {name: torch.nn.Parameter(value[run].clone()) for name, value in _start().items()}
+    optimizer = torch.optim.SGD(
+        parameters.values(), lr=RATES[run], momentum=0.9, weight_decay=DECAYS[run]
+    )
+    for step in steps:
+        for name, value in parameters.items():
+            value.grad = _gradient(step)[name][run].clone()
+        optimizer.step()
+    return {name: value.detach() for name, value in parameters.items()}
+
+
+def test_descent_equals_torch_for_every_run() -> None:
+    """With momentum and decay; a run that stands still keeps its momentum."""
+    parameters = _start()
+    optimizer = StackedSGD(parameters, torch.tensor(DECAYS))
+    for step in range(20):
+        active = torch.tensor([1.0, float(step % 3 > 0), 0.0])
+        optimizer.step(parameters, _gradient(step), torch.tensor(RATES), active)
+    some = [step for step in range(20) if step % 3 > 0]
+    for run, steps in enumerate([list(range(20)), some, []]):
+        for name, expected in _descent(run, steps).items():
+            torch.testing.assert_close(parameters[name][run], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_descent_goes_on_from_its_state() -> None:
+    whole, half = _start(), _start()
+    optimizer, first, second = (StackedSGD(_start(), torch.tensor(DECAYS)) for _ in range(3))
+    for step in range(6):
+        optimizer.step(whole, _gradient(step), torch.tensor(RATES), torch.ones(3))
+    for step in range(3):
+        first.step(half, _gradient(step), torch.tensor(RATES), torch.ones(3))
+    second.load({name: value.clone() for name, value in first.state().items()})
+    for step in range(3, 6):
+        second.step(half, _gradient(step), torch.tensor(RATES), torch.ones(3))
+    for name, value in whole.items():
+        assert torch.equal(half[name], value)
+
+
+def test_parameters_of_double_precision() -> None:
+    """A policy of one's own may have them."""
+    parameters = {name: value.double() for name, value in _start().items()}
+    optimizer = StackedAdam(parameters, torch.tensor(DECAYS), ("bias", "loading"))
+    for step in range(5):
+        slopes = {name: value.double() for name, value in _gradient(step).items()}
+        optimizer.step(parameters, slopes, torch.tensor(RATES), torch.ones(3))
+    for run in range(3):
+        for name, expected in _reference(run, list(range(5))).items():
+            assert parameters[name].dtype == torch.float64
+            torch.testing.assert_close(
+                parameters[name][run].float(), expected, atol=1e-6, rtol=1e-5
+            )

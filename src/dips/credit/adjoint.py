@@ -153,7 +153,7 @@ def _listwise(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Listwise]:
     """The Hessian is the covariance of the item vectors; logits of all items, a step at a time."""
-    table, tether = model.vectors, 2 * model.inner_pull
+    table, tether = model.table, 2 * model.inner_pull
     start = model.user_prior.expand(len(item), -1)
     rate = model.rate(evidence)[:, None]
     total = evidence.weight.sum(1, keepdim=True)

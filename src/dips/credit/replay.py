@@ -47,19 +47,22 @@ def replay(
     choices: Sequence[Choice] = (),
     selector: Selector | None = None,
     identity: bool = False,
+    since: int = 0,
 ) -> Replayed:
     """The loss of every prediction, connected to the parameters of `weigh` and of the model.
 
     `past` [users, T] holds whole histories, position -1 beyond their ends. With the `choices` of an
     earlier replay these are taken again, and the losses are smooth in the parameters. With
     `identity` weights pass through the refreshes after their own unchanged, as in the paper.
+    Losses before step `since` are left out: [users, T - since].
     """
     select, longest = selector or Greedy(), past.item.shape[1]
     weight = torch.ones_like(past.rating[:, :size])
-    losses = [_losses(model, past, weight[:, :t], t, t + 1, t) for t in range(weight.shape[1])]
+    filling = range(since, weight.shape[1])
+    losses = [_losses(model, past, weight[:, :t], t, t + 1, t) for t in filling]
     refreshes = list(schedule.refreshes(size, longest - 1))
     ends = [*(seen for seen, _ in refreshes), longest]
-    losses.append(_losses(model, past, weight, size, ends[0], size))
+    losses.append(_losses(model, past, weight, max(size, since), ends[0], size))
     nothing = empty(len(past.item), 1, past.item.device)
     entries = [field[:, 1:] for field in _joined(past, nothing, 0, size).entries]
     sketch, taken = Sketch(*entries), list(choices)
@@ -77,7 +80,7 @@ def replay(
         weight = relaxed + taken[turn].offset
         position = torch.where(taken[turn].kept, past.position[:, :seen], -1)
         sketch = candidates.entries._replace(position=position)
-        losses.append(_losses(model, past, weight, seen, ends[turn + 1], size))
+        losses.append(_losses(model, past, weight, max(seen, since), ends[turn + 1], size))
     return Replayed(torch.cat(losses, 1), taken)
 
 
@@ -95,11 +98,11 @@ def _losses(
         return past.rating[:, :0]
     width = max(1, weight.shape[1])
     evidence = Evidence(
-        past.item[:, :width],
+        past.token[:, :width],
         past.rating[:, :width],
         torch.nn.functional.pad(weight, (0, width - weight.shape[1])),
         torch.full_like(past.seen, slots),
     )
     ahead = slice(first, last)
-    losses = model.losses(model.read(evidence), past.item[:, ahead], past.rating[:, ahead])
+    losses = model.losses(model.read(evidence), past.token[:, ahead], past.rating[:, ahead])
     return torch.where(past.present[:, ahead], losses, 0.0)

@@ -55,16 +55,15 @@ def _chances(score: Tensor, candidate: Tensor, size: int, bounded: bool) -> tupl
     """
     online = (candidate.sum(1) == size + 1)[:, None]
     removal = torch.where(candidate, -score, -torch.inf)
-    some = candidate.any(1, keepdim=True)
-    total = torch.where(some, removal, 0.0).logsumexp(1, keepdim=True)
+    total = removal.logsumexp(1, keepdim=True)
     go = (-score - total).exp()
     ghost = torch.where(candidate, go, (-score - total).sigmoid()) if bounded else go
     nu = level(score, candidate, size)
-    kept = (score.double() + nu).sigmoid().to(score.dtype)
+    kept = (score.double() + nu).sigmoid()
     slack = torch.where(candidate, kept * (1 - kept), 0.0)
-    mix = slack / slack.sum(1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
-    stay = torch.where(online, 1 - ghost, kept)
-    return stay, torch.where(online, torch.where(candidate, go, 0.0), mix)
+    mix = slack / slack.sum(1, keepdim=True).clamp_min(1e-300)
+    stay = torch.where(online, 1 - ghost, kept.to(score.dtype))
+    return stay, torch.where(online, torch.where(candidate, go, 0.0), mix.to(score.dtype))
 
 
 def _matches(position: Tensor, tracked: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,10 @@ def project_top_k(scores: Tensor, k: int | Tensor, present: Tensor | None = None
     """
     if present is None:
         present = torch.ones_like(scores, dtype=torch.bool)
-    count = torch.as_tensor(k, dtype=torch.float64, device=scores.device)
+    if isinstance(k, Tensor):
+        count = k.double()
+    else:  # made on the device: a graph cannot record a copy from the host
+        count = torch.full((), k, dtype=torch.float64, device=scores.device)
     project: Callable[..., Tensor] = _Projection.apply
     weights = project(scores.double(), present, count.expand(scores.shape[:-1]))
     return weights.to(scores.dtype)

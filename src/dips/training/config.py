@@ -34,7 +34,7 @@ class TrainConfig:
     loss: str = _setting("auto", "mse, bce or cce (explicit); softmax (implicit); or auto.")
     split: str = _setting("users", "Part users at random (users), or each user's own past (time).")
     seed: int = _setting(0, "Fixes the split, the start and every draw.")
-    recommender: str = _setting("dot", "The form of NCF: dot (GMF with biases) or mlp.")
+    recommender: str = _setting("dot", "dot (GMF with biases), mlp, or package.module:Class.")
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
     inner_rate: float = _setting(0.1, "Step size of the inner loop (alpha).", 0)
@@ -47,7 +47,7 @@ class TrainConfig:
         0.0, "Step size of the user prior by SGD with momentum; 0 leaves it to Adam.", 0
     )
     annealing: str = _setting("cosine", "How rates fall: as a cosine to 0, or constant.")
-    batch: int = _setting(4096, "Predictions per gradient step.", 1)
+    batch: int = _setting(0, "Predictions per gradient step; 0 chooses by the size of the data.", 0)
     epochs: int = _setting(16, "Passes over the training users.", 1)
     patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
     reroll: int = _setting(1, "Epochs between walks of policies that ask the recommender.", 1)
@@ -55,13 +55,13 @@ class TrainConfig:
     stretch: int = _setting(
         0, "Steps that they walk before parameters move; 0 means whole histories.", 0
     )
-    policy_rate: float = _setting(1e-3, "Adam's step size for a policy that learns.", 0)
+    policy_rate: float = _setting(3e-3, "Adam's step size for a policy that learns.", 0)
     policy_decay: float = _setting(0.0, "L2 penalty on such a policy.", 0)
-    policy_batch: int = _setting(4096, "Predictions per gradient step of the policy.", 1)
+    policy_batch: int = _setting(0, "The same for the policy's gradient steps.", 0)
     policy_wait: int = _setting(1, "Epochs before the policy begins to learn.", 0)
     policy_rest: int = _setting(2, "Last epochs in which it does not learn any more.", 0)
     dropout: float = _setting(0.1, "Share of hidden units left out as the paper's network learns.")
-    queue: int = _setting(20, "Decisions over which a choice earns credit (Q).", 1)
+    queue: int = _setting(50, "Decisions over which a choice earns credit (Q).", 1)
     credit: str = _setting(
         "survival", "What a choice earns: identity (the paper), discount or survival."
     )
@@ -72,6 +72,9 @@ class TrainConfig:
     )
     damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", 0)
     device: str = _setting("auto", "cpu, cuda, or auto (cuda where there is one).")
+    side: str = _setting(
+        "", "Side information to learn from: categories, time, columns by name, as a,b,c."
+    )
     max_seconds: float = _setting(0.0, "Stop training after this time; 0 means no limit.", 0)
     max_users: int = _setting(0, "Use this many users of the data only; 0 means all.", 0)
 
@@ -82,9 +85,10 @@ class TrainConfig:
             if low is not None and not value >= low:
                 raise ConfigError(f"{item.name} is {value}: it must be at least {low:g}")
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
+            value = getattr(self, name)
+            if value not in allowed and not (OWN_CLASS in allowed and ":" in value):
                 known = ", ".join(allowed)
-                raise ConfigError(f"{name} is '{getattr(self, name)}': choose one of {known}")
+                raise ConfigError(f"{name} is '{value}': choose one of {known}")
         object.__setattr__(self, "periods", tuple(self.periods))
         Schedule(self.periods or (self.every,))
 
@@ -97,6 +101,17 @@ class TrainConfig:
         """Whether the task is to predict items: as given, or as the data has it."""
         return self.task == "implicit" or (self.task == "auto" and not explicit_data)
 
+    def fitted(self, rows: int, *, implicit: bool) -> TrainConfig:
+        """The same with batches that suit so many predictions in training, where none are given.
+
+        Small data take small ones, so that an epoch has its 32 steps, the policy's 64.
+        """
+        most = WIDEST_IMPLICIT if implicit else WIDEST
+        batch = self.batch or max(64, min(_power_of_two(rows // 32), most))
+        wide = WIDEST if implicit else 4 * WIDEST
+        policy_batch = self.policy_batch or max(256, min(_power_of_two(rows // 64), wide))
+        return self.but(batch=batch, policy_batch=policy_batch)
+
     def but(self, **changes: Any) -> TrainConfig:
         """The same with some settings changed; unknown names are refused."""
         names = {item.name for item in dataclasses.fields(self)}
@@ -108,6 +123,14 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as written to config.json."""
         return {**dataclasses.asdict(self), "periods": list(self.periods)}
+
+
+WIDEST, WIDEST_IMPLICIT = 4096, 1024
+"""Batches do not grow beyond this, where none are given."""
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
 
 
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -129,11 +152,13 @@ def _check_kind(name: str, value: Any, kind: str) -> None:
         raise ConfigError(f"{name} is {value!r}: it must be {wanted}")
 
 
+OWN_CLASS = "package.module:Class"
+"""Stands for any class of the user's own."""
 CHOICES = {
     "choice": ("greedy", "sampled"),
     "task": ("auto", "explicit", "implicit"),
     "loss": ("auto", "mse", "bce", "cce", "softmax"),
-    "recommender": ("dot", "mlp"),
+    "recommender": ("dot", "mlp", OWN_CLASS),
     "split": ("users", "time"),
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
@@ -143,21 +168,22 @@ RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "quick": {"epochs": 6, "batch": 1024},
     "paper": {
-        "stretch": 1, "users": 256, "queue": 100, "credit": "identity", "inner_rate": 0.4,
-        "learning_rate": 2e-5, "user_rate": 1e-4, "weight_decay": 2e-4, "annealing": "constant",
-        "policy_rate": 2e-4, "policy_decay": 2e-4, "policy_wait": 0, "policy_rest": 0,
+        "stretch": 1, "users": 256, "batch": 4096, "queue": 100, "credit": "identity",
+        "inner_rate": 0.4, "learning_rate": 2e-5, "user_rate": 1e-4, "weight_decay": 2e-4,
+        "annealing": "constant", "policy_rate": 2e-4, "policy_decay": 2e-4, "policy_wait": 0, "policy_rest": 0,
         "dropout": 0.1, "dim": 32, "inner_steps": 10, "epochs": 100,
     },
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "dips": {"queue": 100, "credit": "identity"},
     "dips@1": {"queue": 1, "credit": "identity"},
+    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2},
 }
 """What makes a named policy that policy; file and flags still come after it."""
-IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-5, "batch": 1024}
+IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-5}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
-"""A network over every pair of user and item needs dim times the memory of a product."""
+"""Anything else over every pair of user and item needs dim times the memory of a product."""
 
 
 def build_config(
@@ -172,8 +198,9 @@ def build_config(
     Without a recipe the paper's policies take the paper's, and all others the default.
     """
     asked = {**(_read_toml(file) if file else {}), **(flags or {})}
-    own = OWN.get(asked.get("policy", ""), {})
-    recipe = recipe or ("paper" if own else "default")
+    policy = asked.get("policy", "")
+    own = OWN.get(policy, {})
+    recipe = recipe or ("paper" if policy in ("dips", "dips@1") else "default")
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
     given = {**RECIPES[recipe], **own, **asked}
@@ -182,7 +209,7 @@ def build_config(
     config = TrainConfig().but(**given)
     if not config.implicit(explicit_data=not implicit_data):
         return config
-    fitting = IMPLICIT_MLP if config.recommender == "mlp" else IMPLICIT
+    fitting = IMPLICIT if config.recommender == "dot" else IMPLICIT_MLP
     return config.but(**{**fitting, **given})
 
 

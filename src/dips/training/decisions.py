@@ -35,15 +35,18 @@ class Clock(NamedTuple):
     period: Tensor  # [steps] how many arrivals the refresh at this step had; 0: there is none
     following: Tensor  # [steps] predictions until the next refresh
     longest: int  # the longest period
+    refreshes: list[int]  # the steps at which there is one
 
     @classmethod
     def of(cls, schedule: Schedule, size: int, until: int, device: torch.device) -> Clock:
         """Tables for all steps up to `until`."""
         period, following = torch.zeros(2, until + 1, dtype=torch.int64)
-        for index, (seen, length) in enumerate(schedule.refreshes(size, until)):
+        refreshes = list(schedule.refreshes(size, until))
+        for index, (seen, length) in enumerate(refreshes):
             period[seen] = length
             following[seen] = schedule.periods[(index + 1) % len(schedule.periods)]
-        return cls(period.to(device), following.to(device), schedule.longest)
+        steps = [seen for seen, _ in refreshes]
+        return cls(period.to(device), following.to(device), schedule.longest, steps)
 
 
 def whole_lessons(
@@ -90,26 +93,23 @@ def _packed(trace: StoredTrace, run: int, seed: int, epoch: int, width: int) -> 
     user, counts = torch.unique_consecutive(trace.user[first:last], return_counts=True)
     starts = first + counts.cumsum(0) - counts
     order = combine(user, seed, epoch, ORDER).argsort()
-    lengths = counts[order].tolist()
-    width = max(width, max(lengths, default=1))
-    batch: list[int] = []
-    slot: list[int] = []
-    used = width
-    for length in lengths:
-        if used + length > width:
-            used, number = 0, (batch[-1] + 1 if batch else 0)
-        batch.append(number)
-        slot.append(number * width + used)
-        used += length
-    rows = torch.full(((batch[-1] + 1 if batch else 0) * width,), -1, dtype=torch.int64)
-    rows = rows.to(user.device)
     counts, starts = counts[order], starts[order]
-    target = torch.tensor(slot, dtype=torch.int64, device=user.device)
+    lengths = counts.tolist()
+    width = max([width, *lengths])
+    slots, end = [], 0
+    for length in lengths:
+        if end % width + length > width:
+            end += -end % width
+        slots.append(end)
+        end += length
+    batches = -(-end // width)
+    rows = torch.full((batches * width,), -1, dtype=torch.int64, device=user.device)
+    target = torch.tensor(slots, dtype=torch.int64, device=user.device)
     within = torch.arange(last - first, device=user.device)
     within = within - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
     places = torch.repeat_interleave(target, counts) + within
     rows[places] = torch.repeat_interleave(starts, counts) + within
-    return rows.view(-1, width)
+    return rows.view(batches, width)[:, :end]
 
 
 def stretch_lesson(
@@ -120,7 +120,7 @@ def stretch_lesson(
     `base` and `length` [runs, users]: the row of a user's prediction t is base + t.
     """
     device = base.device
-    refreshes = torch.nonzero(clock.period).flatten().tolist()
+    refreshes = clock.refreshes
     active = [index for index, seen in enumerate(refreshes) if seen <= span.start]
     oldest = max(0, (active[-1] if active else 0) - (queue - 1))
     steps = [seen for seen in refreshes[oldest:] if seen < span.stop]
@@ -170,7 +170,7 @@ def asking(trace: StoredTrace, clock: Clock, decided: Tensor) -> Asking:
     chosen = trace.kept[row].long() - first[:, None]
     chosen = torch.where(trace.kept[row] >= 0, chosen, -2)
     kept = (candidates.position[:, :, None] == chosen[:, None, :]).any(-1)
-    answers = {name: value[row] for name, value in asked.answers.items()}
+    answers = {name: value[row].double() for name, value in asked.answers.items()}
     return Asking(candidates, kept, torch.where(there, asked.owner[row], -1), answers)
 
 
@@ -187,6 +187,7 @@ def _entries(
         torch.where(present, columns.rating[place], 0.0),
         torch.where(present, columns.time[place], 0),
         torch.where(present, repeats, 0),
+        torch.where(present, columns.side[place], 0),
     )
 
 

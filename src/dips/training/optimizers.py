@@ -35,19 +35,19 @@ class StackedAdam:
         self.steps += active
         clock = self.steps.clamp_min(1)
         bias = [(1 - beta**clock) for beta in BETAS]
-        size = (rate * active / bias[0]).float()
-        scale = bias[1].sqrt().float()
+        size, scale = rate * active / bias[0], bias[1].sqrt()
         for name, value in parameters.items():
             shape = (-1,) + (1,) * (value.dim() - 1)
-            moves = active.view(shape)
+            moves, large, root = (
+                field.view(shape).to(value.dtype) for field in (active, size, scale)
+            )
             gradient = gradients[name]
             if name not in self.undecayed:
                 gradient = gradient + self.decay.view(shape) * value
             first, second = self.first[name], self.second[name]
             first.lerp_(gradient, (1 - BETAS[0]) * moves)
             second.lerp_(gradient * gradient, (1 - BETAS[1]) * moves)
-            root = second.sqrt() / scale.view(shape) + EPSILON
-            step = size.view(shape) * first / root
+            step = large * first / (second.sqrt() / root + EPSILON)
             value.sub_(torch.where(moves > 0, step, 0.0))
 
     def state(self) -> dict[str, Tensor]:

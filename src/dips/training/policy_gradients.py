@@ -31,7 +31,8 @@ def policy_gradients(
     runs = stack.runs
     losses, effect = _effects(stack, trace, lesson.predicted)
     asked = asking(trace, clock, lesson.decided)
-    state = {name: value.detach().requires_grad_() for name, value in policies.state.items()}
+    names = policies.trainable
+    state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
     with torch.enable_grad():
         answers = _answers(stack, policies, asked)
         scores = policies.with_dropout(True).call(state, asked.candidates, answers)
@@ -51,7 +52,6 @@ def policy_gradients(
             terms = (credit * torch.where(present, soft, 0.0)).sum(1)
         counted = (lesson.predicted >= 0).sum(1).clamp_min(1)
         surrogate = (terms.view(runs, -1).sum(1) / counted).sum()
-        names = policies.trainable
         found = torch.autograd.grad(surrogate, [state[name] for name in names])
     return dict(zip(names, found, strict=True))
 
@@ -60,7 +60,7 @@ def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tenso
     """Loss [runs, rows] of each prediction, and what weights do to it."""
     place = predicted.clamp_min(0)
     event = trace.event[place]
-    target = (trace.columns.item[event], trace.columns.rating[event])
+    target = (trace.columns.token[event], trace.columns.rating[event])
 
     def ask(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
@@ -96,7 +96,7 @@ def _credit(
         if config.credit != "survival":
             discount = config.discount if config.credit == "discount" else 1.0
             entries = asked.candidates
-            return value(entries.item, entries.rating, config.queue, discount)
+            return value(entries.token, entries.rating, config.queue, discount)
         ghosts = config.ghosts if policies.weighs else 0
         tracked, weight = with_ghosts(asked, ghosts, width - config.size)
         entries, answers = tracked.candidates, _answers(stack, policies, tracked)
@@ -104,7 +104,7 @@ def _credit(
             policies.state, entries, answers, weight if policies.weighs else None
         )
         return survival_credit(
-            value(entries.item, entries.rating, 1, 1.0),
+            value(entries.token, entries.rating, 1, 1.0),
             scores,
             weight,
             entries.present,

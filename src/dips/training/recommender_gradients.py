@@ -19,7 +19,7 @@ def recommender_gradients(
     place = rows.clamp_min(0)
     evidence = trace.evidence(place)
     event = trace.event[place]
-    target = (trace.columns.item[event], trace.columns.rating[event])
+    target = (trace.columns.token[event], trace.columns.rating[event])
     trained = {name: stack.state[name] for name in stack.trainable}
     fixed = {name: value for name, value in stack.state.items() if name not in trained}
 

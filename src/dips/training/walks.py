@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -20,16 +21,18 @@ from dips.policy.base import Policy, questions
 from dips.policy.registry import learns, make_policy
 from dips.policy.stacked import Stacked
 from dips.recommender.stack import Stack
-from dips.rollout import Walk, rollout
+from dips.rollout import Walk, WholeWalk, rollout
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, Stream, make_stream
 from dips.trace import StoredTrace, Trace, concatenate
-from dips.training.blocks import Block, Stretch, Whole
+from dips.training.blocks import Block, Prefixes, Stretch, Whole
 from dips.training.config import TrainConfig
 from dips.training.decisions import Clock
 
 COMPANY = 0xC0417A
 """Keeps the draw of who walks together apart from other draws."""
+Players = tuple[Stack, Stacked | None]
+"""Recommenders, and the policies where they learn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,26 +78,25 @@ class _Group:
         self.training: Trace | None = None
         self.validation: Trace | None = None
 
-    def walk(
-        self, epoch: int, now: Stack, walked: Stack, policies: Stacked | None
-    ) -> tuple[Trace | None, Trace]:
+    def walk(self, epoch: int, now: Players, walked: Players) -> tuple[Trace | None, Trace]:
         """Sketches for training in `epoch`, and for validating what was trained before it.
 
-        Validation always sees the recommender as it is `now`. Training sees it as last `walked`;
-        where that is the same, one walk serves both.
+        Validation always sees recommender and policy as they are `now`. Training sees them as last
+        `walked`; where that is the same, one walk serves both.
         """
         if self.apart:
-            rolls = self.training is None or (epoch - 1) % self.config.reroll == 0
-            if rolls and not self.live:
-                self.training = self._roll(self.streams[0], walked, policies, epoch)
-            self.validation = self._roll(self.streams[1], now, policies, 0)
+            age = (epoch - 1) % self.config.reroll  # a run that is resumed may have to look back
+            if not self.live and (self.training is None or age == 0):
+                self.training = self._roll(self.streams[0], walked, epoch - age)
+            self.validation = self._roll(self.streams[1], now, 0)
         elif self.training is None or self.moving or self.policy.asks:
-            both = self._roll(self.streams[0], now, policies, epoch)
+            both = self._roll(self.streams[0], now, epoch)
             self.training, self.validation = _halves(both)
         assert self.validation is not None
         return self.training, self.validation
 
-    def _roll(self, stream: Stream, stack: Stack, policies: Stacked | None, epoch: int) -> Trace:
+    def _roll(self, stream: Stream, players: Players, epoch: int) -> Trace:
+        stack, policies = players
         times = stream.runs // len(self.jobs)
         keys = stream.keys(self._seeds(times), epoch)
         if times == 2:  # the second half validates, with the lots of epoch 0
@@ -111,28 +113,41 @@ class _Group:
             noted=noted(self.policy),
         )
 
-    def blocks(self, epoch: int, stack: Stack, policies: Stacked | None) -> Iterator[Block]:
+    def blocks(
+        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int
+    ) -> Iterator[Block]:
         """Walk live: a company of users, a stretch of steps, and again with what was learned."""
         stream = self.streams[0]
-        for places in _companies(stream, self._seeds(1), epoch, self.config.users):
+        companies = _companies(stream, self._seeds(1), epoch, self.config.users)
+        for places in islice(companies, skip, None):
             some = stream.take(places)
-            walk = Walk(
-                some,
-                size=self.config.size,
-                schedule=self.config.schedule,
-                keys=some.keys(self._seeds(1), epoch),
-                selector=selector_named(self.config.choice),
-                noted=noted(self.policy),
-            )
-            end = some.longest
+            if not (end := some.longest):
+                return
             stretch = self.config.stretch or end
+            walk = self._walk(some, epoch)
             for first in range(0, end, stretch):
                 span = range(first, min(first + stretch, end))
                 walk.advance(policies or self.policy, stack, span.stop)
-                if self.config.stretch:
-                    yield Stretch(walk.trace, walk.base, some.length, span)
-                else:
+                way = (walk.base, some.length, span, span.stop == end)
+                if not self.config.stretch:
                     yield Whole(walk.trace)
+                elif isinstance(walk, Walk):
+                    yield Stretch(walk.trace, *way)
+                else:
+                    yield Prefixes(walk.trace, *way)
+
+    def _walk(self, some: Stream, epoch: int) -> Walk | WholeWalk:
+        """These users at the start of their way."""
+        if self.policy.unlimited:
+            return WholeWalk(some)
+        return Walk(
+            some,
+            size=self.config.size,
+            schedule=self.config.schedule,
+            keys=some.keys(self._seeds(1), epoch),
+            selector=selector_named(self.config.choice),
+            noted=noted(self.policy),
+        )
 
     def _seeds(self, times: int) -> list[int]:
         return [job.config.seed for job in self.jobs] * times
@@ -171,24 +186,26 @@ class Walks:
             columns.item.device,
         )
         """The schedule as policies that learn need it."""
-        alone = any(learns(group.policy) or group.live for group in self.groups)
+        self.live = any(group.live for group in self.groups)
+        """Whether training walks live."""
+        alone = self.live or any(learns(group.policy) for group in self.groups)
         if alone and len(self.groups) > 1:
             raise TypeError("runs that learn a policy or walk live share a stack with their like")
 
-    def sketches(
-        self, epoch: int, now: Stack, walked: Stack, policies: Stacked | None = None
-    ) -> tuple[Trace | None, Trace]:
+    def sketches(self, epoch: int, now: Players, walked: Players) -> tuple[Trace | None, Trace]:
         """(training trace, validation trace), each with the runs in the order of the jobs.
 
         There is no training trace where training walks live.
         """
-        pairs = [group.walk(epoch, now, walked, policies) for group in self.groups]
+        pairs = [group.walk(epoch, now, walked) for group in self.groups]
         training = [pair[0] for pair in pairs if pair[0] is not None]
         return _joined(training) if training else None, _joined([pair[1] for pair in pairs])
 
-    def blocks(self, epoch: int, stack: Stack, policies: Stacked | None) -> Iterator[Block]:
-        """Walk the training users live."""
-        return self.groups[0].blocks(epoch, stack, policies)
+    def blocks(
+        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
+    ) -> Iterator[Block]:
+        """Walk the training users live, without the first companies of the epoch."""
+        return self.groups[0].blocks(epoch, stack, policies, skip)
 
 
 def _halves(trace: Trace) -> tuple[Trace, Trace]:

@@ -1,0 +1,195 @@
+"""One pass over the training users: recommender and policy learn in turn, block by block.
+
+Algorithm 1 of the paper, lines 8 and 12, for all runs of a stack at once. Nothing waits for the
+device between two companies of users, but for a look every now and then whether all is well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from dips.numerics.recorded import Recorded
+from dips.trace import StoredTrace, Trace
+from dips.training.blocks import Block, turns
+from dips.training.decisions import Clock, Lesson
+from dips.training.fitting import Fitting
+from dips.training.policy_gradients import policy_gradients
+from dips.training.recommender_gradients import recommender_gradients
+from dips.training.walks import Job
+
+RATES = {"items": "learning_rate", "user": "user_rate", "policy": "policy_rate"}
+"""Settings that give each group of parameters its step size."""
+WORTH_RECORDING = 8
+"""Steps of one shape from which on recording them pays."""
+LOOK = 500
+"""Steps after which to look whether losses and parameters still are numbers."""
+
+
+def learn_epoch(
+    fitting: Fitting,
+    jobs: Sequence[Job],
+    blocks: Iterable[Block],
+    clock: Clock,
+    pause: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """One pass over all training predictions; the mean losses.
+
+    After every company of users the progress says how far the epoch has come, and `pause` may save
+    it. Nothing of a walk needs to be saved there: Algorithm 1 starts each batch of users with empty
+    sketches and an empty queue. Ends early when every run has diverged.
+    """
+    lessons = _Lessons(fitting, jobs, clock)
+    for block in blocks:
+        lessons.learn(block)
+        if block.ends:
+            lessons.note()
+            pause()
+        if lessons.over:
+            break
+    means: list[float] = (lessons.total / lessons.sizes).tolist()
+    return means
+
+
+class _Lessons:
+    """An epoch of updates, from where it was left."""
+
+    def __init__(self, fitting: Fitting, jobs: Sequence[Job], clock: Clock) -> None:
+        self.fitting, self.jobs, self.clock = fitting, jobs, clock
+        self.config, self.progress = jobs[0].config, fitting.progress
+        self.epoch = self.progress.epoch
+        self.seeds = [job.config.seed for job in jobs]
+        device = next(iter(fitting.stack.state.values())).device
+        counted = [int((job.train.lengths - job.train.warmup).sum()) for job in jobs]
+        self.sizes = torch.tensor(counted, device=device)
+        self.taken = torch.zeros_like(self.sizes)
+        self.total = torch.zeros(len(jobs), dtype=torch.float64, device=device)
+        if self.progress.companies:
+            self.taken += torch.tensor(self.progress.taken, device=device)
+            self.total += torch.tensor(self.progress.total, dtype=torch.float64, device=device)
+        self.running = torch.tensor([not text for text in self.progress.diverged], device=device)
+        self.peaks = {
+            group: torch.tensor([getattr(job.config, setting) for job in jobs], device=device)
+            for group, setting in RATES.items()
+        }
+        until = max(self.config.policy_wait + 1, self.config.epochs - self.config.policy_rest)
+        awake = self.config.policy_wait < self.epoch <= until
+        self.policies = fitting.policies if awake else None
+        self.unseen = 0
+
+    def learn(self, block: Block) -> None:
+        """Learn from a block: predictions in batches, and as evenly between them, decisions."""
+        batches = block.batches(self.seeds, self.epoch, self.config.batch)
+        lessons = []
+        if self.policies is not None:
+            lessons = block.lessons(self.clock, self.seeds, self.epoch, self.config)
+        predict, choose = self._recommender(block.trace), self._policy(block.trace)
+        still = torch.zeros(len(self.seeds), device=self.total.device)
+        if isinstance(block.trace, StoredTrace) and len(batches) >= WORTH_RECORDING:
+            predict = Recorded(predict, batches[0], still, still, still)
+        if len(lessons) >= WORTH_RECORDING:
+            choose = Recorded(choose, *lessons[0], still, still)
+        level = self._level()
+        for batch, due in turns(batches, lessons):
+            present = (batch >= 0).sum(1)
+            active = ((present > 0) & self.running).float()
+            level = torch.where(present > 0, self._level(), level)  # rates of the last own batch
+            predict(batch, self.peaks["items"] * level, self.peaks["user"] * level, active)
+            self.taken += present
+            for lesson in due:
+                choose(*lesson, self.peaks["policy"] * level, self.running.float())
+            self.unseen += 1
+            if self.unseen >= LOOK:
+                self.look()
+            if self.over:
+                return
+
+    def note(self) -> None:
+        """Write down how far the epoch has come: a company of users has walked."""
+        self.look()
+        self.progress.companies += 1
+        self.progress.taken, self.progress.total = self.taken.tolist(), self.total.tolist()
+
+    def look(self) -> None:
+        """Stop the runs whose losses or parameters are no longer numbers, and say why."""
+        self.unseen = 0
+        told = self.total.isfinite() & _finite(self.fitting.stack.state)
+        chose = torch.ones_like(told)
+        if self.fitting.policies is not None:
+            chose = _finite(self.fitting.policies.state)
+        for run, (tells, chooses) in enumerate(zip(told.tolist(), chose.tolist(), strict=True)):
+            if not (tells and chooses) and not self.progress.diverged[run]:
+                self.progress.diverged[run] = diverged(self.fitting, self.jobs[run], run, tells)
+        self.running &= told & chose
+
+    @property
+    def over(self) -> bool:
+        """Whether every run has diverged."""
+        return all(self.progress.diverged)
+
+    def _level(self) -> Tensor:
+        """[runs] how far rates have fallen by now."""
+        done = (self.epoch - 1 + self.taken / self.sizes) / self.config.epochs
+        if self.config.annealing == "constant":
+            return torch.ones_like(done)
+        return (1 + torch.cos(math.pi * done)) / 2
+
+    def _recommender(self, trace: Trace) -> Callable[..., None]:
+        stack, optimizers = self.fitting.stack, self.fitting.optimizers
+
+        def step(batch: Tensor, rate: Tensor, user_rate: Tensor, active: Tensor) -> None:
+            losses, gradients = recommender_gradients(stack, trace, batch)
+            parameters = {name: stack.state[name] for name in gradients}
+            if "user" in optimizers:
+                user = {"user_prior": parameters.pop("user_prior")}
+                optimizers["user"].step(user, gradients, user_rate, active)
+            optimizers["items"].step(parameters, gradients, rate, active)
+            self.total.add_(torch.where(active > 0, losses * (batch >= 0).sum(1), 0.0))
+
+        return step
+
+    def _policy(self, trace: Trace) -> Callable[..., None]:
+        def step(
+            predicted: Tensor, decided: Tensor, held: Tensor, rate: Tensor, active: Tensor
+        ) -> None:
+            policies = self.policies
+            assert policies is not None
+            assert isinstance(trace, StoredTrace)
+            lesson = Lesson(predicted, decided, held)
+            stack = self.fitting.stack
+            gradients = policy_gradients(stack, policies, trace, self.clock, lesson, self.config)
+            parameters = {name: policies.state[name] for name in gradients}
+            there = active * (held >= 0).flatten(1).any(1)
+            self.fitting.optimizers["policy"].step(parameters, gradients, rate, there)
+
+        return step
+
+
+def _finite(state: dict[str, Tensor]) -> Tensor:
+    """[runs] whether all parameters are numbers."""
+    return torch.stack(
+        [value.isfinite().view(len(value), -1).all(1) for value in state.values()]
+    ).all(0)
+
+
+def diverged(fitting: Fitting, job: Job, run: int, told: bool = False) -> str:
+    """What went wrong in a run, where, and what to lower first.
+
+    `told`: losses and recommender are still numbers, it is the policy that is not.
+    """
+    config = job.config
+    rates = [f"learning rate {config.learning_rate:g}", f"inner rate {config.inner_rate:g}"]
+    advice = "lower the inner rate first, then the learning rate"
+    if fitting.policies is not None:
+        rates.insert(1, f"policy rate {config.policy_rate:g}")
+        advice += ", then the policy rate"
+    if told:
+        advice = "lower the policy rate first"
+    what = "policy" if told else "loss"
+    return (
+        f"the {what} was no longer a number in epoch {fitting.progress.epoch} "
+        f"(step {int(fitting.steps[run])}, {', '.join(rates)}): {advice}"
+    )

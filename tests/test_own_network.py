@@ -1,0 +1,68 @@
+"""A module of one's own with one method learns with `dips.train`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import dips
+from dips.data.planted import planted, planted_positions
+from dips.data.splitting import by_users
+
+SOURCE = '''
+import dips, torch
+
+class Taste(torch.nn.Module, dips.Policy):
+    """How far a rating lies from the mean may matter; how old it is may, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.strange = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.fresh = torch.nn.Parameter(torch.tensor(0.3))
+
+    def score(self, candidates, signals):
+        far = (candidates.rating.double() - 3).abs()
+        return self.strange * far - self.fresh * candidates.age.double()
+'''
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"credit": "survival"},
+        {"credit": "identity", "users": 30, "stretch": 4, "batch": 128},
+        {"credit": "discount", "choice": "sampled", "estimator": "gumbel"},
+    ],
+    ids=["whole", "live", "gumbel"],
+)
+def test_it_learns_what_tells_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """In the planted world ratings far from the mean are keys; at the start it keeps the last."""
+    (tmp_path / "taste.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = planted(users=100, items=16, events=16, genres=2, noise=0.4, seed=3)
+    parts = by_users(data, (0.6, 0.2, 0.2), seed=0)
+    common: dict[str, Any] = {
+        "policy": "taste:Taste", "size": 2, "dim": 4, "epochs": 12, "batch": 256, "patience": 12,
+        "policy_batch": 64, "policy_rate": 0.1, "policy_wait": 1, "policy_rest": 0, "seed": 1,
+    }  # fmt: skip
+    outcome = dips.train(*parts, **{**common, **settings})
+    policy = outcome.bundle.policy
+    assert isinstance(policy, torch.nn.Module)
+    learned = {name: float(value) for name, value in policy.named_parameters()}
+    assert learned["strange"] > 1
+    assert learned["fresh"] != pytest.approx(0.3)
+    start = dips.train(*parts, **{**common, **settings, "policy_rate": 0.0})
+    assert outcome.valid["rmse"] < start.valid["rmse"] - 0.1
+    columns = dips.sketches(outcome, parts[2])
+    place = zip(columns["user"], columns["position"], strict=True)
+    starts = {parts[2].user_id(u): int(parts[2].starts[u]) for u in range(parts[2].users)}
+    keys = planted_positions(data)
+    share = [bool(keys[starts[user] + int(position)]) for user, position in place]
+    assert sum(share) / len(share) > 0.9
+    sys.modules.pop("taste")

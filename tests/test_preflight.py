@@ -1,0 +1,61 @@
+"""What cannot work is refused before anything is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dips.data.interactions import Interactions
+from dips.errors import ConfigError
+from dips.preflight import check
+from dips.training.config import TrainConfig
+
+World = Callable[..., Interactions]
+SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"dropout": 1.0}, "dropout is 1: it must be at least 0 and below 1"),
+        ({"dropout": -0.1}, "dropout is -0.1: it must be at least 0 and below 1"),
+        ({"discount": 1.5}, "discount is 1.5: it must be between 0 and 1"),
+        ({"policy": "learned", "estimator": "gumbel"}, "'gumbel' needs drawn choices"),
+        ({**SAMPLED, "estimator": "gumbel", "every": 2}, "'gumbel' works online only"),
+        ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
+    ],
+)
+def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        check(world(), TrainConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dropout": 0.0, "discount": 1.0},
+        {"policy": "last", "estimator": "reinforce"},  # nobody asks for it
+        {**SAMPLED, "estimator": "reinforce", "credit": "discount"},
+        {**SAMPLED, "estimator": "gumbel", "credit": "survival"},
+        {"policy": "dips", "stretch": 1, "every": 4},
+        {"policy": "all", "users": 2, "stretch": 3},
+    ],
+)
+def test_settings_that_work(world: World, settings: dict[str, Any]) -> None:
+    check(world(), TrainConfig(**settings))
+
+
+def test_histories_that_count_from_their_middle_on(world: World) -> None:
+    """A decision before the first prediction that counts leaves no trace to learn from."""
+    data = world([5, 6])
+    late = replace(data, warmup=np.array([0, 2]))
+    check(late, TrainConfig(policy="last"))
+    for settings in ({"policy": "learned"}, {"users": 3}, {"stretch": 1}):
+        check(data, TrainConfig(**settings))
+        with pytest.raises(ConfigError, match="counts some histories from their middle on"):
+            check(late, TrainConfig(**settings))

@@ -1,0 +1,237 @@
+"""Policies that learn and walks that are live: as alone in a stack, and only when they should."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from dips.training import epoch
+from dips.training.blocks import Block, Stretch, Whole, turns
+from dips.training.decisions import Lesson
+from dips.training.fitting import Fitting
+from dips.training.walks import Walks
+
+Make = Callable[..., Any]
+QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01}
+WAYS: dict[str, dict[str, Any]] = {
+    "whole": {"policy_batch": 20},
+    "companies": {"users": 3, "policy_batch": 8, "batch": 8},
+    "stretch": {"stretch": 2, "users": 3, "batch": 5},
+    "steps": {"stretch": 1},
+}
+BY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def _losses(fitting: Fitting, run: int) -> list[float]:
+    history = fitting.progress.history
+    return [line[name][run] for line in history for name in ("train_loss", "valid")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "way"),
+    [("learned", "whole"), ("learned", "companies"), ("learned", "steps"), ("dips", "stretch")],
+)
+def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, way: str) -> None:
+    """Runs of different users, lengths and rates, with different numbers of lessons.
+
+    In float64: Adam makes large steps of a slope that is 0 but for rounding.
+    """
+    world = lab(double=True)
+    credit = "survival" if policy == "learned" else "identity"
+    settings = [{"seed": 1, "policy_rate": 0.03}, {"seed": 2, "policy_decay": 0.1}]
+    jobs = [
+        world.job(policy=policy, credit=credit, epochs=2, **{**QUICK, **WAYS[way], **each})
+        for each in settings
+    ]
+    assert len({len(job.train) for job in jobs}) > 1
+    stacked = world.train(jobs)
+    for run, job in enumerate(jobs):
+        alone = world.train([job])
+        assert _losses(stacked, run) == pytest.approx(_losses(alone, 0), abs=1e-4)
+        for name, value in alone.parameters().items():
+            torch.testing.assert_close(
+                stacked.parameters()[name][run], value[0], atol=2e-4, rtol=1e-3
+            )
+
+
+@BY_WAY
+def test_a_static_run_walks_live_beside_others(lab: Make, way: dict[str, Any]) -> None:
+    world = lab()
+    for policy in ("reservoir", "all"):
+        jobs = [world.job(policy=policy, seed=seed, epochs=2, **way) for seed in (1, 2)]
+        stacked = world.train(jobs)
+        for run, job in enumerate(jobs):
+            alone = world.train([job])
+            assert _losses(stacked, run) == pytest.approx(_losses(alone, 0), abs=1e-5)
+
+
+@BY_WAY
+@pytest.mark.parametrize("policy", ["last", "hardest", "all", "learned"])
+def test_every_prediction_is_seen_once_an_epoch(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, policy: str, way: dict[str, Any]
+) -> None:
+    world = lab()
+    job = world.job(policy=policy, epochs=2, **way)
+    seen: list[Counter[tuple[int, int]]] = []
+    plain = epoch._Lessons.learn
+
+    def spy(lessons: Any, block: Block) -> None:
+        if len(seen) < lessons.epoch:
+            seen.append(Counter())
+        rows = torch.cat([*block.batches([0], lessons.epoch, job.config.batch)], 1)[0]
+        trace = block.trace
+        seen[-1].update((int(trace.user[r]), int(trace.step[r])) for r in rows.tolist() if r >= 0)
+        plain(lessons, block)
+
+    monkeypatch.setattr(epoch._Lessons, "learn", spy)
+    fitting = world.train([job])
+    everything = {(u, t) for u, n in enumerate(job.train.lengths.tolist()) for t in range(n)}
+    assert [set(count) for count in seen] == [everything] * 2
+    assert all(set(count.values()) == {1} for count in seen)
+    losses = [line["train_loss"][0] for line in fitting.progress.history]
+    assert all(math.isfinite(loss) for loss in losses)
+    steps = int(fitting.steps[0])
+    assert steps > (2 if way.get("users") or way.get("stretch") else 1)
+
+
+def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
+    world = lab()
+    jobs = [world.job(users=3, stretch=4, seed=seed) for seed in (0, 1)]
+    walks = Walks(jobs, world.columns)
+    stack = world.start(jobs).stack
+    companies: list[list[list[int]]] = []
+    for number in (1, 2, 1):
+        blocks = [b for b in walks.blocks(number, stack, None) if b.ends]
+        assert all(isinstance(block, Stretch) for block in blocks)
+        found = []
+        for block in blocks:
+            first, last = block.trace.run_rows[:2]
+            found.append(sorted(set(block.trace.user[first:last].tolist())))
+        assert sorted(user for company in found for user in company) == list(range(8))
+        companies.append(found)
+    assert companies[0] == companies[2] != companies[1]
+    skipped = [b for b in walks.blocks(1, stack, None, 2) if b.ends]
+    assert len(skipped) == len(companies[0]) - 2
+
+
+@pytest.mark.parametrize("policy", ["learned", "dips"])
+def test_the_seed_decides(lab: Make, policy: str) -> None:
+    world = lab()
+    one, two = (world.train([world.job(policy=policy, seed=3, **QUICK)]) for _ in range(2))
+    for name, value in one.tensors().items():
+        assert torch.equal(two.tensors()[name], value), name
+    assert one.progress.history == two.progress.history
+
+
+@BY_WAY
+def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
+    world = lab()
+    states: list[dict[str, torch.Tensor]] = []
+
+    def watch(fitting: Fitting) -> None:
+        states.append({name: value.clone() for name, value in fitting.parameters().items()})
+
+    job = world.job(
+        policy="learned", epochs=6, **{**QUICK, "policy_wait": 2, "policy_rest": 1}, **way
+    )
+    first = world.start([job]).parameters()
+    world.train([job], watch=watch)
+    moved = []
+    for before, after in zip([first, *states], states, strict=False):
+        changed = {
+            name.split(".")[0] for name in after if not torch.equal(before[name], after[name])
+        }
+        assert "recommender" in changed
+        moved.append("policy" in changed)
+    assert moved == [False, False, True, True, True, False]
+
+
+def test_a_policy_learns_for_one_epoch_at_least(lab: Make) -> None:
+    world = lab()
+    job = world.job(policy="learned", epochs=2, policy_wait=1, policy_rest=2)
+    before = world.start([job]).policies.state["last"]
+    assert not torch.equal(world.train([job]).policies.state["last"], before)
+
+
+def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
+    """By SGD where it has a rate of its own; and then Adam leaves it alone."""
+    world = lab()
+    job = world.job(user_rate=0.05, epochs=1, batch=10**6, annealing="constant")
+    fitting = world.start([job])
+    assert sorted(fitting.optimizers) == ["items", "user"]
+    assert "user_prior" not in fitting.optimizers["items"].first
+    before = fitting.stack.state["user_prior"].clone()
+    trained = world.train([job])
+    moving = trained.optimizers["user"].moving["user_prior"]
+    after = trained.stack.state["user_prior"]
+    torch.testing.assert_close(after, before - 0.05 * moving)  # one step: momentum is the slope
+    assert float((after - before).abs().max()) > 1e-4
+    plain = world.train([world.job(epochs=1, batch=10**6, annealing="constant")])
+    assert sorted(plain.optimizers) == ["items"]
+    for name in ("vectors", "bias", "loading"):
+        assert torch.equal(plain.stack.state[name], trained.stack.state[name])
+    assert not torch.equal(plain.stack.state["user_prior"], after)
+
+
+def _lesson(rows: list[list[int]]) -> Lesson:
+    predicted = torch.tensor(rows)
+    return Lesson(predicted, predicted, predicted[..., None])
+
+
+@pytest.mark.parametrize(
+    "counts", [[(5, 3), (5, 3)], [(5, 3), (2, 2)], [(3, 7), (4, 2)], [(2, 2), (0, 0)]]
+)
+def test_turns_are_those_of_each_run_alone(counts: list[tuple[int, int]]) -> None:
+    """(batches, lessons) of two runs; the number in a cell says whose batch or lesson it is."""
+    many, most = (max(column) for column in zip(*counts, strict=True))
+    batches = [torch.tensor([[i if i < b else -1] for b, _ in counts]) for i in range(many)]
+    lessons = [_lesson([[i if i < n else -1] for _, n in counts]) for i in range(most)]
+    told: list[list[str]] = [[], []]
+    for batch, due in turns(batches, lessons):
+        for run in (0, 1):
+            told[run] += [f"batch {int(batch[run])}"] if int(batch[run]) >= 0 else []
+            told[run] += [
+                f"lesson {int(one.predicted[run])}" for one in due if int(one.predicted[run]) >= 0
+            ]
+            assert all(int(one.held[run]) == int(one.predicted[run]) for one in due)
+    for run, (b, n) in enumerate(counts):
+        expected = []
+        for i in range(b):
+            expected.append(f"batch {i}")
+            expected += [f"lesson {k}" for k in range(i * n // b, (i + 1) * n // b)]
+        assert told[run] == expected
+
+
+def test_a_lone_lesson_comes_last() -> None:
+    batches = [torch.tensor([[i]]) for i in range(3)]
+    assert [len(due) for _, due in turns(batches, [_lesson([[0]])])] == [0, 0, 1]
+    assert [len(due) for _, due in turns(batches, [])] == [0, 0, 0]
+
+
+def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
+    """Users who are missing and steps that nobody takes come last, wherever a batch is cut."""
+    world = lab()
+    trace = next(Walks([world.job(stretch=1)], world.columns).blocks(1, None, None)).trace
+    base, length = torch.tensor([[0, 6, 11]]), torch.tensor([[6, 5, 3]])
+    alone = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 3)
+    assert [rows[rows >= 0].tolist() for rows in alone] == [[2, 3, 4], [5, 8, 9], [10, 13], []]
+    more = [torch.nn.functional.pad(field, (0, 2)) for field in (base, length)]
+    beside = Stretch(trace, *more, range(2, 9)).batches([0], 1, 3)
+    for mine, other in zip(beside, alone, strict=False):
+        assert torch.equal(mine, other)
+    assert all(bool((rows == -1).all()) for rows in beside[len(alone) :])
+    (everything,) = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 0)
+    assert everything.shape == (1, 12)
+
+
+def test_whole_histories_end_at_once(lab: Make) -> None:
+    world = lab()
+    jobs = [world.job(users=3)]
+    blocks = list(Walks(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
+    assert all(isinstance(block, Whole) and block.ends for block in blocks)
+    assert len(blocks) == 3

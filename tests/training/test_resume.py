@@ -1,0 +1,178 @@
+"""Stopped anywhere, a run goes on as if nothing had happened; one that cannot go on says so."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dips.training import checkpoint, epoch, trainer
+from dips.training.fitting import Fitting
+from dips.training.trainer import fit
+
+Make = Callable[..., Any]
+QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01, "epochs": 3}
+RUNS: dict[str, dict[str, Any]] = {
+    "learned": {"policy": "learned"},
+    "learned-reroll": {"policy": "learned", "reroll": 2, "epochs": 4, "policy_rate": 0.5},
+    "sampled-reroll": {"policy": "hardest", "reroll": 3, "choice": "sampled", "epochs": 5},
+    "learned-companies": {"policy": "learned", "users": 3},
+    "dips-steps": {"policy": "dips", "users": 5, "stretch": 1, "user_rate": 0.01, "epochs": 2},
+    "hardest-stretch": {"policy": "hardest", "users": 3, "stretch": 3},
+}
+
+
+class Stop(Exception):
+    """The moment at which a run is killed."""
+
+
+def _stopped(world: Any, jobs: Any, at: int) -> tuple[dict[str, torch.Tensor], Any] | None:
+    """What is left of a run that is killed right after it saved for the `at`-th time."""
+    saved: list[tuple[dict[str, torch.Tensor], Any]] = []
+
+    def save(fitting: Fitting) -> None:
+        tensors = {name: value.clone() for name, value in fitting.tensors().items()}
+        saved.append((tensors, copy.deepcopy(fitting.progress)))
+        if len(saved) == at:
+            raise Stop
+
+    try:
+        world.train(jobs, save=save)
+    except Stop:
+        return saved[-1]
+    return None
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_a_resumed_run_is_the_run(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """Bit for bit, from every place at which it saves: after epochs, and after companies."""
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    world = lab()
+    jobs = [world.job(seed=seed, **{**QUICK, **settings}) for seed in (0, 1)]
+    saves: list[tuple[int, int]] = []
+    whole = world.train(jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.companies)))
+    epochs = jobs[0].config.epochs
+    companies = 0
+    if settings.get("users"):
+        companies = -(-max(job.train.users for job in jobs) // settings["users"])
+    assert saves == [
+        (number, done % (companies + 1))
+        for number in range(1, epochs + 1)
+        for done in (range(1, companies + 2) if companies else [0])
+    ]
+    for at in {1, len(saves) // 2, len(saves) - 1}:
+        left = _stopped(world, jobs, at)
+        assert left is not None
+        resumed = world.start(jobs)
+        resumed.load(*left)
+        fit(resumed, jobs, world.columns, world.validate)
+        for name, value in whole.tensors().items():
+            assert torch.equal(resumed.tensors()[name], value), (at, name)
+        assert resumed.progress.history == whole.progress.history
+        assert resumed.progress.best_epoch == whole.progress.best_epoch
+        assert resumed.progress.companies == 0
+
+
+def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch that is under way has not failed yet."""
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    world = lab()
+    jobs = [world.job(users=3, epochs=4, patience=1)]
+    left = _stopped(world, jobs, 6)  # in the second epoch, and nothing was better yet
+    assert left is not None
+    assert (left[1].epoch, left[1].companies) == (2, 2)
+    resumed = world.start(jobs)
+    left[1].best_epoch = [1]
+    resumed.load(*left)
+    fit(resumed, jobs, world.columns, world.validate)
+    assert resumed.progress.epoch >= 2
+    assert len(resumed.progress.history) >= 2
+
+
+def test_a_file_holds_where_in_the_epoch_it_was(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    world = lab()
+    jobs = [world.job(users=3, stretch=2)]
+    left = _stopped(world, jobs, 2)
+    assert left is not None
+    fitting = world.start(jobs)
+    fitting.load(*copy.deepcopy(left))
+    fitting.progress.epoch += 1  # as it was
+    checkpoint.save(fitting, tmp_path)
+    other = world.start(jobs)
+    assert checkpoint.load(other, tmp_path)
+    assert other.progress.companies == 2
+    assert other.progress.taken == left[1].taken
+    assert other.progress.total == left[1].total
+    assert other.progress.epoch == 0  # it goes on with the first
+    assert 0 < other.progress.taken[0] < len(jobs[0].train)
+
+
+def test_saves_are_not_too_many(lab: Make) -> None:
+    """Within an epoch at most one in half a minute; whole histories once an epoch."""
+    world = lab()
+    assert trainer.SAVE_SECONDS == 30
+    for way in ({}, {"users": 2}, {"users": 2, "stretch": 1}):
+        saves: list[int] = []
+        world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.companies))
+        assert saves == [0, 0, 0]
+
+
+@pytest.mark.parametrize("way", [{}, {"stretch": 1}, {"users": 3}], ids=["whole", "steps", "users"])
+def test_a_run_that_diverges_ends_early(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
+) -> None:
+    """It says at which step, under which rates, and what to lower first."""
+    monkeypatch.setattr(epoch, "LOOK", 4)
+    world = lab()
+    job = world.job(policy="learned", inner_rate=1e8, policy_wait=0, batch=4, epochs=9, **way)
+    fitting = world.train([job])
+    (text,) = fitting.progress.diverged
+    assert "the loss was no longer a number in epoch 1 (step " in text
+    assert "learning rate 0.03, policy rate 0.003, inner rate 1e+08" in text
+    assert "lower the inner rate first, then the learning rate, then the policy rate" in text
+    assert fitting.progress.epoch == 1
+    assert fitting.progress.history == []
+    assert int(fitting.steps[0]) < len(job.train) / 4 / 2
+
+
+def test_a_policy_that_diverges_says_so(lab: Make) -> None:
+    """Losses stay numbers where choices are made by scores that are none."""
+    world = lab()
+    jobs = [
+        world.job(policy="learned", policy_rate=rate, policy_wait=0, seed=seed)
+        for seed, rate in enumerate((0.001, 1e39))
+    ]
+    fitting = world.train(jobs)
+    good, bad = fitting.progress.diverged
+    assert good == ""
+    assert "the policy was no longer a number in epoch" in bad
+    assert "policy rate 1e+39" in bad
+    assert bad.endswith("lower the policy rate first")
+    alone = world.train(jobs[:1])
+    scores = [[line["valid"][0] for line in one.progress.history] for one in (fitting, alone)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+    assert all(math.isfinite(score) for score in scores[0])
+
+
+def test_a_diverged_run_stands_still_and_the_others_go_on(
+    lab: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch, "LOOK", 2)
+    world = lab()
+    jobs = [world.job(seed=0, batch=8), world.job(seed=1, batch=8, inner_rate=1e8)]
+    fitting = world.train(jobs)
+    alone = world.train(jobs[:1])
+    assert fitting.progress.diverged[0] == ""
+    assert "step " in fitting.progress.diverged[1]
+    assert int(fitting.steps[1]) <= 4
+    assert int(fitting.steps[0]) == int(alone.steps[0])
