@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ import numpy as np
 
 from dips.bundle import Bundle, open_bundle
 from dips.data.atomic import written
+from dips.data.catalog import open_data, read_data
+from dips.data.columns import Columns
 from dips.data.interactions import Interactions
-from dips.errors import RunError
+from dips.data.parts import open_parts
+from dips.data.sides import columns_in
+from dips.errors import DataError, RunError
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.progressive import Scores
 from dips.experiment import Outcome
+from dips.preflight import split
 from dips.report.figures import training_curve
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
@@ -78,6 +84,31 @@ def read_metrics(directory: Path) -> dict[str, Any]:
 def read_config(directory: Path) -> dict[str, Any]:
     """What config.json says: the settings, and `data`, where the data came from."""
     return read_json(directory / "config.json")
+
+
+def read_settings(directory: Path) -> TrainConfig:
+    """The settings of a run."""
+    return TrainConfig().but(
+        **{name: value for name, value in read_config(directory).items() if name != "data"}
+    )
+
+
+def own_part(directory: Path, part: str) -> Interactions:
+    """The users who made up a part of a run, from where its data came from."""
+    source, settings = read_config(directory)["data"], read_settings(directory)
+    members = read_split(directory)[part]
+    columns = Columns(side=columns_in(settings.side))
+    if isinstance(source, list):
+        read = partial(read_data, columns=columns)
+        found = open_parts(*source, read=read)[PARTS.index(part)]
+    elif settings.split == "time":
+        found = split(open_data(source, columns=columns), settings)[PARTS.index(part)]
+    else:
+        data = open_data(source, columns=columns)
+        found = data.select([u for u in range(data.users) if data.user_id(u) in members])
+    if {found.user_id(user) for user in range(found.users)} != members:
+        raise DataError(f"{found.name} is not what it was when the run was made: give data")
+    return found
 
 
 def open_run(directory: Path) -> Bundle:

@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.image import imread
 
-from dips.report.figures import quality_by_size, training_curve
+from dips.report.figures import gradient_shares, quality_by_size, training_curve
 
 HISTORY = [{"epoch": e, "train_loss": 1 / e, "valid": -0.1 * e} for e in (1, 2, 3)]
 
@@ -70,3 +70,12 @@ def test_a_policy_without_a_size_does_no_harm(tmp_path):
     rows = [row("last", 2, 1, 1.0), row("last", 4, 1, 0.9), row("mix:2", 4, 1, 0.8)]
     quality_by_size(rows, "rmse", tmp_path / "figure.png")
     assert_drawn(picture(tmp_path / "figure.png"))
+
+
+def test_gradient_shares(tmp_path):
+    paper = {name: {"preserved": 0.5, "negated": 0.3, "zeroed": 0.2} for name in ("dips", "dips@1")}
+    ours = {**paper, "dips": {"preserved": 1.0, "negated": 0.0, "zeroed": 0.0}}
+    gradient_shares(ours, paper, tmp_path / "a.png")
+    assert min(picture(tmp_path / "a.png").shape[:2]) > 300
+    gradient_shares(paper, paper, tmp_path / "b.png")
+    assert (picture(tmp_path / "a.png") != picture(tmp_path / "b.png")).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,7 @@ from dips import api, nightly, rundir
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
 from dips.data.interactions import Interactions
-from dips.data.parts import open_parts
 from dips.errors import DataError
-from dips.preflight import split
-from dips.training.config import TrainConfig
 
 
 def evaluate(
@@ -32,7 +30,10 @@ def evaluate(
     if predictions is not None:
         check_suffix(predictions)
     bundle = rundir.open_run(run)
-    unseen = _own_test(run) if data is None else _unseen(run, data)
+    if data is None:
+        unseen = rundir.own_part(run, "test")
+    else:
+        unseen = _unseen(run, data, bundle.sides.names)
     source = data or unseen.name
     metrics = api.evaluate(bundle, unseen)
     if predictions is not None:
@@ -45,25 +46,9 @@ def evaluate(
         print(f"every prediction is in {predictions}")
 
 
-def _own_test(run: Path) -> Interactions:
-    """The part that the run itself was tested on."""
-    settings = rundir.read_config(run)
-    source = settings.pop("data")
-    if isinstance(source, list):
-        part = open_parts(*source)[2]
-    elif settings["split"] == "time":
-        part = split(api.load(source), TrainConfig().but(**settings))[2]
-    else:
-        data, tested = api.load(source), rundir.read_split(run)["test"]
-        part = data.select([u for u in range(data.users) if data.user_id(u) in tested])
-    if {part.user_id(user) for user in range(part.users)} != rundir.read_split(run)["test"]:
-        raise DataError(f"{part.name} is not what it was when the run was made: give data to score")
-    return part
-
-
-def _unseen(run: Path, source: str) -> Interactions:
+def _unseen(run: Path, source: str, side: Sequence[str]) -> Interactions:
     """The users of other data who neither trained nor validated the run."""
-    data, parts = api.load(source), rundir.read_split(run)
+    data, parts = api.load(source, side=side), rundir.read_split(run)
     met = parts["train"] | parts["valid"]
     users = [user for user in range(data.users) if data.user_id(user) not in met]
     if not users:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,6 +77,25 @@ def watch_study() -> Iterator[StudyWatch]:
             )
 
         yield follow
+
+
+@contextmanager
+def watch_count(what: str, things: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over so many things, or now and then a line where there is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= PLAIN_EVERY or done == total:
+                told = time.monotonic()
+                console.print(f"{what}: {done} of {total} {things}", highlight=False)
+
+        yield tell
+        return
+    with _bar(what) as (progress, task):
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _line(moment: Moment) -> str:
@@ -155,3 +174,33 @@ def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) 
         )
     if table.row_count:
         Console().print(table)
+
+
+ENTRIES = {
+    "preserved": "non-zero: sign preserved",
+    "negated": "non-zero: sign negated",
+    "zeroed": "non-zero: zeroed",
+    "made_nonzero": "zero: made non-zero",
+}
+"""What becomes of the entries of a true gradient, for people."""
+
+
+def print_gradients(found: Mapping[str, Any]) -> None:
+    """What gradients.json says: shares of entries by method, ours beside the paper's."""
+    print(
+        f"{found['policy']}, K = {found['size']}, on {found['data']}: {found['steps']} steps of "
+        f"{found['users']} users, {found['entries']} entries each, queue {found['queue']}"
+    )
+    table = Table()
+    table.add_column("entries of the true gradient")
+    for name in ("DiPS", "DiPS@1"):
+        table.add_column(name, justify="right")
+        table.add_column("paper (ML-1M)", justify="right")
+    ours, paper = found["ours"], found["paper_ml_1m"]
+    for key, label in ENTRIES.items():
+        pairs = [(ours[name][key], paper[name][key]) for name in ("dips", "dips@1")]
+        table.add_row(label, *(f"{100 * share:.2f} %" for pair in pairs for share in pair))
+    for key, label in (("cosine", "cosine to it"), ("length", "length relative to it")):
+        table.add_row(label, f"{ours['dips'][key]:.2f}", "", f"{ours['dips@1'][key]:.2f}", "")
+    Console().print(table)
+    print(f"zero: at most {found['tolerance']:g} of the largest entry of the same gradient")

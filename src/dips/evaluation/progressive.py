@@ -63,7 +63,7 @@ def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
     columns, outputs, targets = trace.columns, [], []
     for rows in _pieces(trace, run, model):
         event = trace.event[rows]
-        item, rating = columns.item[event], columns.rating[event]
+        item, rating = columns.token[event], columns.rating[event]
         outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item))
         targets.append(item if model.loss.listwise else rating)
     return Predictions(torch.cat(outputs), torch.cat(targets))
@@ -119,7 +119,7 @@ def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tenso
     columns, parts = trace.columns, []
     for rows in _pieces(trace, run, model):
         event = trace.event[rows]
-        target = (columns.item[event], columns.rating[event])
+        target = (columns.token[event], columns.rating[event])
         parts.append(_call(stack, run, cross, *trace.evidence(rows), *target))
     return torch.cat(parts).double()
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 LINES = ("-", "--", ":", "-.")
+SHARES = {"preserved": "tab:green", "negated": "tab:red", "zeroed": "lightgray"}
+"""What can become of an entry, and its colour."""
 
 
 def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -57,4 +59,28 @@ def quality_by_size(summary: Sequence[Mapping[str, Any]], metric: str, path: Pat
     better = "lower" if metric in ("rmse", "logloss") else "higher"
     panels[0].set_ylabel(f"test {metric} ({better} is better)")
     panels[-1].legend(loc="best", title="mean, std over splits")
+    figure.savefig(path, format="png", dpi=120)
+
+
+def gradient_shares(
+    ours: Mapping[str, Mapping[str, float]], paper: Mapping[str, Mapping[str, float]], path: Path
+) -> None:
+    """Stacked bars: what became of the non-zero entries of true gradients, by method."""
+    from matplotlib.figure import Figure
+
+    bars = [(f"{name}\n{who}", found[name]) for name in ours
+            for who, found in (("here", ours), ("paper, ML-1M", paper))]  # fmt: skip
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    panel = figure.subplots()
+    below = [0.0] * len(bars)
+    for part, colour in SHARES.items():
+        heights = [100 * shares[part] for _, shares in bars]
+        drawn = panel.bar(
+            [label for label, _ in bars], heights, 0.6, below, color=colour, label=part
+        )
+        panel.bar_label(drawn, [f"{h:.0f}" if h >= 4 else "" for h in heights], label_type="center")
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    panel.set_ylabel("% of the non-zero entries")
+    panel.set_title("signs of the true policy gradient")
+    panel.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, format="png", dpi=120)
