@@ -24,6 +24,7 @@ def _network(dim: int = DIM, seed: int = 0, trained: bool = True) -> SetNetwork:
     if trained:
         with torch.no_grad():
             network.last.copy_(torch.randn(network.last.shape, generator=generator))
+            network.direct.copy_(torch.randn(network.direct.shape, generator=generator))
     return network
 
 
@@ -69,7 +70,7 @@ def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
         slots = [slot for slot in range(5) if candidates.position[row, slot] >= 0]
         clock = max(int(candidates.time[row, slot]) for slot in slots)
         hidden = []
-        newer = {}
+        newer, straight = {}, {}
         for slot in slots:
             place = int(candidates.position[row, slot])
             newer[slot] = sum(int(candidates.position[row, other]) > place for other in slots)
@@ -80,14 +81,20 @@ def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
                 newer[slot] / len(slots),
                 torch.tensor(1 + clock - int(candidates.time[row, slot])).double().log() / 16,
                 torch.tensor(1 + int(candidates.repeats[row, slot])).double().log(),
+                sum(
+                    int(candidates.position[row, other]) > place
+                    and int(candidates.item[row, other]) == int(candidates.item[row, slot])
+                    for other in slots
+                ),
             ]
             known = torch.cat([torch.tensor(own).double(), vectors[row, slot]])
+            straight[slot] = known @ network.direct[:, 0]
             hidden.append((network.first.weight @ known + network.first.bias).relu())
         mean = torch.stack(hidden).mean(0)
         for slot, first in zip(slots, hidden, strict=True):
             second = network.alone.weight @ first + network.alone.bias
             second = (second + network.others.weight @ mean + network.others.bias).relu()
-            expected = second @ network.last[:, 0] - network.slope * newer[slot]
+            expected = second @ network.last[:, 0] + straight[slot] - network.slope * newer[slot]
             torch.testing.assert_close(scores[row, slot], expected, atol=1e-6, rtol=0)
 
 

@@ -30,7 +30,7 @@ def _kept(policy: Policy, items: str, size: int, period: int = 1) -> str:
     for start, end in pairwise(bounds):
         place = torch.arange(start, end)[None]
         item = torch.tensor([[ord(letter) for letter in items[start:end]]])
-        arrivals = Sketch(place, item, place.float(), place * 60, torch.ones_like(place))
+        arrivals = Sketch(place, item, place.float(), place * 60, place * 0 + 1, place * 0)
         sketch = refresh(
             sketch,
             arrivals,
@@ -150,6 +150,7 @@ def test_questions() -> None:
 
 def test_repeats_of_a_join() -> None:
     place = torch.arange(4)[None]
-    arrivals = Sketch(place, torch.tensor([[1, 2, 1, 1]]), place.float(), place, place * 0 + 1)
+    item, zero = torch.tensor([[1, 2, 1, 1]]), place * 0
+    arrivals = Sketch(place, item, place.float(), place, zero + 1, zero)
     candidates = join(empty(1, 2), arrivals, torch.tensor([4]), KEY)
     assert candidates.repeats.tolist() == [[0, 0, 1, 1, 2, 3]]

@@ -76,7 +76,7 @@ def _crowd(scores: list[float], users: int) -> tuple[Candidates, Tensor]:
     ones = torch.ones_like(place)
     seen = torch.full((users,), width)
     key = text_keys(map(str, range(users)))
-    candidates = Candidates(place, place, ones.float(), ones, ones, seen, key)
+    candidates = Candidates(place, place, ones.float(), ones, ones, ones, seen, key)
     return candidates, torch.tensor(scores).double().expand(users, -1)
 
 
@@ -148,7 +148,8 @@ def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
     position = torch.arange(width).expand(rows, -1)
     blank = torch.zeros(rows, width)
     seen, key = torch.full((rows,), width), text_keys(str(row) for row in range(rows))
-    candidates = Candidates(position, blank.long(), blank, blank.long(), blank.long(), seen, key)
+    zero = blank.long()
+    candidates = Candidates(position, zero, blank, zero, zero, zero, seen, key)
     slots = Sampled().choose(blank.double(), candidates, size)
     kept = torch.zeros(rows, width, dtype=torch.bool).scatter(1, slots, True)
     weights = torch.full((rows, width), size / width, dtype=torch.float64)

@@ -17,7 +17,7 @@ def _arrivals(items: list[int], first: int) -> Sketch:
     """One user's interactions from position `first` on; all fields tell of the position."""
     place = torch.arange(first, first + len(items))[None]
     item = torch.tensor([items])
-    return Sketch(place, item, place / 2.0, place * 10, torch.ones_like(place))
+    return Sketch(place, item, place / 2.0, place * 10, torch.ones_like(place), place * 7)
 
 
 def _newest(_: Sketch, candidates: Candidates) -> torch.Tensor:

@@ -70,3 +70,16 @@ def test_columns_fill_in_what_is_absent() -> None:
 def test_parts_of_another_dataset_are_refused(world: World) -> None:
     with pytest.raises(DataError, match="must share one dataset's columns"):
         make_stream([world([2, 5])], Columns.of(world([2, 6])))
+
+
+def test_some_users_of_every_run(world: World, stream_of: StreamOf) -> None:
+    """They keep their names, and so their draws; -1 pads."""
+    data = replace(world([2, 5, 3, 4]), warmup=np.array([1, 4, 2, 0]))
+    stream = stream_of([data, data.select([0, 2])])
+    some = stream.take(torch.tensor([[0, 2, 3], [1, -1, -1]]))
+    assert some.length.tolist() == [[5, 3, 2], [2, 0, 0]]
+    assert some.user.tolist() == [[1, 2, 0], [0, -1, -1]]
+    assert some.start.tolist() == [[2, 7, 0], [0, 0, 0]]
+    assert some.warmup.tolist() == [[4, 2, 1], [1, 0, 0]]
+    assert torch.equal(some.keys([3, 4], 2)[0], stream.keys([3, 4], 2)[0, [0, 2, 3]])
+    assert some.columns is stream.columns

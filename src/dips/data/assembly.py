@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dips.data.interactions import Categories, Int32, Interactions, Strings, from_arrays
+from dips.data.columns import SIDE
+from dips.data.interactions import Categories, Int32, Interactions, Side, Strings, from_arrays
 from dips.errors import DataError
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns `user`, `item` and perhaps `rating`, `time`, and where each row came from."""
+    """Columns `user`, `item`, perhaps `rating`, `time`, further ones; where each row came from."""
 
     frame: pl.DataFrame
     where: Callable[[int], str]
@@ -79,6 +80,11 @@ def assemble(
         item_ids=facts.originals_of(item_ids),
         titles=facts.titles_of(item_ids),
         categories=facts.categories_of(item_ids),
+        side={
+            name.removeprefix(SIDE): _side(rows, name)
+            for name in frame.columns
+            if name.startswith(SIDE)
+        },
         about=about,
     )
 
@@ -111,6 +117,19 @@ def number_integers(ids: npt.NDArray[Any]) -> tuple[Int32, npt.NDArray[Any]]:
     seen[ids] = True
     ranks = np.cumsum(seen, dtype=np.int32) - 1
     return ranks[ids], np.flatnonzero(seen)
+
+
+def _side(rows: Rows, field: str) -> Side:
+    """A further column: numbers stay numbers, everything else is names."""
+    column = rows.frame[field]
+    if column.dtype.is_numeric() or column.dtype == pl.Boolean:
+        numbers = column.cast(pl.Float64)
+        _refuse(rows, field, ~numbers.is_finite(), "is not a number")
+        return Side(numbers.cast(pl.Float32).to_numpy())
+    texts = column.cast(pl.String)
+    names = texts.unique().sort()
+    codes = texts.cast(pl.Enum(names)).to_physical().cast(pl.Int32).to_numpy()
+    return Side(codes, Strings.of(names.to_list()))
 
 
 def _check_ratings(rows: Rows, scale: tuple[float, float] | None) -> None:

@@ -134,6 +134,25 @@ def read_data(
     dials: Mapping[str, Any] | None = None,
 ) -> Interactions:
     """Like `open_data`, but one user is enough."""
+    data = _found(spec, layout, columns, dials)
+    for name in columns.side if columns is not None else ():
+        if name not in data.side:
+            known = ", ".join(data.side) or "no further columns"
+            raise DataError(
+                f"{spec}: there is no column '{name}' beside user, item, rating and time; it has "
+                f"{known} (a table has what is in its header, a prepared file what "
+                "'dips data prepare --side' named)"
+            )
+    return data
+
+
+def _found(
+    spec: str,
+    layout: str | None,
+    columns: Columns | None,
+    dials: Mapping[str, Any] | None,
+) -> Interactions:
+    """Whatever the name or the path stands for."""
     if spec in SYNTHETIC:
         return _make(spec, dials or {})
     if dials:

@@ -138,5 +138,6 @@ def _keep(data: Interactions, rows: npt.NDArray[np.int64], step: str | None) -> 
         item_ids=data.item_ids.take(items),
         titles=None if data.titles is None else data.titles.take(items),
         categories=None if data.categories is None else data.categories.take(items),
+        side={name: column.take(rows) for name, column in data.side.items()},
         about={**data.about, "steps": taken},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -86,6 +86,33 @@ class Categories:
         return Categories(self.names, _offsets(lengths), self.codes[ragged(starts, lengths)])
 
 
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A further column of the events: numbers, or codes of names.
+
+    >>> Side.of(["rain", "sun", "rain"]).values.tolist()
+    [0, 1, 0]
+    """
+
+    values: npt.NDArray[Any]
+    """[events] numbers in float, codes in int32."""
+    names: Strings | None = None
+    """What the codes stand for; None where the values are numbers."""
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Side:
+        """Numbers as they are; of anything else the sorted names and their codes."""
+        given = np.asarray(values)
+        if given.dtype.kind in "buif":
+            return cls(given.astype(np.float32))
+        names, codes = np.unique(given.astype(str), return_inverse=True)
+        return cls(codes.astype(np.int32), Strings.of(names.tolist()))
+
+    def take(self, rows: npt.NDArray[np.integer[Any]]) -> Side:
+        """The values of these events, in this order; the names stay."""
+        return Side(self.values[rows], self.names)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Interactions:
     """Who met what, when, and how they liked it: each user's events in order of time.
@@ -116,6 +143,8 @@ class Interactions:
     """A title per item, where the source has one."""
     categories: Categories | None = None
     """Categories per item, where the source has them."""
+    side: Mapping[str, Side] = field(default_factory=dict)
+    """Further columns of the events by name, where they were asked for."""
     about: dict[str, Any] = field(default_factory=dict)
     """Name, source, recipe: what a report should say of this data."""
 
@@ -203,6 +232,7 @@ def from_arrays(
     item_ids: Iterable[str] | None = None,
     titles: Strings | None = None,
     categories: Categories | None = None,
+    side: Mapping[str, Side] | None = None,
     about: dict[str, Any] | None = None,
 ) -> Interactions:
     """Build a table from parallel columns of indices, in any order of rows.
@@ -216,13 +246,17 @@ def from_arrays(
     times = None if time is None else np.asarray(time)
     if len(users) == 0:
         raise DataError("there are no interactions: the source is empty or a filter removed all")
+    for name, column in (side or {}).items():
+        if len(column.values) != len(users):
+            count = len(column.values)
+            raise DataError(f"column '{name}' has {count} values for {len(users)} interactions")
     if users.min() < 0 or items.min() < 0:
         raise DataError("user and item indices count from 0; there is a negative one")
     counts = np.bincount(users)
     present = np.flatnonzero(counts)
     lengths = counts[present].astype(np.int64)
     order = _order(users, times)
-    facts = dict(about or {})
+    facts, further = dict(about or {}), dict(side or {})
     if ratings is not None:
         facts.setdefault("rating_range", (float(ratings.min()), float(ratings.max())))
     moments = None if times is None else _arranged(times, order, np.int64)
@@ -240,6 +274,7 @@ def from_arrays(
         item_ids=_strings(item_ids, int(items.max()) + 1),
         titles=titles,
         categories=categories,
+        side=further if order is None else {n: column.take(order) for n, column in further.items()},
         about=facts,
     )
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dips.data.catalog import read_data
 from dips.data.filtering import compact
-from dips.data.interactions import Categories, Int32, Interactions, Strings
+from dips.data.interactions import Categories, Int32, Interactions, Side, Strings
 from dips.data.splitting import Parts
 from dips.errors import DataError
 
@@ -47,6 +47,7 @@ def join(tables: list[Interactions]) -> Parts:
         item_ids=items,
         titles=_titles(tables, item_maps, len(items)),
         categories=_categories(tables, item_maps, len(items)),
+        side={name: _side(tables, name) for name in first.side},
         about={key: value for key, value in first.about.items() if key != "rating_range"},
     )
     if merged.rating is not None:
@@ -79,6 +80,22 @@ def _shared(vocabularies: list[Strings]) -> tuple[Strings, list[Int32]]:
 def _joined(tables: list[Interactions], field: str) -> npt.NDArray[Any] | None:
     columns = [getattr(table, field) for table in tables]
     return None if columns[0] is None else np.concatenate(columns)
+
+
+def _side(tables: list[Interactions], name: str) -> Side:
+    """A further column of all tables; names get one vocabulary."""
+    for table in tables:
+        if name not in table.side:
+            raise DataError(f"{table.name} has no column '{name}', and {tables[0].name} has it")
+    columns = [table.side[name] for table in tables]
+    vocabularies = [column.names for column in columns if column.names is not None]
+    if not vocabularies:
+        return Side(np.concatenate([column.values for column in columns]))
+    if len(vocabularies) < len(columns):
+        raise DataError(f"column '{name}' holds numbers in one file and names in another")
+    names, maps = _shared(vocabularies)
+    codes = [codes[column.values] for column, codes in zip(columns, maps, strict=True)]
+    return Side(np.concatenate(codes), names)
 
 
 def _titles(tables: list[Interactions], maps: list[Int32], items: int) -> Strings | None:

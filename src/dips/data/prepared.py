@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from dips.data.atomic import written
 from dips.data.filtering import compact
-from dips.data.interactions import Categories, Interactions, Strings
+from dips.data.interactions import Categories, Interactions, Side, Strings
 from dips.errors import DataError
 
 FORMAT = "dips-interactions"
@@ -41,6 +41,10 @@ def write(data: Interactions, path: Path) -> None:
         arrays |= _strings("categories.names", data.categories.names)
         arrays["categories.offsets"] = data.categories.offsets
         arrays["categories.codes"] = data.categories.codes
+    for name, column in data.side.items():
+        arrays[f"side.{name}.values"] = column.values
+        if column.names is not None:
+            arrays |= _strings(f"side.{name}.names", column.names)
     facts = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(data.about)}
     with written(path) as part:
         try:
@@ -66,6 +70,7 @@ def open_prepared(path: Path) -> Interactions:
             item_ids=_open_strings(arrays, "item_ids"),
             titles=_open_strings(arrays, "titles") if "titles.blob" in arrays else None,
             categories=_open_categories(arrays) if "categories.codes" in arrays else None,
+            side=_open_side(arrays),
             about=json.loads(facts["about"]),
         )
         _check(data)
@@ -107,10 +112,23 @@ def _open_categories(arrays: Arrays) -> Categories:
     return Categories(names, arrays["categories.offsets"], arrays["categories.codes"])
 
 
+def _open_side(arrays: Arrays) -> dict[str, Side]:
+    """Further columns, each with its names where it has them."""
+    values = [name for name in arrays if name.startswith("side.") and name.endswith(".values")]
+    found = {}
+    for name in values:
+        column = name.removesuffix(".values")
+        named = f"{column}.names.blob" in arrays
+        names = _open_strings(arrays, f"{column}.names") if named else None
+        found[column.removeprefix("side.")] = Side(arrays[name], names)
+    return found
+
+
 def _check(data: Interactions) -> None:
     """Sizes that must agree; reads the columns of users, not those of events."""
     events = len(data.item)
     columns = [column for column in (data.rating, data.time) if column is not None]
+    columns += [column.values for column in data.side.values()]
     if any(len(column) != events for column in columns):
         raise ValueError("the columns of events differ in length")
     if data.users == 0 or any(len(getattr(data, name)) != data.users for name in _BY_USER):

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import polars as pl
 
 from dips.data.assembly import ItemFacts, Rows, assemble
-from dips.data.columns import CATEGORIES, TITLES, Columns, guess, original_ids
+from dips.data.columns import CATEGORIES, SIDE, TITLES, Columns, guess, original_ids
 from dips.data.delimited import Field, read_delimited, split_line
 from dips.data.interactions import Interactions
 from dips.data.source import Source
@@ -63,7 +63,17 @@ def read_text(
     ]
     skip = 0 if columns.positional() else 1
     rows = read_delimited(source, name, fields, separator=separator, skip=skip, quote=_QUOTE)
-    return _with_seconds(rows)
+    return _with_seconds(Rows(_with_numbers(rows.frame), rows.where))
+
+
+def _with_numbers(frame: pl.DataFrame) -> pl.DataFrame:
+    """Further columns of text as numbers, where every row is one."""
+    read = [
+        frame[name].cast(pl.Float64, strict=False)
+        for name in frame.columns
+        if name.startswith(SIDE)
+    ]
+    return frame.with_columns(column for column in read if column.null_count() == 0)
 
 
 def _read_parquet(source: Source, name: str, columns: Columns) -> Rows:

@@ -8,9 +8,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from dips.data.sides import NOTHING, Sides
 from dips.numerics import exact
 from dips.numerics.hashing import uniform
 from dips.policy.base import Policy, Signals
+from dips.policy.layers import Layer, SideInputs, start
 from dips.sketch.records import Candidates
 
 DROPOUT = 0xD20907
@@ -33,30 +35,12 @@ class Network(nn.Module, Policy, ABC):
 
 
 @final
-class Layer(nn.Module):
-    """An affine map on the grid of decisions, started as torch starts its own."""
-
-    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        bound = max(1, inputs) ** -0.5
-        self.weight = start(outputs, inputs, bound=bound, generator=generator)
-        self.bias = start(outputs, bound=bound, generator=generator)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
-        return exact.linear(states, self.weight, self.bias)
-
-
-def start(*shape: int, bound: float, generator: torch.Generator) -> nn.Parameter:
-    """A parameter drawn evenly between -bound and bound."""
-    return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * bound)
-
-
-@final
 class RatingNetwork(Network):
     """The paper's network: from the ratings of the candidates, M wide, to a score for each item.
 
     Computed sparsely: the first layer adds up the candidates' rows, the last one looks them up.
+    Side information widens the input by further blocks of M, as in the paper's supplement: a
+    number per category (added up for an item), the age in steps, and each further column.
     """
 
     def __init__(
@@ -65,17 +49,23 @@ class RatingNetwork(Network):
         items: int,
         hidden: int = 128,
         dropout: float = 0.1,
+        sides: Sides = NOTHING,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
-        self.dropout = dropout
-        inward, outward = items**-0.5, hidden**-0.5
+        self.dropout, self.timed = dropout, sides.time
+        side = SideInputs(sides, items, 1, generator)
+        self.blocks = side.width + sides.time
+        inward, outward = (items * (1 + self.blocks)) ** -0.5, hidden**-0.5
         self.enter = start(items, hidden, bound=inward, generator=generator)
         self.enter_bias = start(hidden, bound=inward, generator=generator)
         self.middle = Layer(hidden, hidden, generator)
         self.leave = start(items, hidden, bound=outward, generator=generator)
         self.leave_bias = start(items, 1, bound=outward, generator=generator)
+        self.side = side
+        if self.blocks:
+            self.more = start(items * self.blocks, hidden, bound=inward, generator=generator)
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
         """Two hidden layers over the weighted ratings; the score of an item is for all its repeats.
@@ -88,11 +78,23 @@ class RatingNetwork(Network):
         rows = nn.functional.embedding(item, self.enter)
         bias = exact.parameter(self.enter_bias)
         first = exact.matmul(ratings[:, None, :], rows)[:, 0] + bias
+        if self.blocks:
+            first = first + self._told(candidates, item, weight)
         first = self._thinned(first.relu(), candidates, 1)
         second = self._thinned(self.middle(first).relu(), candidates, 2)
         rows = nn.functional.embedding(item, self.leave)
         bias = exact.parameter(nn.functional.embedding(item, self.leave_bias))
         return exact.matmul(second[:, None, :], rows.mT)[:, 0] + bias[..., 0]
+
+    def _told(self, candidates: Candidates, item: Tensor, weight: Tensor) -> Tensor:
+        """[users, hidden] the share of side information in the first layer."""
+        told = self.side(candidates)
+        if self.timed:
+            told = torch.cat([told, candidates.age.double().log1p()[..., None]], -1)
+        told = torch.where(candidates.present[..., None], weight[..., None] * told, 0.0)
+        place = item[..., None] * self.blocks + torch.arange(self.blocks, device=item.device)
+        rows = nn.functional.embedding(place.flatten(1), self.more)
+        return exact.matmul(told.flatten(1)[:, None, :], rows)[:, 0]
 
     def _thinned(self, units: Tensor, candidates: Candidates, layer: int) -> Tensor:
         """Dropout as a function of user and time: there is no random state."""

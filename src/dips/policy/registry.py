@@ -6,15 +6,16 @@ A dictionary, and `package.module:Class` for a user's own.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from dips.data.sides import NOTHING, Sides
 from dips.errors import ConfigError
+from dips.plugin import make_own
 from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
@@ -37,15 +38,21 @@ class PolicySpec:
     center: float = 0.0
     spread: float = 1.0
     dropout: float = 0.1
+    side: Sides = NOTHING
 
     @property
     def argument(self) -> str | None:
         """What stands behind the colon of the name."""
         return self.name.partition(":")[2] or None
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PolicySpec:
+        """From what `to_dict` gave."""
+        return cls(**{**values, "side": Sides.from_dict(values.get("side", {}))})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "side": self.side.to_dict()}
 
 
 def _number(name: str, text: str | None, meaning: str) -> float | None:
@@ -68,12 +75,21 @@ def _mix(spec: PolicySpec, seed: int) -> Policy:
 
 def _paper(spec: PolicySpec, seed: int) -> Policy:
     generator = torch.Generator().manual_seed(seed)
-    return RatingNetwork(items=spec.items, dropout=spec.dropout, generator=generator)
+    return RatingNetwork(
+        items=spec.items, dropout=spec.dropout, sides=spec.side, generator=generator
+    )
 
 
 def _learned(spec: PolicySpec, seed: int) -> Policy:
     generator = torch.Generator().manual_seed(seed)
-    return SetNetwork(dim=spec.dim, center=spec.center, spread=spec.spread, generator=generator)
+    return SetNetwork(
+        dim=spec.dim,
+        center=spec.center,
+        spread=spec.spread,
+        items=spec.items,
+        sides=spec.side,
+        generator=generator,
+    )
 
 
 POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
@@ -113,7 +129,7 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
             raise ConfigError(f"policy '{head}' takes no argument, but got '{argument}'")
         return POLICIES[head](spec, seed)
     if "." in head or argument:
-        return _imported(head, argument, seed)
+        return make_own("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
     known = ", ".join(f"{p}:M" if p == "mix" else p for p in sorted(POLICIES))
     raise ConfigError(
         f"unknown policy '{spec.name}': choose one of {known}, or package.module:Class"
@@ -123,15 +139,3 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
 def learns(policy: Policy) -> bool:
     """Whether training changes it: whether it is a module with parameters."""
     return isinstance(policy, nn.Module) and any(True for _ in policy.parameters())
-
-
-def _imported(module: str, name: str, seed: int) -> Policy:
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # a network of the user's own starts where the seed says
-            made = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"policy '{module}:{name}' cannot be made: {error}") from None
-    if not isinstance(made, Policy):
-        raise ConfigError(f"policy '{module}:{name}' is not a dips.Policy")
-    return made

@@ -7,13 +7,17 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from dips.data.sides import NOTHING, Sides
 from dips.numerics import exact
 from dips.policy.base import Signals
-from dips.policy.network import Layer, Network
+from dips.policy.layers import Layer, SideInputs
+from dips.policy.network import Network
 from dips.sketch.records import Candidates
 
-OWN = 6
+OWN = 7
 """What is known of a candidate beside its item: see `_features`."""
+NAME = 8
+"""Numbers that stand for a category, or for a name in a further column."""
 LONG = 16.0
 """Logarithm of the time that counts as one: about a hundred days in seconds."""
 
@@ -22,9 +26,13 @@ LONG = 16.0
 class SetNetwork(Network):
     """Scores a candidate by what it is and by the mean of what the others are.
 
-    The last layer starts at zero: the score is then minus `slope` for each newer candidate, which
-    is the policy `last`. Its size does not grow with the catalogue.
+    The last layer, and a direct one beside it for what is simple, start at zero: the score is then
+    minus `slope` for each newer candidate, which is the policy `last`. Its size does not grow with
+    the catalogue; only with categories it has a table of which items have which.
     """
+
+    center: Tensor
+    spread: Tensor
 
     def __init__(
         self,
@@ -34,16 +42,22 @@ class SetNetwork(Network):
         center: float = 0.0,
         spread: float = 1.0,
         slope: float = 1.0,
+        items: int = 1,
+        sides: Sides = NOTHING,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
         self.asks = ("residual", "embedding") if dim else ("residual",)
-        self.dim, self.center, self.spread = dim, center, spread
-        self.first = Layer(dim + OWN, hidden, generator)
+        self.dim = dim
+        self.register_buffer("center", torch.tensor(float(center)))  # each run of a stack its own
+        self.register_buffer("spread", torch.tensor(float(spread)))
+        self.side = SideInputs(sides, items, NAME, generator)
+        self.first = Layer(dim + OWN + self.side.width, hidden, generator)
         self.alone = Layer(hidden, hidden, generator)
         self.others = Layer(hidden, hidden, generator)
         self.last = nn.Parameter(torch.zeros(hidden, 1))
+        self.direct = nn.Parameter(torch.zeros(dim + OWN + self.side.width, 1))
         self.slope = nn.Parameter(torch.tensor(float(slope)))
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
@@ -52,23 +66,29 @@ class SetNetwork(Network):
         total = _weighed(torch.ones_like(weight)[:, None, :], weight).clamp_min(1)
         later = candidates.position[:, None, :] > candidates.position[:, :, None]
         newer = _weighed(later.double(), weight)
-        first = self.first(self._features(candidates, signals, newer / total)).relu()
+        same = candidates.item[:, None, :] == candidates.item[:, :, None]
+        twins = _weighed((later & same).double(), weight)
+        known = self._features(candidates, signals, newer / total, twins)
+        first = self.first(known).relu()
         context = _weighed(first.mT, weight) / total
         second = (self.alone(first) + self.others(context)[:, None, :]).relu()
-        learned = exact.matmul(second, self.last)[..., 0]
-        return learned - exact.parameter(self.slope) * newer
+        learned = exact.matmul(second, self.last) + exact.matmul(known, self.direct)
+        return learned[..., 0] - exact.parameter(self.slope) * newer
 
-    def _features(self, candidates: Candidates, signals: Signals, rank: Tensor) -> Tensor:
-        """[users, candidates, OWN + dim]; side information would go to the end."""
+    def _features(
+        self, candidates: Candidates, signals: Signals, rank: Tensor, twins: Tensor
+    ) -> Tensor:
+        """[users, candidates, OWN + side + dim]."""
         own = [
-            (candidates.rating.double() - self.center) / self.spread,
-            signals.residual() / self.spread,
+            (candidates.rating.double() - self.center.double()) / self.spread.double(),
+            signals.residual() / self.spread.double(),
             candidates.age.double().log1p(),
             rank,
             candidates.elapsed.clamp_min(0).double().log1p() / LONG,
             candidates.repeats.double().log1p(),
+            twins,  # newer candidates of the same item
         ]
-        known = torch.stack(own, -1)
+        known = torch.cat([torch.stack(own, -1), self.side(candidates)], -1)
         if self.dim:
             known = torch.cat([known, signals.embedding().double()], -1)
         return torch.where(candidates.present[..., None], known, 0.0)

@@ -35,21 +35,25 @@ class Evidence(NamedTuple):
 class Recommender(nn.Module, ABC):
     """A differentiable recommender with a vector per user, adapted from a shared prior.
 
-    Subclasses call `super().__init__` and implement `predict`; `inner_rate` is a buffer, so that
-    runs with different rates can be stacked.
+    Subclasses implement `predict`; an `__init__` of theirs calls this one. A user's vector has
+    `user_dim` entries, `dim` unless given. `inner_rate` and `offset` (the mean rating for squared
+    error, else 0) are buffers, so that runs that differ in them can be stacked.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading")
     """Parameters that weight decay leaves alone: a bias of 0 is nobody's prior."""
     user_prior: nn.Parameter
     inner_rate: Tensor
+    offset: Tensor
 
     def __init__(
         self,
         *,
         items: int,
-        user_dim: int,
         loss: Loss,
+        dim: int = 32,
+        user_dim: int | None = None,
+        offset: float = 0.0,
         inner_rate: float = 0.1,
         inner_steps: int = 10,
         inner_pull: float = 0.0,
@@ -59,8 +63,9 @@ class Recommender(nn.Module, ABC):
         self.loss = loss
         self.inner_steps = inner_steps
         self.inner_pull = inner_pull
-        self.user_prior = nn.Parameter(torch.zeros(user_dim))
+        self.user_prior = nn.Parameter(torch.zeros(user_dim or dim))
         self.register_buffer("inner_rate", torch.tensor(float(inner_rate)))
+        self.register_buffer("offset", torch.tensor(float(offset)))
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
+from dips.data.sides import NOTHING, Sides
 from dips.numerics import exact
+from dips.numerics.bags import sum_rows
 from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
 from dips.numerics.influence import influences, linear_influences
 from dips.recommender.base import CURVE_STEPS, Evidence, Recommender
 from dips.recommender.losses import Loss
+from dips.stream.side import categories_of, item_of, moment_of
 
 SPREAD = 0.05
 """Standard deviation of the entries of a vector at the start."""
@@ -26,9 +29,16 @@ def rows_of(table: Tensor, items: Tensor) -> Tensor:
 
 
 class NCF(Recommender, ABC):
-    """What both forms share: a vector and a bias per item, and a prior that starts at random."""
+    """What both forms share: a vector and a bias per item, and a prior that starts at random.
 
-    offset: Tensor
+    Side information changes the item's vector and bias, and nothing else, so that scores stay what
+    they are in the user's vector. Each category has a vector and a bias of its own, added to those
+    of its items. Where time counts, `items` are tokens (`dips.stream.side`): a learned direction
+    and a learned number, times the standardised time, are added too. All of it starts at 0.
+    """
+
+    undecayed: ClassVar[tuple[str, ...]] = (*Recommender.undecayed, "kind_bias", "trend")
+    categories: Tensor
 
     def __init__(
         self,
@@ -43,29 +53,74 @@ class NCF(Recommender, ABC):
         inner_rate: float = 0.1,
         inner_steps: int = 10,
         inner_pull: float = 0.0,
+        sides: Sides = NOTHING,
     ) -> None:
         super().__init__(
             items=items,
             user_dim=user_dim,
             loss=loss,
+            offset=offset,
             inner_rate=inner_rate,
             inner_steps=inner_steps,
             inner_pull=inner_pull,
         )
         self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * spread)
         self.bias = nn.Parameter(torch.zeros(items, loss.channels))
-        self.register_buffer("offset", torch.tensor(float(offset)))
         with torch.no_grad():
             self.user_prior[:dim] = torch.randn(dim, generator=generator) * spread
+        self.has_kinds, self.has_times = bool(sides.kinds), sides.clock is not None
+        if self.has_kinds:
+            self.kinds = nn.Parameter(torch.zeros(sides.kinds, dim))
+            self.kind_bias = nn.Parameter(torch.zeros(sides.kinds, loss.channels))
+            self.register_buffer("categories", categories_of(sides, items))
+        if self.has_times:
+            self.pace = nn.Parameter(torch.zeros(dim))
+            self.trend = nn.Parameter(torch.zeros(loss.channels))
+
+    @property
+    def table(self) -> Tensor:
+        """[items, dim] the vectors of all items, with those of their categories."""
+        if not self.has_kinds:
+            return self.vectors
+        return self.vectors + sum_rows(self.kinds, self.categories)
+
+    @property
+    def biases(self) -> Tensor:
+        """[items, channels] the biases of all items, with those of their categories."""
+        if not self.has_kinds:
+            return self.bias
+        return self.bias + sum_rows(self.kind_bias, self.categories)
+
+    def rows(self, items: Tensor) -> Tensor:
+        """[rows, n, dim] what stands for an item in a score."""
+        item = self._item(items)
+        rows = rows_of(self.vectors, item)
+        if self.has_kinds:
+            rows = rows + sum_rows(self.kinds, self.categories[item])
+        if self.has_times:
+            rows = rows + self._moment(items) * self.pace
+        return rows
 
     def intercept(self, items: Tensor) -> Tensor:
         """The item's bias: [rows, n], or [rows, n, channels]."""
-        bias = rows_of(self.bias, items) + self.offset
+        item = self._item(items)
+        bias = rows_of(self.bias, item) + self.offset
+        if self.has_kinds:
+            bias = bias + sum_rows(self.kind_bias, self.categories[item])
+        if self.has_times:
+            bias = bias + self._moment(items) * self.trend
         return bias if self.loss.channels > 1 else bias[..., 0]
 
     def embedding(self, items: Tensor) -> Tensor:
         """The item's vector."""
-        return rows_of(self.vectors, items).detach()
+        return self.rows(items).detach()
+
+    def _item(self, items: Tensor) -> Tensor:
+        return item_of(items) if self.has_times else items
+
+    def _moment(self, items: Tensor) -> Tensor:
+        """[rows, n, 1] when it was, as a number to multiply with."""
+        return moment_of(items)[..., None].to(self.user_prior.dtype)
 
 
 @final
@@ -101,7 +156,7 @@ class DotProduct(NCF):
 
     def features(self, items: Tensor) -> Tensor:
         """What multiplies the user's vector: [rows, n, dim], or [rows, n, channels, dim]."""
-        rows = rows_of(self.vectors, items)
+        rows = self.rows(items)
         if self.loss.listwise:
             return rows
         rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
@@ -122,7 +177,7 @@ class DotProduct(NCF):
     def predict_all(self, user: Tensor) -> Tensor:
         """One product of matrices."""
         if self.loss.listwise:
-            return user @ self.vectors.T + self.bias[:, 0] + self.offset
+            return user @ self.table.T + self.biases[:, 0] + self.offset
         return super().predict_all(user)
 
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
@@ -131,9 +186,9 @@ class DotProduct(NCF):
         rate = self.rate(evidence)
         if self.loss.listwise:
             return descend_softmax(
-                self.vectors,
-                self.bias[:, 0],
-                (rows_of(self.vectors, evidence.item) * evidence.weight[:, :, None]).sum(1),
+                self.table,
+                self.biases[:, 0],
+                (self.rows(evidence.item) * evidence.weight[:, :, None]).sum(1),
                 evidence.weight.sum(1),
                 start,
                 rate,
@@ -165,8 +220,8 @@ class DotProduct(NCF):
         """Slopes of the scores times features; for the softmax, expected minus own rows."""
         weight = evidence.weight[:, :, None]
         if self.loss.listwise:
-            expected = self.predict_all(user).softmax(-1) @ self.vectors
-            own = (rows_of(self.vectors, evidence.item) * weight).sum(1)
+            expected = self.predict_all(user).softmax(-1) @ self.table
+            own = (self.rows(evidence.item) * weight).sum(1)
             return evidence.weight.sum(1, keepdim=True) * expected - own
         features = self.features(evidence.item)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
@@ -178,8 +233,8 @@ class DotProduct(NCF):
     def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """Slope times feature, summed over channels; for the softmax, expected minus own row."""
         if self.loss.listwise:
-            expected = self.predict_all(user).softmax(-1) @ self.vectors
-            return expected[:, None, :] - rows_of(self.vectors, items)
+            expected = self.predict_all(user).softmax(-1) @ self.table
+            return expected[:, None, :] - self.rows(items)
         features = self.features(items)
         slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)
@@ -189,14 +244,14 @@ class DotProduct(NCF):
     ) -> Tensor:
         """By the Gram matrix of the features; for the softmax, by the covariance of the rows."""
         if self.loss.listwise:
-            chance = self.predict_all(user).softmax(-1)
+            chance, table = self.predict_all(user).softmax(-1), self.table
 
             def product(vector: Tensor) -> Tensor:
-                along = vector @ self.vectors.T  # [rows, items]
+                along = vector @ table.T  # [rows, items]
                 mean = (chance * along).sum(1, keepdim=True)
-                return ((chance * (along - mean)) @ self.vectors) * weight.sum(1, keepdim=True)
+                return ((chance * (along - mean)) @ table) * weight.sum(1, keepdim=True)
 
-            gradients = (chance @ self.vectors)[:, None, :] - rows_of(self.vectors, items)
+            gradients = (chance @ table)[:, None, :] - self.rows(items)
             return influences(gradients, weight, product, damping, CURVE_STEPS)
         if self.loss.channels > 1:
             return super().influences(user, items, ratings, weight, damping)
@@ -233,7 +288,7 @@ class Perceptron(NCF):
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
         """One hidden layer on the pair, a smooth non-linearity, and the item's bias."""
-        thing = rows_of(self.vectors, items) @ self.from_item.T
+        thing = self.rows(items) @ self.from_item.T
         pair = (user @ self.from_user.T)[:, None, :] + thing
         score = nn.functional.silu(pair + self.middle) @ self.out.T
         return self.intercept(items) + (score if self.loss.channels > 1 else score[..., 0])

@@ -1,4 +1,7 @@
-"""Recommenders by name, described by plain values so that a run can be written and opened again."""
+"""Recommenders by name, described by plain values so that a run can be written and opened again.
+
+A dictionary, and `package.module:Class` for a user's own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import Any
 
 import torch
 
-from dips.errors import ConfigError
+from dips.data.sides import NOTHING, Sides
+from dips.errors import ConfigError, PluginError
+from dips.plugin import make_own
 from dips.recommender.base import Recommender
 from dips.recommender.losses import make_loss
 from dips.recommender.ncf import DotProduct, Perceptron
@@ -32,28 +37,60 @@ class RecommenderSpec:
     inner_rate: float = 0.1
     inner_steps: int = 10
     inner_pull: float = 0.0
+    side: Sides = NOTHING
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RecommenderSpec:
         """From what `to_dict` gave."""
-        return cls(**{**values, "stars": tuple(values["stars"])})
+        side = Sides.from_dict(values.get("side", {}))
+        return cls(**{**values, "stars": tuple(values["stars"]), "side": side})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {**dataclasses.asdict(self), "stars": list(self.stars)}
+        side = self.side.to_dict()
+        return {**dataclasses.asdict(self), "stars": list(self.stars), "side": side}
 
 
 def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     """A fresh recommender; the seed decides where it starts."""
-    if spec.form not in FORMS:
-        raise ConfigError(f"unknown recommender '{spec.form}': choose one of {', '.join(FORMS)}")
-    return FORMS[spec.form](
-        items=spec.items,
-        loss=make_loss(spec.loss, spec.low, spec.high, spec.stars),
-        dim=spec.dim,
-        offset=spec.offset,
-        inner_rate=spec.inner_rate,
-        inner_steps=spec.inner_steps,
-        inner_pull=spec.inner_pull,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    settings = settings_of(spec, seed)
+    if spec.form in FORMS:
+        return FORMS[spec.form](**settings, sides=spec.side)
+    if ":" not in spec.form:
+        known = ", ".join(FORMS)
+        raise ConfigError(
+            f"unknown recommender '{spec.form}': choose one of {known}, or package.module:Class"
+        )
+    made = make_own("recommender", spec.form, Recommender, seed, settings)  # type: ignore[type-abstract]
+    for name in ("items", "loss"):
+        if getattr(made, name) != settings[name]:
+            raise PluginError(
+                f"recommender '{spec.form}' has {name} {getattr(made, name)}, not the run's "
+                f"{settings[name]}: hand what it is given to super().__init__"
+            )
+    return made
+
+
+def settings_of(spec: RecommenderSpec, seed: int = 0) -> dict[str, Any]:
+    """What a recommender is made with.
+
+    A class of the user's own is given what its `__init__` names, and with `**settings` all that
+    `Recommender.__init__` names.
+    """
+    return {
+        "items": spec.items,
+        "loss": make_loss(spec.loss, spec.low, spec.high, spec.stars),
+        "dim": spec.dim,
+        "offset": spec.offset,
+        "inner_rate": spec.inner_rate,
+        "inner_steps": spec.inner_steps,
+        "inner_pull": spec.inner_pull,
+        "generator": torch.Generator().manual_seed(seed),
+    }
+
+
+def embedding_width(spec: RecommenderSpec) -> int:
+    """How many numbers a policy sees of an item: the dimensions, or what a user's own gives."""
+    if spec.form in FORMS:
+        return spec.dim
+    return make_recommender(spec).embedding(torch.zeros(1, 1, dtype=torch.int64)).shape[-1]

@@ -24,7 +24,7 @@ def settle(value: Tensor) -> Tensor:
 
 def as_evidence(entries: Sketch, weight: Tensor) -> Evidence:
     """A sketch as the recommender reads it at decision time."""
-    return Evidence(entries.item, entries.rating.double(), weight, (weight > 0).sum(1))
+    return Evidence(entries.token, entries.rating.double(), weight, (weight > 0).sum(1))
 
 
 @final
@@ -77,7 +77,7 @@ class StackSignals:
         """`function(model, item, rating, present, *rows)` for every run."""
         entries = self._candidates
         present = entries.present.double()
-        return self._call(function, entries.item, entries.rating.double(), present, *rows)
+        return self._call(function, entries.token, entries.rating.double(), present, *rows)
 
     def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
         evidence = as_evidence(entries, weight)

@@ -25,6 +25,9 @@ class Stack(SideBySide[Recommender]):
 
     def settled(self) -> Stack:
         """The same recommenders as decisions see them: float64, on the grid of DESIGN 1.6."""
-        state = {name: snap(value, PARAMETER_BITS) for name, value in self.state.items()}
+        state = {
+            name: snap(value, PARAMETER_BITS) if value.is_floating_point() else value
+            for name, value in self.state.items()
+        }
         state["inner_rate"] = self.state["inner_rate"].double()
         return Stack(copy.deepcopy(self.template).double(), state)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dips.stream.side import token
+
 
 class Sketch(NamedTuple):
     """K remembered interactions per user, oldest first; empty slots come last, at position -1."""
@@ -16,6 +18,12 @@ class Sketch(NamedTuple):
     rating: Tensor  # [users, size] float32; 1 where there are no ratings
     time: Tensor  # [users, size] int64 seconds; 0 where there are no times
     repeats: Tensor  # [users, size] int64: times this item was met while it was remembered
+    side: Tensor  # [users, size] int64: side information, packed; 0 where there is none
+
+    @property
+    def token(self) -> Tensor:
+        """[users, size] what a recommender looks the interactions up by."""
+        return token(self.item, self.side)
 
     @property
     def present(self) -> Tensor:
@@ -35,6 +43,7 @@ class Candidates(NamedTuple):
     rating: Tensor
     time: Tensor
     repeats: Tensor
+    side: Tensor
     seen: Tensor  # [users] int64: interactions of the user so far, the newest included
     key: Tensor  # [users] int64: random draws are derived from it
 
@@ -55,12 +64,17 @@ class Candidates(NamedTuple):
         return newest[:, None] - self.time
 
     @property
+    def token(self) -> Tensor:
+        """[users, candidates] what a recommender looks the interactions up by."""
+        return token(self.item, self.side)
+
+    @property
     def entries(self) -> Sketch:
         """The candidates without their context."""
-        return Sketch(*self[:5])
+        return Sketch(*self[: len(Sketch._fields)])
 
 
 def empty(users: int, size: int, device: torch.device | str = "cpu") -> Sketch:
     """Sketches of users who have done nothing yet."""
     nothing = torch.zeros(users, size, dtype=torch.int64, device=device)
-    return Sketch(nothing - 1, nothing, nothing.float(), nothing, nothing)
+    return Sketch(nothing - 1, nothing, nothing.float(), nothing, nothing, nothing)

@@ -13,27 +13,38 @@ import torch
 from torch import Tensor
 
 from dips.data.interactions import Interactions
+from dips.data.sides import NOTHING, Sides
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
+from dips.stream.side import token
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """All events of a dataset on one device; absent ratings are 1, absent times are 0."""
+    """All events of a dataset on one device; absent ratings are 1, absent times and sides 0."""
 
     item: Tensor  # [events] int64
     rating: Tensor  # [events] float32
     time: Tensor  # [events] int64
+    side: Tensor  # [events] int64: side information, packed
+    token: Tensor  # [events] int64: what a recommender looks an event up by
 
     @classmethod
-    def of(cls, data: Interactions, device: torch.device | str = "cpu") -> Columns:
-        """Copy the columns of a dataset to a device."""
+    def of(
+        cls, data: Interactions, device: torch.device | str = "cpu", sides: Sides = NOTHING
+    ) -> Columns:
+        """Copy the columns of a dataset to a device, and of its side information what is asked."""
         item = torch.from_numpy(data.item.astype("int64"))
         rating = torch.ones(len(item)) if data.rating is None else torch.tensor(data.rating)
         time = torch.zeros(len(item), dtype=torch.int64)
         if data.time is not None:
             time = torch.tensor(data.time)
-        return cls(item.to(device), rating.to(device), time.to(device))
+        side = torch.zeros((), dtype=torch.int64).expand(len(item))  # takes no memory
+        if sides.clock is not None or sides.columns:
+            side = torch.from_numpy(sides.pack(data))
+        item, side = item.to(device), side.to(device)
+        tokens = item if sides.clock is None else token(item, side)
+        return cls(item, rating.to(device), time.to(device), side, tokens)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,108 @@
+"""Further columns by name: every reader, filter and file keeps them beside their events."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dips.data import catalog, filtering
+from dips.data.columns import Columns
+from dips.data.parts import open_parts
+from dips.data.prepared import open_prepared, write
+from dips.errors import DataError
+from dips.nightly import in_vocabulary
+
+CSV = (
+    "user,item,rating,time,mood,minutes\n"
+    "b,x,3,20,low,7\na,y,5,20,high,1.5\na,x,4,10,low,90\nc,y,2,30,calm,12\n"
+)
+SIDE = Columns(side=("mood", "minutes"))
+TOLD = {"a": [("low", 90.0), ("high", 1.5)], "b": [("low", 7.0)], "c": [("calm", 12.0)]}
+
+
+def told(data):
+    """User -> what the further columns say of each event."""
+    mood, minutes = data.side["mood"], data.side["minutes"]
+    return {
+        data.user_id(user): [
+            (mood.names[int(mood.values[event])], float(minutes.values[event]))
+            for event in range(*data.events(user).indices(len(data.item)))
+        ]
+        for user in range(data.users)
+    }
+
+
+def test_text(folder, read):
+    data = read(folder({"x.csv": CSV}), columns=SIDE)
+    assert told(data) == TOLD
+    assert not read(folder({"x.csv": CSV})).side
+
+
+def test_parquet(tmp_path, read):
+    frame = pl.read_csv(CSV.encode()).with_columns(code=pl.Series(["1", "2", "1", "1"]))
+    frame.write_parquet(tmp_path / "x.parquet")
+    data = read(tmp_path / "x.parquet", columns=Columns(side=("mood", "minutes", "code")))
+    assert told(data) == TOLD
+    assert list(data.side["code"].names) == ["1", "2"]  # text stays text
+    flags = frame.with_columns(flag=pl.col("minutes") > 5)
+    flags.write_parquet(tmp_path / "y.parquet")
+    flag = read(tmp_path / "y.parquet", columns=Columns(side=("flag",))).side["flag"]
+    assert flag.values.tolist() == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_recbole(folder, read):
+    header = "user:token\titem:token\trating:float\ttime:float\tmood:token\tminutes:float\n"
+    text = header + CSV.split("\n", 1)[1].replace(",", "\t")
+    data = read(folder({"x.inter": text}) / "x.inter", columns=SIDE)
+    assert told(data) == TOLD
+
+
+def test_prepared(folder, read, tmp_path):
+    data = read(folder({"x.csv": CSV}), columns=Columns(side=("mood", "minutes")))
+    path = tmp_path / "x.safetensors"
+    write(data, path)
+    assert told(open_prepared(path)) == TOLD
+    assert told(catalog.open_data(str(path), columns=SIDE)) == TOLD
+    write(data.select([0, 2]), path)  # a part has its own events only
+    assert told(open_prepared(path)) == {user: TOLD[user] for user in "ac"}
+
+
+def test_filters_and_other_vocabularies(folder, read):
+    data = read(folder({"x.csv": CSV}), columns=SIDE)
+    assert told(filtering.min_rating(data, 2.5)) == {user: TOLD[user] for user in "ab"}
+
+    class Bundle:
+        item_ids = data.item_ids.take(np.array([0]))
+
+    known = in_vocabulary(Bundle, data)  # knows the item x only
+    assert told(known) == {"a": [("low", 90.0)], "b": [("low", 7.0)]}
+
+
+def test_three_files_share_their_names(folder):
+    files = {"a.csv": CSV, "b.csv": CSV.replace("calm", "angry"), "c.csv": CSV}
+    root = folder(files)
+    paths = [str(root / name) for name in files]
+    read = lambda spec: catalog.read_data(spec, columns=SIDE)  # noqa: E731
+    train, valid, test = open_parts(*paths, read=read)
+    assert told(train) == told(test) == TOLD
+    assert told(valid) == {**TOLD, "c": [("angry", 12.0)]}
+    assert train.side["mood"].names is valid.side["mood"].names
+    root = folder({"d.csv": CSV.replace("low", "1").replace("high", "2").replace("calm", "3")})
+    with pytest.raises(DataError, match="'mood' holds numbers in one file and names in another"):
+        open_parts(paths[0], str(root / "d.csv"), paths[2], read=read)
+
+
+def test_missing_columns_and_values_are_named(folder, read, tmp_path):
+    path = folder({"x.csv": CSV}) / "x.csv"
+    with pytest.raises(DataError, match=r"x.csv, line 1: there is no column 'joy' among user, it"):
+        read(path, columns=Columns(side=("joy",)))
+    with pytest.raises(DataError, match="column 'rating' is read anyway"):
+        read(path, columns=Columns(side=("rating",)))
+    blank = folder({"y.csv": CSV.replace("high", "")}) / "y.csv"
+    with pytest.raises(DataError, match=r"y.csv, line 3: side mood is not a value in 'a,y,5,20,,1"):
+        read(blank, columns=SIDE)
+    odd = pl.read_csv(CSV.encode()).with_columns(minutes=pl.Series([1.0, float("nan"), 2.0, 3.0]))
+    odd.write_parquet(tmp_path / "z.parquet")
+    with pytest.raises(DataError, match=r"z.parquet, row 2: side minutes nan is not a number"):
+        read(tmp_path / "z.parquet", columns=SIDE)
+    with pytest.raises(DataError, match=r"planted: there is no column 'joy' .* no further columns"):
+        catalog.open_data("planted", columns=Columns(side=("joy",)))
