@@ -293,3 +293,9 @@ def test_a_run_in_a_stack_reports_its_own_epochs():
     assert alone.epochs < 6
     assert stacked.epochs == alone.epochs
     assert len(stacked.history) == len(alone.history)
+
+
+def test_runs_that_descend_differently_do_not_share_a_stack():
+    changes = [{}, {"annealing": "constant"}, {"user_rate": 0.1}, {"user_rate": 0.2}]
+    configs = [TrainConfig(**change) for change in changes]
+    assert experiment._stacks(configs, "cpu") == [[0], [1], [2, 3]]

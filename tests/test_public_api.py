@@ -11,8 +11,8 @@ import dips
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = [
-    "Bundle", "Candidates", "DipsError", "Interactions", "Policy", "Recommender", "TrainConfig",
-    "compare", "evaluate", "load", "sketches", "train",
+    "Bundle", "Candidates", "DipsError", "Interactions", "Network", "Policy", "Recommender",
+    "TrainConfig", "compare", "evaluate", "gradients", "load", "sketches", "train",
 ]  # fmt: skip
 
 

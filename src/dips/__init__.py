@@ -4,11 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dips.api import compare, evaluate, load, sketches, train
+    from dips.api import compare, evaluate, gradients, load, sketches, train
     from dips.bundle import Bundle
     from dips.data.interactions import Interactions
     from dips.errors import DipsError
     from dips.policy.base import Policy
+    from dips.policy.network import Network
     from dips.recommender.base import Recommender
     from dips.sketch.records import Candidates
     from dips.training.config import TrainConfig
@@ -19,11 +20,13 @@ __all__ = [
     "Candidates",
     "DipsError",
     "Interactions",
+    "Network",
     "Policy",
     "Recommender",
     "TrainConfig",
     "compare",
     "evaluate",
+    "gradients",
     "load",
     "sketches",
     "train",
@@ -33,6 +36,7 @@ _HOMES = {
     "Candidates": "dips.sketch.records",
     "DipsError": "dips.errors",
     "Interactions": "dips.data.interactions",
+    "Network": "dips.policy.network",
     "Policy": "dips.policy.base",
     "Recommender": "dips.recommender.base",
     "TrainConfig": "dips.training.config",

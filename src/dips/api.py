@@ -1,4 +1,4 @@
-"""The front door: load, train, evaluate, compare, sketches. Composition, no logic."""
+"""The front door: load, train, evaluate, compare, sketches, gradients. Composition, no logic."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from dips import experiment, nightly, preflight, rundir
 from dips.bundle import Bundle
 from dips.data.atomic import written
 from dips.data.catalog import open_data
+from dips.data.columns import Columns as TableColumns
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
+from dips.evaluation.gradient_quality import TOLERANCE
 from dips.experiment import Outcome, Watch
-from dips.report.figures import quality_by_size
+from dips.gradient_study import GradientStudy, study_gradients
+from dips.report.figures import gradient_shares, quality_by_size
 from dips.scoring import score
 from dips.stream.users import Columns
 from dips.study import Plan, Study, Table
@@ -25,13 +28,15 @@ from dips.training.config import TrainConfig, build_config
 Model = Outcome | Bundle | str | Path
 
 
-def load(data: str) -> Interactions:
+def load(data: str, *, side: Iterable[str] = ()) -> Interactions:
     """Open data by catalogue name, file, directory or zip.
+
+    `side` names further columns of a table to keep; a prepared file keeps what it was given.
 
     >>> load("planted").explicit
     True
     """
-    return open_data(data)
+    return open_data(data, columns=TableColumns(side=tuple(side)))
 
 
 def train(
@@ -90,7 +95,7 @@ def evaluate(model: Model, data: Interactions) -> dict[str, float]:
     """Walk the users of `data` and score every prediction; items are matched by original id."""
     bundle = _bundle(model)
     known = nightly.in_vocabulary(bundle, data)
-    return score(bundle, known, Columns.of(known)).metrics
+    return score(bundle, known, Columns.of(known, sides=bundle.sides)).metrics
 
 
 def compare(
@@ -148,6 +153,44 @@ def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, 
     prediction.
     """
     return nightly.sketches(_bundle(model), data, at=at)
+
+
+def gradients(
+    run: str | Path,
+    data: Interactions | None = None,
+    *,
+    users: int = 32,
+    steps: int = 20,
+    longest: int = 200,
+    queue: int = 100,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> GradientStudy:
+    """Train a run of `dips` on, and compare its policy gradients with true ones on the way.
+
+    The users are drawn from those who trained the run, or from `data`, and their histories cut
+    after the `longest`. gradients.json and gradients.png are written into the run directory.
+    """
+    directory = Path(run)
+    bundle, config = rundir.open_run(directory), rundir.read_settings(directory)
+    study = study_gradients(
+        bundle,
+        config,
+        nightly.in_vocabulary(bundle, data or rundir.own_part(directory, "train")),
+        users=users,
+        steps=steps,
+        longest=longest,
+        queue=queue,
+        seed=seed,
+        tolerance=tolerance,
+        watch=watch,
+    )
+    found = study.to_dict()
+    rundir.write_json(found, directory / "gradients.json")
+    with written(directory / "gradients.png") as part:
+        gradient_shares(found["ours"], found["paper_ml_1m"], part)
+    return study
 
 
 def _bundle(model: Model) -> Bundle:

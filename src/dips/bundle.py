@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from dips.data.atomic import written
 from dips.data.interactions import Strings
-from dips.errors import ConfigError, RunError
+from dips.data.sides import Sides
+from dips.errors import ConfigError, PluginError, RunError
 from dips.policy.base import Policy
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Recommender
@@ -56,6 +57,11 @@ class Bundle:
     def selector(self) -> Selector:
         """How scores become a choice."""
         return selector_named(self.choice)
+
+    @property
+    def sides(self) -> Sides:
+        """What else is told of interactions: data is read with it."""
+        return self.policy_spec.side
 
     @property
     def explicit(self) -> bool:
@@ -97,6 +103,8 @@ def open_bundle(directory: Path) -> Bundle:
         version = about["version"]
         if version == VERSION:
             return _restored(about, tensors)
+    except PluginError as error:
+        raise RunError(f"{path} needs what it was trained with: {error}") from error
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(
@@ -112,11 +120,11 @@ def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
     recommender.load_state_dict(_under("recommender.", tensors))
-    policy_spec = PolicySpec(**about["policy"])
+    policy_spec = PolicySpec.from_dict(about["policy"])
     policy = build_policy(policy_spec)
     if isinstance(policy, nn.Module):
         policy.load_state_dict(_under("policy.", tensors))
-        policy.eval()
+        policy.eval().requires_grad_(False)
     return Bundle(
         spec=spec,
         recommender=recommender,

@@ -13,6 +13,10 @@ class ConfigError(DipsError):
     """A setting that does not exist, is out of range, or contradicts another one."""
 
 
+class PluginError(ConfigError):
+    """A class of the user's own that cannot be imported or made, or does not fit."""
+
+
 class RunError(DipsError):
     """A run directory that is missing, incomplete, or of another version."""
 

@@ -40,6 +40,7 @@ def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
         item=item[kept],
         rating=None if data.rating is None else data.rating[places][kept],
         time=None if data.time is None else data.time[places][kept],
+        side={name: column.take(places[kept]) for name, column in data.side.items()},
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
         warmup=warm,
@@ -58,7 +59,7 @@ def sketches(bundle: Bundle, data: Interactions, *, at: str = "end") -> dict[str
     if at not in ("end", "each"):
         raise ConfigError(f"at is '{at}': choose end or each")
     known = in_vocabulary(bundle, data)
-    columns = Columns.of(known)
+    columns = Columns.of(known, sides=bundle.sides)
     _, trace = walk(bundle, known, columns, with_scores=True)
     if not isinstance(trace, StoredTrace) or trace.final is None or trace.final_scores is None:
         raise ConfigError("the policy 'all' keeps everything: there is no sketch to write")
@@ -98,7 +99,7 @@ def _columns(data: Interactions, user: Any, t: Any, position: Any, score: Any) -
 def predictions(bundle: Bundle, data: Interactions) -> dict[str, Any]:
     """Columns user, t, item, and rating and prediction, or the rank of the item."""
     known = in_vocabulary(bundle, data)
-    stack, trace = walk(bundle, known, Columns.of(known))
+    stack, trace = walk(bundle, known, Columns.of(known, sides=bundle.sides))
     made = predict(stack, trace, 0)
     event, user = trace.event.numpy(), trace.user.numpy()
     ids = np.array([known.user_id(index) for index in range(known.users)], dtype=object)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from dips.policy.base import Policy
+from dips.policy.network import Network
 from dips.policy.recency import Last
 from dips.testing import POLICY_CHECKS, check_policy
 from dips.testing import policies as checks
@@ -68,6 +70,20 @@ class Forgetful(nn.Module, Policy):
         return self.dropout(_age(candidates)) * self.slope
 
 
+class Haunted(Network):
+    """Says what is wrong with `weigh` by a function of (candidates, weight)."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.slope, self.function = nn.Parameter(torch.ones(())), function
+
+    def weigh(self, candidates, signals, weight):
+        return _age(candidates) * self.slope + self.function(candidates, weight)
+
+    def score(self, candidates, signals):
+        return _age(candidates) * self.slope
+
+
 BROKEN = {
     "one_score_per_candidate-shape": (lambda p, c, s: _age(c).sum(1), "returned the shape"),
     "one_score_per_candidate-type": (lambda p, c, s: -c.age, "must be floating-point"),
@@ -95,6 +111,18 @@ BROKEN = {
         "uses signals.loss: name it in `asks`, or set asks = True",
     ),
     "same_in_a_stack": (Branching, "must run under torch.func.vmap"),
+    "blind_to_ghosts-weights": (
+        partial(Haunted, lambda c, w: w.sum(1, keepdim=True)),
+        "differs from its score though every weight is 1",
+    ),
+    "blind_to_ghosts-others": (
+        partial(Haunted, lambda c, w: c.present.sum(1, keepdim=True) - w.sum(1, keepdim=True)),
+        "lets a candidate of weight 0 change the others' scores",
+    ),
+    "blind_to_ghosts-nan": (
+        partial(Haunted, lambda c, w: torch.where(w > 0, 0.0, torch.nan)),
+        "is not a number for a candidate of weight 0",
+    ),
     "honest_about_asks": (lambda p, c, s: s.loss(), "set asks = True"),
     "walks_alone_as_in_company": (
         lambda p, c, s: -_age(c) if len(c.seen) > 1 else _age(c),
@@ -108,7 +136,7 @@ def test_a_check_fails_with_a_sentence(name: str) -> None:
     function, sentence = BROKEN[name]
     check = getattr(checks, name.split("-")[0])
     with pytest.raises(AssertionError, match=re.escape(sentence)):
-        check(function() if isinstance(function, type) else Broken(function))
+        check(function() if isinstance(function, type | partial) else Broken(function))
 
 
 def test_draws_without_use_of_the_key_is_refused() -> None:

@@ -32,6 +32,10 @@ class Broken(Recommender):
         plain = super().read(evidence, *settle)
         return self.methods["read"](self, plain, evidence) if "read" in self.methods else plain
 
+    def embedding(self, items):
+        plain = self.table[items]
+        return self.methods["embed"](self, plain) if "embed" in self.methods else plain
+
     def gradients(self, *arguments):
         plain = super().gradients(*arguments)
         return plain * self.methods.get("slope", 1.0)
@@ -52,6 +56,14 @@ def _with_lost_buffer() -> Broken:
 BROKEN = {
     "one_output_per_item-shape": (Broken(predict=lambda m, p, u: p.sum(1)), "returned the shape"),
     "one_output_per_item-inf": (Broken(predict=lambda m, p, u: p / 0), "is not finite"),
+    "one_vector_per_item-shape": (
+        Broken(embed=lambda m, v: v[:, 0]),
+        "embedding returned the shape (4, 4) for items of (4, 3)",
+    ),
+    "one_vector_per_item-slope": (
+        Broken(embed=lambda m, v: v + m.user_prior),
+        "return it detached",
+    ),
     "blind_to_other_rows-rows": (Broken(predict=lambda m, p, u: p + u.sum()), "than in a batch"),
     "blind_to_other_rows-items": (
         Broken(predict=lambda m, p, u: p.cumsum(1)),
@@ -149,3 +161,27 @@ def test_random_candidates_look_like_a_refresh() -> None:
     for items, there in zip(one.item.tolist(), one.present.tolist(), strict=True):
         kept = [item for item, keep in zip(items, there, strict=True) if keep]
         assert len(set(kept)) == len(kept)
+
+
+class Least(Recommender):
+    """No constructor of its own, one method; a channel per star where the loss wants them."""
+
+    def predict(self, user: Tensor, items: Tensor) -> Tensor:
+        vectors = item_vectors(items, user.shape[-1]).to(user.dtype)
+        score = self.offset + (vectors * user[:, None, :]).sum(-1)
+        slope = torch.linspace(-1, 1, self.loss.channels, dtype=user.dtype)
+        return score if self.loss.channels == 1 else score[..., None] * slope
+
+
+@pytest.mark.parametrize("loss", ["mse", "bce", "cce", "softmax"])
+def test_a_class_is_made_as_a_run_makes_it(loss: str) -> None:
+    check_recommender(Least, loss)
+
+
+def test_one_output_for_several_channels_is_refused() -> None:
+    class Narrow(Least):
+        def predict(self, user: Tensor, items: Tensor) -> Tensor:
+            return user.sum(1, keepdim=True) * torch.ones_like(items)
+
+    with pytest.raises(AssertionError, match=re.escape("3 items and 5 channels")):
+        check_recommender(Narrow, "cce")

@@ -10,6 +10,7 @@ import typer
 from dips import api
 from dips.cli.screen import print_json, print_pairs, print_summary, watch_study
 from dips.cli.settings import Settings, numbers, seeds, with_settings
+from dips.data.sides import columns_in
 from dips.errors import ConfigError
 from dips.study import Table
 
@@ -38,7 +39,7 @@ def compare(
     names = [name for name in policies.split(",") if name]
     if len(set(names)) < len(names) or not names:
         raise ConfigError(f"--policies '{policies}': give each policy once")
-    whole = api.load(data)
+    whole = api.load(data, side=columns_in(settings().side))
     with watch_study() as watch:
         table = api.compare(
             whole,

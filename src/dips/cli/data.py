@@ -15,6 +15,7 @@ from dips.data import catalog, filtering, layouts, prepared
 from dips.data.columns import Columns
 from dips.data.description import describe as description
 from dips.data.interactions import Interactions
+from dips.data.sides import names_in
 from dips.errors import ConfigError
 
 app = typer.Typer(
@@ -101,6 +102,7 @@ def prepare(
     item_col: Annotated[str | None, typer.Option(help="Column of items.")] = None,
     rating_col: Annotated[str | None, typer.Option(help="Column of ratings, or 'none'.")] = None,
     time_col: Annotated[str | None, typer.Option(help="Column of times, or 'none'.")] = None,
+    side: Annotated[str, typer.Option(help="Further columns to keep, for example a,b.")] = "",
     min_rating: Annotated[float | None, typer.Option(help="Keep ratings above this.")] = None,
     core: Annotated[int | None, typer.Option(help="Keep the k-core of this k.")] = None,
     shuffle_ties: Annotated[
@@ -128,7 +130,9 @@ def prepare(
     data = catalog.open_data(
         source,
         layout=layout,
-        columns=Columns(user=user_col, item=item_col, rating=rating_col, time=time_col),
+        columns=Columns(
+            user=user_col, item=item_col, rating=rating_col, time=time_col, side=names_in(side)
+        ),
         dials={name: value for name, value in dials.items() if value is not None},
     )
     data = filtering.prepare(data, recipe=recipe, min_rating=min_rating, core=core)

@@ -15,7 +15,10 @@ from dips.errors import ConfigError
 from dips.training.config import RECIPES, TrainConfig, build_config
 
 Settings = Callable[..., TrainConfig]
-"""From the data, and other flags where a command has them, to the settings."""
+"""From the data, and other flags where a command has them, to the settings.
+
+Without data: those that do not depend on it.
+"""
 
 
 def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
@@ -41,10 +44,11 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
                 if name not in names and name not in ("recipe", "config_file") and value is not None
             }
 
-            def settings(data: Interactions, **more: Any) -> TrainConfig:
+            def settings(data: Interactions | None = None, **more: Any) -> TrainConfig:
                 recipe, file = given["recipe"], given["config_file"]
                 every = {**flags, **more}
-                return build_config(recipe, file, every, implicit_data=not data.explicit)
+                implicit = data is not None and not data.explicit
+                return build_config(recipe, file, every, implicit_data=implicit)
 
             command(settings=settings, **{name: given[name] for name in names})
 

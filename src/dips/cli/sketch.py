@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dips import api
+from dips import api, rundir
 from dips.data.export import check_suffix, write_columns
 
 
@@ -22,7 +22,8 @@ def sketch(
     Columns: user, t, position, item, rating, score.
     """
     check_suffix(out)
-    columns = api.sketches(run, api.load(data), at=at)
+    bundle = rundir.open_run(run)
+    columns = api.sketches(bundle, api.load(data, side=bundle.sides.names), at=at)
     write_columns(columns, out)
     users = len(set(columns["user"]))
     print(f"{len(columns['t'])} entries of {users} users are in {out}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,10 @@ import typer
 from dips import api
 from dips.cli.screen import print_json, print_metrics, watch_training
 from dips.cli.settings import Settings, with_settings
+from dips.data.catalog import read_data
+from dips.data.columns import Columns
 from dips.data.parts import open_parts
+from dips.data.sides import columns_in
 from dips.errors import ConfigError
 from dips.preflight import split
 from dips.rundir import Source
@@ -37,12 +41,14 @@ def train(
     """
     if (valid_data is None) != (test_data is None):
         raise ConfigError("--valid-data and --test-data go together: give both, or neither")
+    further = columns_in(settings().side)
+    columns = Columns(side=further)
     if valid_data is not None and test_data is not None:
         source: Source = [data, valid_data, test_data]
-        parts = open_parts(data, valid_data, test_data)
+        parts = open_parts(data, valid_data, test_data, read=partial(read_data, columns=columns))
         config = settings(parts[0])
     else:
-        source, whole = data, api.load(data)
+        source, whole = data, api.load(data, side=further)
         config = settings(whole)
         parts = split(whole, config)
     with watch_training() as watch:

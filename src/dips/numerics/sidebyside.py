@@ -74,7 +74,8 @@ class _Task(nn.Module):
 def each(template: nn.Module, state: State, function: Callable[..., Any], *args: Any) -> Any:
     """`function(module, *args)` for every run; tensors carry a leading axis of runs.
 
-    Differentiable in `state`, also by `torch.func`. One run alone is called without `vmap`.
+    Differentiable in `state`, also by `torch.func`. One run alone is called without `vmap`. Where
+    a module draws random numbers by torch (dropout of the user's own), each run has its own.
     """
     task = _Task(template)
 
@@ -85,4 +86,4 @@ def each(template: nn.Module, state: State, function: Callable[..., Any], *args:
     if len(next(iter(state.values()))) == 1:
         alone = one(*tree_map(lambda leaf: leaf[0], (state, *args)))
         return tree_map(lambda leaf: leaf[None], alone)
-    return vmap(one)(state, *args)
+    return vmap(one, randomness="different")(state, *args)

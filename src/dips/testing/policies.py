@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dips.data.interactions import Interactions
 from dips.numerics.exact import SCORE_BITS, snap
 from dips.policy.base import Policy, Reading, questions
+from dips.policy.network import Network
 from dips.policy.stacked import Stacked
 from dips.recommender.stack import Stack
 from dips.rollout import rollout
@@ -93,6 +94,7 @@ def blind_to_empty_slots(policy: Policy) -> None:
             rating=torch.where(empty, 99.0, candidates.rating),
             time=torch.where(empty, 1 << 40, candidates.time),
             repeats=torch.where(empty, 50, candidates.repeats),
+            side=torch.where(empty, -1, candidates.side),
         )
         before, after = _score(policy, candidates), _score(policy, littered)
         require(
@@ -168,6 +170,39 @@ def same_in_a_stack(policy: Policy) -> None:
     require(same(stacked[both.present], alone[both.present]), advice)
 
 
+def blind_to_ghosts(policy: Policy) -> None:
+    """Where candidates can be weighed: full weights change nothing, and none is as good as absent.
+
+    The oldest is left out: the newest tells the time.
+    """
+    if not isinstance(policy, Network):
+        return
+    candidates = _candidates(0)
+    signals, present = FakeSignals(candidates, arrivals=PERIOD), candidates.present
+    oldest = candidates.age == torch.where(present, candidates.age, -1).amax(1, keepdim=True)
+    absent = candidates._replace(position=torch.where(oldest, -1, candidates.position))
+    with _deciding(policy):
+        full, ghost = (
+            policy.weigh(candidates, signals, (present & kept).double())
+            for kept in (present, ~oldest)
+        )
+        whole, without = (policy.score(entries, signals) for entries in (candidates, absent))
+    here, others = 2.0**-SCORE_BITS, present & ~oldest
+    name = _name(policy)
+    require(
+        close(full[present].double(), whole[present].double(), here),
+        f"{name}.weigh differs from its score though every weight is 1",
+    )
+    require(
+        close(ghost[others].double(), without[others].double(), here),
+        f"{name}.weigh lets a candidate of weight 0 change the others' scores",
+    )
+    require(
+        not bool(ghost[present].isnan().any()),
+        f"{name}.weigh is not a number for a candidate of weight 0",
+    )
+
+
 def walks_alone_as_in_company(policy: Policy) -> None:
     """Users rolled out one by one have the sketches that they have in a batch."""
     world = random_world()
@@ -193,6 +228,7 @@ POLICY_CHECKS: tuple[Callable[[Policy], None], ...] = (
     honest_about_draws,
     honest_about_asks,
     same_in_a_stack,
+    blind_to_ghosts,
     walks_alone_as_in_company,
 )
 """Every check of a policy; each raises AssertionError."""

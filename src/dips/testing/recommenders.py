@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from dips.numerics.exact import SCORE_BITS, snap
+from dips.plugin import construct
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import SquaredError
+from dips.recommender.registry import RecommenderSpec, settings_of
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
@@ -20,14 +23,20 @@ ROWS, WIDTH = 4, 3
 LOOSE, TIGHT = 1e-4, 1e-8
 
 
-def check_recommender(recommender: Recommender | Callable[[], Recommender]) -> None:
-    """Run every check on a recommender, or on what a class or function without arguments makes.
+STARS = (1.0, 2.0, 3.0, 4.0, 5.0)
+
+
+def check_recommender(
+    recommender: Recommender | Callable[..., Recommender], loss: str = "mse"
+) -> None:
+    """Run every check on a recommender, or on what a class makes of the settings that a run gives.
+
+    The `loss` by name is for classes: mse, bce, cce or softmax, whichever it is meant for.
 
     >>> from dips.testing import FakeRecommender
     >>> check_recommender(FakeRecommender)
     """
-    made = recommender if isinstance(recommender, Recommender) else recommender()
-    require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
+    made = recommender if isinstance(recommender, Recommender) else _small(recommender, loss)
     for check in RECOMMENDER_CHECKS:
         check(made)
 
@@ -43,6 +52,21 @@ def one_output_per_item(model: Recommender) -> None:
         f"{WIDTH} items and {model.loss.channels} channels",
     )
     require(bool(output.isfinite().all()), f"{_name(model)}.predict is not finite")
+
+
+def one_vector_per_item(model: Recommender) -> None:
+    """What policies see of an item: as many numbers for each, and no way for gradients."""
+    _, item, _ = _case(model)
+    vectors = model.embedding(item)
+    require(
+        vectors.dim() == 3 and tuple(vectors.shape[:2]) == (ROWS, WIDTH),
+        f"{_name(model)}.embedding returned the shape {tuple(vectors.shape)} for items of "
+        f"{(ROWS, WIDTH)}: one vector per item is needed",
+    )
+    require(
+        not vectors.requires_grad,
+        f"{_name(model)}.embedding lets gradients through: return it detached",
+    )
 
 
 def blind_to_other_rows(model: Recommender) -> None:
@@ -224,6 +248,7 @@ def keeps_its_numbers_in_its_state(model: Recommender) -> None:
 
 RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
     one_output_per_item,
+    one_vector_per_item,
     blind_to_other_rows,
     differentiable_in_the_user,
     reads_what_is_there,
@@ -237,13 +262,28 @@ RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
 """Every check of a recommender; each raises AssertionError."""
 
 
+def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
+    """What a class or function makes for eight items of one to five stars."""
+    fits = not isinstance(make, type) or issubclass(make, Recommender)
+    require(fits, f"{make!r} is not a dips Recommender: subclass it")
+    offset = 3.0 if loss == "mse" else 0.0
+    spec = RecommenderSpec(
+        form="", loss=loss, items=8, dim=4, low=1.0, high=5.0, stars=STARS, offset=offset
+    )
+    made = construct(make, Recommender, 0, settings_of(spec))
+    require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
+    return made
+
+
 def _case(model: Recommender) -> tuple[Tensor, Tensor, Tensor]:
-    """Users near the prior, items and ratings."""
+    """Users near the prior, items, and ratings: stars, or near the mean for squared error."""
     generator = torch.Generator().manual_seed(1)
     prior = model.user_prior.detach()
     noise = torch.randn(ROWS, len(prior), generator=generator).to(prior.dtype)
     item = torch.randint(model.items, (ROWS, WIDTH), generator=generator)
     rating = torch.randint(1, 6, (ROWS, WIDTH), generator=generator).to(prior.dtype)
+    if isinstance(model.loss, SquaredError):
+        rating = model.offset + (rating - 3) / 2
     return prior + noise / 2, item, rating
 
 

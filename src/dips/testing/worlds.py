@@ -64,11 +64,11 @@ def random_candidates(
         pool = rng.permutation(max(items, width)) if distinct else rng.integers(0, items, width)
         item, rating = pool[:width], rng.integers(1, 6, width)
         time = np.cumsum(rng.integers(0, 50, width))
-        entries = [[p, i, r, t, 1] for p, i, r, t in zip(kept, item, rating, time, strict=False)]
-        entries += [[-1, 0, 0, 0, 0]] * (size - held)
+        entries = [[p, i, r, t, 1, 0] for p, i, r, t in zip(kept, item, rating, time, strict=False)]
+        entries += [[-1, 0, 0, 0, 0, 0]] * (size - held)
         for slot in range(period):
             at = size + slot
-            entries.append([past + slot, item[at], rating[at], time[at], 1])
+            entries.append([past + slot, item[at], rating[at], time[at], 1, 0])
         rows.append(entries)
     table = torch.tensor(rows, dtype=torch.float64).permute(2, 0, 1)  # [fields, users, width]
     fields = [column.float() if index == 2 else column.long() for index, column in enumerate(table)]

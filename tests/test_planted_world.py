@@ -1,0 +1,64 @@
+"""Where the best sketch is known: `learned` finds it, `last` and `reservoir` do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dips
+from dips.data.planted import MEAN, best_rmse, planted, planted_positions
+
+
+def _kept_keys(outcome: Any, data: Any) -> float:
+    """The share of key items that everyone's sketch holds at the end."""
+    found = dips.sketches(outcome, data)
+    keys = {data.item_ids[item] for item in np.unique(data.item[planted_positions(data)])}
+    return float(np.sum([item in keys for item in found["item"]])) / (4 * data.users)
+
+
+def _luck(data: Any) -> float:
+    """How much more than expected the noise of these users happened to be, as a factor of RMSE."""
+    key = planted_positions(data)
+    error = []
+    for start, length in zip(data.starts, data.lengths, strict=True):
+        place = np.arange(start, start + length)
+        sign = {
+            genre: np.sign(data.rating[event] - MEAN)
+            for event in place[key[place]]
+            for genre in data.categories[data.item[event]]
+            if genre != "key"
+        }
+        for event in place[~key[place]]:
+            (kind,) = data.categories[data.item[event]]
+            error.append(data.rating[event] - MEAN - sign.get(kind, 0.0))
+    expected = float(data.about["noise"]) ** 2
+    extra = (float(np.mean(np.square(error))) - expected) * len(error) / len(data)
+    return float(np.sqrt(1 + extra / best_rmse(data) ** 2))
+
+
+@pytest.fixture(scope="module")
+def world() -> Any:
+    return planted(seed=11).split_users(0.6, 0.2, 0.2, seed=0)
+
+
+def _trained(world: Any, policy: str) -> tuple[float, float]:
+    """(share of keys kept, test RMSE relative to the best that anybody can do)."""
+    train, valid, test = world
+    outcome = dips.train(train, valid, policy=policy, size=4, device="cpu")
+    best = best_rmse(test) * _luck(test)
+    return _kept_keys(outcome, test), dips.evaluate(outcome, test)["rmse"] / best
+
+
+def test_learned_keeps_what_is_planted(world: Any) -> None:
+    share, ratio = _trained(world, "learned")
+    assert share >= 0.95
+    assert ratio <= 1.02
+
+
+@pytest.mark.parametrize("policy", ["last", "reservoir"])
+def test_static_policies_do_not(world: Any, policy: str) -> None:
+    share, ratio = _trained(world, policy)
+    assert share < 0.5
+    assert ratio > 1.1
