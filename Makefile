@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench grid clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
 	rm -rf demo
@@ -23,6 +23,9 @@ format: .venv/ready ## Rewrite the sources in the house style
 
 bench: .venv/ready ## Speed and memory, as ratios measured in one run
 	$(BIN)/python -m benchmarks.reading
+
+grid: .venv/ready ## Learned against the best static policy over a grid of made worlds (hours on 2 cores)
+	$(BIN)/python results/grid.py
 
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
