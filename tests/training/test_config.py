@@ -104,6 +104,10 @@ def test_the_papers_policies_take_the_papers_recipe() -> None:
     quick = build_config("default", flags={"policy": "dips@1"})
     assert (quick.stretch, quick.queue, quick.credit) == (0, 1, "identity")
     assert build_config(flags={"policy": "dips", "queue": 7}).queue == 7
+    small = build_config("paper-128", flags={"policy": "dips"})
+    assert (small.users, small.queue, small.learning_rate) == (128, 50, 1e-5)
+    assert build_config("paper-128", flags={"policy": "dips@1"}).queue == 1
+    assert build_config("default", flags={"policy": "dips"}).queue == 100
     assert build_config(flags={"policy": "learned"}).stretch == 0
 
 
