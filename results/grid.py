@@ -40,7 +40,7 @@ STATIC = {
 }
 TRIALS: dict[str, list[dict[str, float]]] = {
     "explicit": [{}, {"inner_rate": 0.2, "weight_decay": 1e-3}],
-    "implicit": [{"weight_decay": 1e-3}, {"weight_decay": 3e-4, "learning_rate": 3e-3}],
+    "implicit": [{}, {"weight_decay": 3e-4, "learning_rate": 3e-3}],
 }
 """Settings that every policy tries on validation."""
 

@@ -14,7 +14,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "implicit": {
         "inner_rate": (0.05, 1.0),
-        "weight_decay": (1e-7, 1e-4),
+        "weight_decay": (1e-6, 2e-3),
         "learning_rate": (2e-3, 2e-2),
     },
 }

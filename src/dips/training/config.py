@@ -189,7 +189,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "dips@1": {"credit": "identity", "queue": 1},
 }
 """What makes a named policy that policy; only file and flags come after it."""
-IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-5}
+IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-3}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
 """Anything else over every pair of user and item needs dim times the memory of a product."""
