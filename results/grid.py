@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import secrets
 import sys
 import time
@@ -26,7 +27,7 @@ import numpy as np
 from dips.data.interactions import Interactions, Strings
 from dips.data.splitting import by_users
 from dips.data.synthetic import stream
-from dips.evaluation.metrics import LOWER_IS_BETTER, headline
+from dips.evaluation.metrics import headline
 from dips.experiment import Moment, run
 from dips.training.config import TrainConfig, build_config
 
@@ -77,7 +78,10 @@ def train(
     task: str,
     more: dict[str, Any],
 ) -> list[dict[str, float]]:
-    """For every place, the validation and test of the trial that validates best."""
+    """For every place, the validation and test of the trial that validates best.
+
+    Where all of them diverge, it is as bad as can be.
+    """
     flags = {"policy": policy, "size": size, "every": every, **more}
     base = build_config(flags=flags, implicit_data=task == "implicit")
     configs: list[tuple[int, TrainConfig]] = [
@@ -95,14 +99,15 @@ def train(
 
     outcomes = run([(parts[place], config) for place, config in configs], watch=watch)
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    best: list[dict[str, float]] = [{} for _ in places]
+    sign = -1.0 if task == "implicit" else 1.0  # 1: lower is better
+    worst = {"valid": sign * math.inf, "test": sign * math.inf, "sign": sign}
+    best = [worst for _ in places]
     for (place, _), outcome in zip(configs, outcomes, strict=True):
         if outcome.error or outcome.test is None:
             continue
         name = headline(outcome.valid)
-        sign = 1.0 if name in LOWER_IS_BETTER else -1.0
         valid, test = outcome.valid[name], outcome.test.metrics[name]
-        if not best[place] or sign * valid < sign * best[place]["valid"]:
+        if sign * valid < sign * best[place]["valid"]:
             best[place] = {"valid": valid, "test": test, "sign": sign}
     return best
 

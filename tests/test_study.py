@@ -316,6 +316,10 @@ def test_tuning_once_carries_over_from_the_middle():
         ({"tune": -1}, "tune is -1"),
         ({"max_seconds": 9.0}, "limit epochs"),
         ({"device": "tpu"}, "device 'tpu': choose one of"),
+        (
+            {"policies": ["dips"], "every": [2, 1], "choice": "sampled", "estimator": "gumbel"},
+            "'gumbel' works online only",
+        ),
     ],
 )
 def test_a_plan_that_cannot_work_writes_nothing(change, reason, data, tmp_path):

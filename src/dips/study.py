@@ -150,7 +150,7 @@ class Study:
             raise ConfigError(f"tune is {self.plan.tune}: give the number of trials, or 0 for none")
         if self.plan.base().max_seconds:
             raise ConfigError("max_seconds: a comparison trains runs side by side; limit epochs")
-        for config in {config.policy: config for config in configs}.values():
+        for config in {(config.policy, config.every): config for config in configs}.values():
             check(self.data, config)
         try:
             (self.out / "runs").mkdir(parents=True, exist_ok=True)

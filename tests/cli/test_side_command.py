@@ -67,6 +67,15 @@ def test_categories_and_time_of_a_prepared_world(trained, command, worlds, tmp_p
     assert command("sketch", run, worlds[world], "--out", tmp_path / "s.parquet").code == 0
 
 
+def test_gradients_reads_the_columns_of_other_data(table, command, tmp_path):
+    policy = ("--policy", "dips", "--recipe", "default", "--side", "device,minutes")
+    made = command("train", table, *policy, "--out", tmp_path / "run", *FAST)
+    assert made.code == 0, made.err
+    done = command("gradients", tmp_path / "run", table, "--users", "3", "--steps", "2", "--json")
+    assert done.code == 0, done.err
+    assert done.json["steps"] == 2
+
+
 def test_compare_takes_it_too(table, command, tmp_path):
     policies = ("--policies", "last,learned", "--seeds", "1")
     done = command("compare", table, *policies, "--side", "device", "--out", tmp_path / "r", *FAST)

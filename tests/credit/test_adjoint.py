@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import (
+    PIECE,
     Effect,
     Listwise,
     Path,
@@ -140,6 +141,26 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
         torch.testing.assert_close(together[0][run], alone[0], **TIGHT)
         for mine, other in zip(together[1], alone[1], strict=True):
             torch.testing.assert_close(mine[run], other, **TIGHT)
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("dot", "softmax"), ("mlp", "softmax")])
+def test_pieces_are_the_whole_and_small(
+    make: Make, case: MakeCase, kind: str, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing over all items is ever wider than one prediction, if that is all that fits."""
+    model, given = make(kind, loss), case()
+    values, effect = effect_of(model, given.evidence, given.item, given.rating)
+    whole = (values, *effect, worth(model, effect, given.others, given.other_ratings))
+    monkeypatch.setitem(PIECE, "cpu", 1)
+    rows, predict_all = [], model.predict_all
+    monkeypatch.setattr(
+        model, "predict_all", lambda user: rows.append(len(user)) or predict_all(user)
+    )
+    values, effect = effect_of(model, given.evidence, given.item, given.rating)
+    cut = (values, *effect, worth(model, effect, given.others, given.other_ratings))
+    assert set(rows) == {1}
+    for mine, other in zip(cut, whole, strict=True):
+        torch.testing.assert_close(mine, other, **TIGHT)
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)

@@ -70,6 +70,18 @@ class Forgetful(nn.Module, Policy):
         return self.dropout(_age(candidates)) * self.slope
 
 
+class Careless(nn.Module, Policy):
+    """Has a number that is not kept as it should be: a function of the module adds it."""
+
+    def __init__(self, add):
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(()))
+        add(self)
+
+    def score(self, candidates, signals):
+        return _age(candidates) * self.slope * self.more
+
+
 class Haunted(Network):
     """Says what is wrong with `weigh` by a function of (candidates, weight)."""
 
@@ -109,6 +121,21 @@ BROKEN = {
     "honest_about_asks-some": (
         lambda p, c, s: s.loss() + s.residual(),
         "uses signals.loss: name it in `asks`, or set asks = True",
+    ),
+    "keeps_its_numbers_in_its_state-plain": (
+        partial(Careless, lambda module: setattr(module, "more", torch.ones(()))),
+        "'more' as a plain attribute",
+    ),
+    "keeps_its_numbers_in_its_state-lost": (
+        partial(Careless, lambda m: m.register_buffer("more", torch.ones(()), persistent=False)),
+        "does not save buffer 'more'",
+    ),
+    "keeps_its_numbers_in_its_state-frozen": (
+        partial(
+            Careless,
+            lambda module: setattr(module, "more", nn.Parameter(torch.ones(()), False)),
+        ),
+        "the parameter 'more' without a gradient",
     ),
     "same_in_a_stack": (Branching, "must run under torch.func.vmap"),
     "blind_to_ghosts-weights": (

@@ -53,6 +53,12 @@ def _with_lost_buffer() -> Broken:
     return model
 
 
+def _with_frozen_parameter() -> Broken:
+    model = Broken()
+    model.pretrained = nn.Embedding.from_pretrained(torch.ones(8, 4))
+    return model
+
+
 BROKEN = {
     "one_output_per_item-shape": (Broken(predict=lambda m, p, u: p.sum(1)), "returned the shape"),
     "one_output_per_item-inf": (Broken(predict=lambda m, p, u: p / 0), "is not finite"),
@@ -102,6 +108,10 @@ BROKEN = {
     ),
     "keeps_its_numbers_in_its_state-plain": (_with_plain_tensor(), "'plain' as a plain attribute"),
     "keeps_its_numbers_in_its_state-lost": (_with_lost_buffer(), "save buffer 'lost'"),
+    "keeps_its_numbers_in_its_state-frozen": (
+        _with_frozen_parameter(),
+        "the parameter 'pretrained.weight' without a gradient",
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dips import api
+from dips import api, rundir
 from dips.cli.screen import print_gradients, print_json, watch_count
 from dips.evaluation.gradient_quality import TOLERANCE
 
@@ -43,10 +43,13 @@ def gradients(
 
     Example: dips gradients runs/dips-4 --users 32 --steps 20
     """
+    other = None
+    if data is not None:
+        other = api.load(data, side=rundir.open_run(run).sides.names)
     with watch_count("comparing gradients", "steps") as watch:
         study = api.gradients(
             run,
-            None if data is None else api.load(data),
+            other,
             users=users,
             steps=steps,
             longest=longest,

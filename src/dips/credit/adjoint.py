@@ -8,14 +8,20 @@ takes for every i at once; it is a constant, never differentiated.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import SquaredError
 from dips.recommender.ncf import DotProduct, rows_of
+
+T = TypeVar("T")
+PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
+"""Most numbers in the widest intermediate over all items: more predictions go piece by piece."""
 
 
 class Path(NamedTuple):
@@ -52,6 +58,15 @@ def effect_of(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Effect]:
     """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
+    found = [_effect_of(model, *piece) for piece in _pieces(model, (evidence, item, rating))]
+    losses, effects = zip(*found, strict=True)
+    return torch.cat(losses), type(effects[0])(*map(torch.cat, zip(*effects, strict=True)))
+
+
+def _effect_of(
+    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Effect]:
+    """The same, all rows at once."""
     if isinstance(model, DotProduct) and isinstance(model.loss, SquaredError):
         return _quadratic(model, evidence, item, rating)
     if isinstance(model, DotProduct) and model.loss.listwise:
@@ -65,7 +80,8 @@ def worth(model: Recommender, effect: Effect, item: Tensor, rating: Tensor) -> T
     if isinstance(effect, Path):
         if isinstance(model, DotProduct) and not model.loss.listwise:
             return _linear_worth(model, effect, item, rating)
-        return path_worth(model, effect, item, rating)
+        pieces = _pieces(model, (effect, item, rating))
+        return torch.cat([path_worth(model, *piece) for piece in pieces])
     assert isinstance(model, DotProduct)
     features = model.features(item)  # [rows, n, dim]
     along = _product(features, effect.pull)
@@ -181,6 +197,15 @@ def _target(
     item, rating = item[:, None], rating[:, None]
     alone = Evidence(item, rating, torch.ones_like(rating), torch.ones_like(item[:, 0]))
     return model.losses(user, item, rating)[:, 0], model.slope(user, alone)
+
+
+def _pieces(model: Recommender, rows: T) -> Iterator[T]:
+    """Tensors by rows, cut so that what a recommender computes over all items stays small."""
+    first = tree_leaves(rows)[0]
+    size = max(1, PIECE[first.device.type] // model.breadth)
+    for low in range(0, max(1, len(first)), size):
+        piece: T = tree_map(lambda field, low=low: field[low : low + size], rows)
+        yield piece
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:

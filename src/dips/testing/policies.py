@@ -23,6 +23,7 @@ from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
 from dips.testing.fakes import FakeRecommender, FakeSignals
 from dips.testing.require import close, require, same
+from dips.testing.state import numbers_are_in_the_state
 from dips.testing.worlds import random_candidates, random_world
 from dips.trace import Trace
 
@@ -154,6 +155,12 @@ def honest_about_asks(policy: Policy) -> None:
         ) from None
 
 
+def keeps_its_numbers_in_its_state(policy: Policy) -> None:
+    """Whatever a policy with parameters needs is saved, stacked and moved with its state."""
+    if isinstance(policy, nn.Module):
+        numbers_are_in_the_state(policy)
+
+
 def same_in_a_stack(policy: Policy) -> None:
     """Policies with parameters score side by side as they do alone."""
     if not isinstance(policy, nn.Module) or not list(policy.parameters()):
@@ -227,6 +234,7 @@ POLICY_CHECKS: tuple[Callable[[Policy], None], ...] = (
     blind_to_the_batch,
     honest_about_draws,
     honest_about_asks,
+    keeps_its_numbers_in_its_state,
     same_in_a_stack,
     blind_to_ghosts,
     walks_alone_as_in_company,

@@ -17,6 +17,7 @@ from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
 from dips.testing.require import close, require, same
+from dips.testing.state import numbers_are_in_the_state
 from dips.testing.worlds import random_candidates
 
 ROWS, WIDTH = 4, 3
@@ -231,19 +232,7 @@ def decides_alone_as_in_company(model: Recommender) -> None:
 
 def keeps_its_numbers_in_its_state(model: Recommender) -> None:
     """Whatever predictions need is saved, stacked and moved between devices with the state."""
-    saved = model.state_dict()
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            require(
-                not isinstance(value, Tensor),
-                f"{_name(model)} has the tensor '{name}' as a plain attribute: make it a "
-                "parameter or use register_buffer",
-            )
-        for name, _ in module.named_buffers(prefix=path, recurse=False):
-            require(
-                name in saved,
-                f"{_name(model)} does not save buffer '{name}': make it persistent",
-            )
+    numbers_are_in_the_state(model)
 
 
 RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
