@@ -20,7 +20,7 @@ from dips.data.interactions import Interactions
 from dips.data.sides import Sides
 from dips.data.splitting import Parts
 from dips.errors import TrainingDiverged
-from dips.evaluation.metrics import headline
+from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.progressive import Scores, evaluate
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
@@ -61,6 +61,13 @@ class Outcome:
     peak_memory: int
     error: str = ""
     """Why there is no result: the run diverged."""
+
+    def kept(self) -> str:
+        """Which epoch the bundle is from, in words: the first with the best validation."""
+        sign = 1 if self.history[0]["metric"] in LOWER_IS_BETTER else -1
+        best = min(self.history, key=lambda line: sign * float(line["valid"]))["epoch"]
+        early = best <= self.config.policy_wait and learns(policy_of(self.config))
+        return f"epoch {best}" + (" (before the policy began to learn)" if early else "")
 
     def metrics(self) -> dict[str, Any]:
         """What metrics.json holds."""

@@ -1,10 +1,13 @@
 import csv
 import json
 import math
+import re
 
 import pytest
 
+from dips.cli.settings import PANELS
 from dips.data.prepared import open_prepared
+from dips.policy.registry import POLICIES
 from dips.rundir import read_config, read_split
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
@@ -176,6 +179,34 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
     for field in fields(TrainConfig):
         assert f"--{field.name.replace('_', '-')}"[:18] in text
     assert "How many interactions a sketch keeps" in text
+    for panel in PANELS.values():
+        assert panel in text
+    for policy in POLICIES:
+        assert re.search(rf"{policy}[,;: ]", text)
+    assert "[default: 0.1; implicit: 0.2; learned: 0.2]" in text  # --inner-rate
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("--policy", "last"), "epoch 1 stays;"),
+        (("--policy", "learned"), "epoch 1 (before the policy began to learn) stays;"),
+        (("--policy", "learned", "--policy-wait", 0), "epoch 1 stays;"),
+    ],
+)
+def test_people_are_told_which_epoch_stays(settings, said, command, worlds, tmp_path):
+    found = command("train", worlds["explicit"], "--out", tmp_path / "run", *settings, *FAST)
+    assert f"of which {said}" in found.out
+
+
+@pytest.mark.parametrize("world", ["explicit", "implicit"])
+def test_the_epoch_that_stays_is_the_best_on_validation(world, command, worlds, tmp_path):
+    out = tmp_path / "run"
+    found = command("train", worlds[world], "--out", out, *FAST, "--epochs", 5)
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    best = (min if world == "explicit" else max)(line["valid"] for line in lines)
+    first = next(line["epoch"] for line in lines if line["valid"] == best)
+    assert f"of which epoch {first} stays" in found.out
 
 
 def test_the_same_command_gives_the_same_bytes(command, worlds, tmp_path):

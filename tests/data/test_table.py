@@ -164,3 +164,12 @@ def test_unknown_layouts(folder, read):
         read(folder({"x.csv": CSV}), "x")
     with pytest.raises(DataError, match=r"no layout is known by these files \(x\.doc\)"):
         read(folder({"x.doc": CSV}, "other"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [(CSV.replace("\n", "\r"), 1), (CSV.replace("u2,", "u\r2,"), 2)]
+)
+def test_carriage_returns_alone_end_no_line(folder, read, text, line):
+    path = folder({"x.csv": text}) / "x.csv"
+    with pytest.raises(DataError, match=rf"x\.csv, line {line}: cannot be split .* end lines with"):
+        read(path)

@@ -235,3 +235,31 @@ def test_whole_histories_end_at_once(lab: Make) -> None:
     blocks = list(Walks(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
     assert all(isinstance(block, Whole) and block.ends for block in blocks)
     assert len(blocks) == 3
+
+
+@BY_WAY
+@pytest.mark.parametrize("caution", [0.0, 0.1])
+def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], caution: float) -> None:
+    """The policy is again what it was, goes on half as fast, and the recommender keeps learning."""
+    world = lab()
+    scores = {1: [1.0, 1.0], 2: [1.05, 1.2], 3: [1.0, 1.0]}  # epoch: each run's validation
+    states: list[dict[str, torch.Tensor]] = []
+
+    def watch(fitting: Fitting) -> None:
+        states.append({name: value.clone() for name, value in fitting.parameters().items()})
+
+    jobs = [
+        world.job(policy="learned", seed=seed, epochs=3, caution=caution, **QUICK, **way)
+        for seed in (1, 2)
+    ]
+    calls = iter(scores.values())
+    fitting = world.train(jobs, watch=watch, validate=lambda stack, trace: next(calls))
+    first, second, third = states
+    same = {
+        run: all(torch.equal(second[n][run], first[n][run]) for n in first if "policy" in n)
+        for run in (0, 1)
+    }
+    assert same == {0: False, 1: caution > 0}
+    assert fitting.progress.ease == [1.0, 0.75 if caution else 1.0]  # half, and half more
+    assert not torch.equal(second["recommender.bias"][1], first["recommender.bias"][1])
+    assert not torch.equal(third["policy.last"][1], second["policy.last"][1])

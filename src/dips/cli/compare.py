@@ -18,7 +18,12 @@ from dips.study import Table
 @with_settings(leave_out=("policy", "size", "every", "periods", "seed", "max_seconds"))
 def compare(
     data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
-    policies: Annotated[str, typer.Option(help="Policies to compare, for example last,reservoir.")],
+    policies: Annotated[
+        str,
+        typer.Option(
+            help="Policies to compare, for example last,reservoir; 'dips train --help' names them."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The results directory; the same call resumes it.")],
     settings: Settings,
     sizes: Annotated[str, typer.Option(help="Sketch sizes, for example 2,4,8.")] = "4",
@@ -33,6 +38,10 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Train every policy at every size on every split, and test the differences.
+
+    Each policy has defaults of its own where the list below says so, and
+    dips and dips@1 the slow recipe paper unless --recipe says otherwise.
+    A flag or a recipe is for all of them; --tune chooses for each.
 
     Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results
     """

@@ -29,17 +29,21 @@ def gradients(
 ) -> None:
     """Compare the policy gradients of DiPS and DiPS@1 with the true one, entry by entry.
 
-    Training goes on from the run's model, one update a step (Algorithm 1 of the paper), dropout
-    off. At sampled steps the gradient of the users' mean next-item loss is computed by the queue
-    (DiPS), by a queue of 1 (DiPS@1), and truly: the whole sketching history is made again with the
-    current parameters, choices greedy, and differentiated along all paths through the sketches;
-    only a hard choice has the slope of the soft one (straight-through).
+    Training goes on from the run's model, one update a step (Algorithm 1 of
+    the paper), dropout off. At sampled steps the gradient of the users' mean
+    next-item loss is computed by the queue (DiPS), by a queue of 1 (DiPS@1),
+    and truly: the whole sketching history is made again with the current
+    parameters, choices greedy, and differentiated along all paths through the
+    sketches; only a hard choice has the slope of the soft one
+    (straight-through).
 
-    Rates are the run's own if it was trained at stretch 1, else those of the recipe paper, in
-    proportion to the users; the higher they are, the staler the queue.
+    Rates are the run's own if it was trained at stretch 1, else those of the
+    recipe paper, in proportion to the users; the higher they are, the staler
+    the queue.
 
-    Writes gradients.json and gradients.png into RUN. The whole history is made again at every
-    sampled step: the defaults take one to three minutes and about 1 GB on one core.
+    Writes gradients.json and gradients.png into RUN. The whole history is
+    made again at every sampled step: the defaults take one to three minutes
+    and about 1 GB on one core.
 
     Example: dips gradients runs/dips-4 --users 32 --steps 20
     """

@@ -22,7 +22,7 @@ PLAIN_EVERY = 5.0
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[tuple[Progress, Any]]:
+def _bar(what: str, total: int | None = None) -> Iterator[tuple[Progress, Any]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,17 +31,17 @@ def _bar(what: str) -> Iterator[tuple[Progress, Any]]:
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield progress, progress.add_task(what, total=None, note="")
+        yield progress, progress.add_task(what, total=total, note="")
 
 
 @contextmanager
-def watch_training() -> Iterator[Watch]:
+def watch_training(epochs: int) -> Iterator[Watch]:
     """A bar over epochs with rate and validation; without a terminal, a line per epoch."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda moment: console.print(_line(moment), highlight=False)
         return
-    with _bar("training") as (progress, task):
+    with _bar("training", epochs) as (progress, task):
         yield lambda moment: progress.update(
             task, total=moment.epochs, completed=moment.epoch, note=_note(moment)
         )

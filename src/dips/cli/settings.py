@@ -12,13 +12,24 @@ import typer
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.training.config import RECIPES, TrainConfig, build_config
+from dips.training.config import IMPLICIT, NAMED, RECIPES, SUITED, TrainConfig, build_config
 
 Settings = Callable[..., TrainConfig]
 """From the data, and other flags where a command has them, to the settings.
 
 Without data: those that do not depend on it.
 """
+
+
+PANELS = {
+    "policy": "The sketch: which interactions stay, and when that is decided",
+    "task": "The task: what is predicted, for whom",
+    "recommender": "The recommender",
+    "learning_rate": "Training",
+    "policy_rate": "Policies that learn",
+    "device": "Data and machine",
+}
+"""Headings of the help, by the first setting below each."""
 
 
 def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
@@ -29,6 +40,9 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(TrainConfig)
+        panels, panel = {}, ""
+        for field in dataclasses.fields(TrainConfig):
+            panels[field.name] = panel = PANELS.get(field.name, panel)
         fields = [f for f in dataclasses.fields(TrainConfig) if f.name not in leave_out]
         own = [
             parameter
@@ -52,7 +66,7 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
 
             command(settings=settings, **{name: given[name] for name in names})
 
-        flags = [_flag(field, hints[field.name]) for field in fields]
+        flags = [_flag(field, hints[field.name], panels[field.name]) for field in fields]
         call.__signature__ = inspect.Signature([*own, *_FILES, *flags])  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in [*own, *_FILES, *flags]}
         call.__doc__, call.__name__ = command.__doc__, command.__name__
@@ -61,14 +75,13 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
     return decorate
 
 
-def _flag(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+def _flag(field: dataclasses.Field[Any], hint: Any, panel: str) -> inspect.Parameter:
     kind = str if field.name == "periods" else hint
-    default = "" if field.default == () else f" [default: {field.default}]"
     option = typer.Option(
         f"--{field.name.replace('_', '-')}",
-        help=field.metadata["help"] + default.replace("[", "\\["),
+        help=f"{field.metadata['help']} {_default(field)}".replace("[", "\\["),
         show_default=False,
-        rich_help_panel="Settings of the run",
+        rich_help_panel=panel,
     )
     return inspect.Parameter(
         field.name,
@@ -78,13 +91,29 @@ def _flag(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     )
 
 
+def _default(field: dataclasses.Field[Any]) -> str:
+    """The default, and that of the implicit task and of policies that have another."""
+    if field.default in ((), ""):
+        return ""
+    others = {"implicit": IMPLICIT} | {
+        policy: {**SUITED.get(policy, {}), **NAMED.get(policy, {})}
+        for policy in dict.fromkeys([*SUITED, *NAMED])
+    }
+    told = [f"; {who}: {what[field.name]}" for who, what in others.items() if field.name in what]
+    return f"[default: {field.default}{''.join(told)}]"
+
+
 _FILES = [
     inspect.Parameter(
         "recipe",
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[
-            str | None, typer.Option(help=f"A named set of settings: {', '.join(RECIPES)}.")
+            str | None,
+            typer.Option(
+                help=f"A named set of settings: {', '.join(RECIPES)}. \\[default: paper for dips "
+                "and dips@1, which is slow; else default]"
+            ),
         ],
     ),
     inspect.Parameter(

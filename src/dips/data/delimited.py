@@ -51,9 +51,10 @@ def read_delimited(
     first = _line(source, name, skip + 1)
     if first is None:
         raise DataError(f"{place}: there are no interactions in this file")
-    _check_width(first, separator, quote, fields, f"{place}, line {skip + 1}")
+    where = f"{place}, line {skip + 1}"
+    _check_width(first, separator, quote, fields, where)
     kinds = {field.place * step: field.kind for field in fields}
-    width = (len(split_line(first, separator, quote)) - 1) * step + 1
+    width = (len(split_line(first, separator, quote, where)) - 1) * step + 1
     columns = {field.name: f"column_{field.place * step + 1}" for field in fields}
 
     def parse(raw: bytes | Path, skip: int = 0) -> pl.DataFrame:
@@ -117,19 +118,25 @@ def _without_blank_end(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-def split_line(line: bytes, separator: str, quote: str | None) -> list[str]:
-    """The fields of one line."""
+def split_line(line: bytes, separator: str, quote: str | None, where: str) -> list[str]:
+    """The fields of one line; `where` it stands is for the error."""
     text = line.decode("utf-8", "replace")
     if quote is None:
         return text.split(separator)
-    return next(csv.reader([text], delimiter=separator, quotechar=quote), [])
+    try:
+        return next(csv.reader([text], delimiter=separator, quotechar=quote), [])
+    except csv.Error as error:
+        raise DataError(
+            f"{where}: cannot be split into fields in {_shown(line)} ({error}); "
+            "end lines with \\n or \\r\\n, and close every quote"
+        ) from None
 
 
 def _check_width(
     line: bytes, separator: str, quote: str | None, fields: list[Field], where: str
 ) -> None:
     last = max(fields, key=lambda field: field.place)
-    if len(split_line(line, separator, quote)) <= last.place:
+    if len(split_line(line, separator, quote, where)) <= last.place:
         raise DataError(
             f"{where}: too few fields in {_shown(line)}, no {last.name} "
             f"(field {last.place + 1} of the line); correct or remove this line"

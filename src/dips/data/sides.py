@@ -181,8 +181,10 @@ def _check(data: Interactions, names: Sequence[str]) -> None:
     there += [CATEGORIES] * (data.categories is not None) + [TIME] * (data.time is not None)
     for name in names:
         if name not in there:
+            hint = "a prepared file keeps what 'dips data prepare --side' names"
+            if name == CATEGORIES:
+                hint = "a column of a table goes by its own name, for example genres"
             raise ConfigError(
                 f"side '{name}': {data.name} has no such column; "
-                f"it has {', '.join(there) or 'nothing of that kind'} (a prepared file keeps "
-                "what 'dips data prepare --side' names)"
+                f"it has {', '.join(there) or 'nothing of that kind'} ({hint})"
             )

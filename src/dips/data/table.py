@@ -52,11 +52,12 @@ def read_text(
         .removeprefix(b"\xef\xbb\xbf")
     )
     separator = max(",\t;|", key=lambda mark: line.count(mark.encode()))
-    header = split_line(line, separator, _QUOTE)
+    top = f"{source.place(name)}, line 1"
+    header = split_line(line, separator, _QUOTE, top)
     if columns.positional():
         header = [str(place + 1) for place in range(len(header))]
     header = [(renames or {}).get(column, column) for column in header]
-    found = columns.resolve(header, f"{source.place(name)}, line 1")
+    found = columns.resolve(header, top)
     fields = [
         Field(field, header.index(column), "number" if field == "rating" else "text")
         for field, column in found.items()

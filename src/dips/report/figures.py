@@ -14,18 +14,20 @@ SHARES = {"preserved": "tab:green", "negated": "tab:red", "zeroed": "lightgray"}
 def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Training loss and validation score by epoch."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     left = figure.subplots()
     epochs = [line["epoch"] for line in history]
     first = left.plot(epochs, [line["train_loss"] for line in history], label="training loss")
     left.set_xlabel("epoch")
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_ylabel("training loss")
     right = left.twinx()
     scores = [abs(line["valid"]) for line in history]
     second = right.plot(epochs, scores, color="tab:orange", marker="o", label="validation")
-    right.set_ylabel("validation")
-    left.legend(handles=[*first, *second], loc="best")
+    right.set_ylabel(f"validation {history[0].get('metric', '')}".strip())
+    figure.legend(handles=[*first, *second], loc="outside upper center", ncols=2)
     figure.savefig(path, format="png", dpi=120)
 
 

@@ -21,7 +21,11 @@ def _setting(default: Any, help: str, low: float | None = None) -> Any:
 class TrainConfig:
     """What decides a run, besides the data. Two dials matter most: `size` and `every`."""
 
-    policy: str = _setting("last", "Which interactions stay: a policy's name.")
+    policy: str = _setting(
+        "last",
+        "Which interactions stay: last, last-distinct, reservoir, mix:M, frequent, hardest, "
+        "influence, all; or what is learned: learned, dips, dips@1; or package.module:Class.",
+    )
     size: int = _setting(4, "How many interactions a sketch keeps (K).", 1)
     every: int = _setting(1, "Refresh the sketch after this many interactions (tau).", 1)
     periods: tuple[int, ...] = _setting(
@@ -56,10 +60,15 @@ class TrainConfig:
         0, "Steps that they walk before parameters move; 0 means whole histories.", 0
     )
     policy_rate: float = _setting(3e-3, "Adam's step size for a policy that learns.", 0)
-    policy_decay: float = _setting(0.0, "L2 penalty on such a policy.", 0)
-    policy_batch: int = _setting(0, "The same for the policy's gradient steps.", 0)
+    policy_decay: float = _setting(0.0, "L2 penalty on a policy that learns.", 0)
+    policy_batch: int = _setting(
+        0, "Predictions per gradient step of the policy; 0 chooses by the size of the data.", 0
+    )
     policy_wait: int = _setting(1, "Epochs before the policy begins to learn.", 0)
-    policy_rest: int = _setting(2, "Last epochs in which it does not learn any more.", 0)
+    policy_rest: int = _setting(2, "Last epochs in which the policy does not learn any more.", 0)
+    caution: float = _setting(
+        0.0, "Undo an epoch of the policy that makes validation worse by this share; 0 never.", 0
+    )
     dropout: float = _setting(0.1, "Share of hidden units left out as the paper's network learns.")
     queue: int = _setting(50, "Decisions over which a choice earns credit (Q).", 1)
     credit: str = _setting(
@@ -73,7 +82,7 @@ class TrainConfig:
     damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", 0)
     device: str = _setting("auto", "cpu, cuda, or auto (cuda where there is one).")
     side: str = _setting(
-        "", "Side information to learn from: categories, time, columns by name, as a,b,c."
+        "", "Side information to learn from: categories, time, further columns; as a,b,c."
     )
     max_seconds: float = _setting(0.0, "Stop training after this time; 0 means no limit.", 0)
     max_users: int = _setting(0, "Use this many users of the data only; 0 means all.", 0)
@@ -181,7 +190,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 """Named sets of settings. The paper's: `paper` for MovieLens 1M, `paper-128` for other data."""
 SUITED: dict[str, dict[str, Any]] = {
     "dips": {"queue": 100},
-    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2},
+    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15},
 }
 """What suits a named policy; recipe, file and flags come after it."""
 NAMED: dict[str, dict[str, Any]] = {

@@ -15,6 +15,7 @@ from torch import Tensor
 from dips.numerics.recorded import Recorded
 from dips.trace import StoredTrace, Trace
 from dips.training.blocks import Block, turns
+from dips.training.config import TrainConfig
 from dips.training.decisions import Clock, Lesson
 from dips.training.fitting import Fitting
 from dips.training.policy_gradients import policy_gradients
@@ -54,6 +55,12 @@ def learn_epoch(
     return means
 
 
+def awake(config: TrainConfig, epoch: int) -> bool:
+    """Whether a policy learns in this epoch: neither waits nor rests."""
+    until = max(config.policy_wait + 1, config.epochs - config.policy_rest)
+    return config.policy_wait < epoch <= until
+
+
 class _Lessons:
     """An epoch of updates, from where it was left."""
 
@@ -75,9 +82,8 @@ class _Lessons:
             group: torch.tensor([getattr(job.config, setting) for job in jobs], device=device)
             for group, setting in RATES.items()
         }
-        until = max(self.config.policy_wait + 1, self.config.epochs - self.config.policy_rest)
-        awake = self.config.policy_wait < self.epoch <= until
-        self.policies = fitting.policies if awake else None
+        self.peaks["policy"] *= torch.tensor(self.progress.ease, device=device)
+        self.policies = fitting.policies if awake(self.config, self.epoch) else None
         self.unseen = 0
 
     def learn(self, block: Block) -> None:

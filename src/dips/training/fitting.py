@@ -27,6 +27,8 @@ class Progress:
     best: list[float] = field(default_factory=list)
     best_epoch: list[int] = field(default_factory=list)
     diverged: list[str] = field(default_factory=list)
+    ease: list[float] = field(default_factory=list)
+    """The share of its rate that each policy moves by, since steps of it were undone."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     companies: int = 0
@@ -68,6 +70,15 @@ class Fitting:
     def chosen(self) -> Players:
         """The best epoch of each run."""
         return self.players(self.best)
+
+    def undo(self, run: int, before: State) -> None:
+        """Take a run's policy back to what it was, and let it go on half as fast."""
+        for name, value in before.items():
+            self.parameters()[name][run] = value[run]
+        policy = self.optimizers["policy"]
+        assert isinstance(policy, StackedAdam)
+        policy.forget(run)
+        self.progress.ease[run] /= 2
 
     @property
     def steps(self) -> Tensor:
@@ -127,7 +138,12 @@ def start(
         moved = {name: networks.state[name] for name in networks.trainable}
         optimizers["policy"] = StackedAdam(moved, weight)
     count = len(jobs)
-    progress = Progress(best=[math.inf] * count, best_epoch=[0] * count, diverged=[""] * count)
+    progress = Progress(
+        best=[math.inf] * count,
+        best_epoch=[0] * count,
+        diverged=[""] * count,
+        ease=[1.0] * count,
+    )
     fitting = Fitting(stack, networks, {}, {}, optimizers, progress)
     fitting.best = {name: value.clone() for name, value in fitting.parameters().items()}
     fitting.walked = {name: value.clone() for name, value in fitting.parameters().items()}

@@ -50,6 +50,11 @@ class StackedAdam:
             step = large * first / (second.sqrt() / root + EPSILON)
             value.sub_(torch.where(moves > 0, step, 0.0))
 
+    def forget(self, run: int) -> None:
+        """Drop a run's momentum: it points to where the run does not want to go."""
+        for value in self.first.values():
+            value[run] = 0.0
+
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs."""
         named = {f"first.{name}": value for name, value in self.first.items()}

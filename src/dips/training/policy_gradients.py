@@ -35,7 +35,9 @@ def policy_gradients(
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
     with torch.enable_grad():
         answers = _answers(stack, policies, asked)
-        scores = policies.with_dropout(True).call(state, asked.candidates, answers)
+        drawn = config.estimator != "straight-through"  # as it was drawn: without dropout
+        asker = policies if drawn else policies.with_dropout(True)
+        scores = asker.call(state, asked.candidates, answers)
         if config.estimator == "reinforce":
             gain = _advantage(losses, lesson, asked, config)
             gone = (asked.candidates.present & ~asked.kept).long().argmax(1)

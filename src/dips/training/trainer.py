@@ -11,11 +11,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from dips.recommender.stack import Stack
+from dips.recommender.stack import Stack, State
 from dips.stream.users import Columns
 from dips.trace import Trace
 from dips.training.blocks import Block, Whole
-from dips.training.epoch import diverged, learn_epoch
+from dips.training.epoch import awake, diverged, learn_epoch
 from dips.training.fitting import Fitting, Progress, start
 from dips.training.walks import Job, Walks
 
@@ -25,6 +25,8 @@ Validate = Callable[[Stack, Trace], list[float]]
 """Scores of all runs on a validation trace; lower is better."""
 Watch = Callable[[Fitting], None]
 """Called after each epoch: may draw a bar, or save a checkpoint."""
+RECOVERY = 1.5
+"""After an epoch that is not undone a policy goes on so much faster, up to its own rate."""
 SAVE_SECONDS = 30.0
 """Within an epoch save no more often than this."""
 
@@ -68,9 +70,12 @@ def fit(
         losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause)
         if all(progress.diverged):
             return
+        before = {name: value.clone() for name, value in fitting.walked.items() if _moves(name)}
         training, validation = _walk(fitting, walks, config.reroll)
         scores = validate(stack, validation)
         _remember(fitting, jobs, losses, scores)
+        if _undone(fitting, jobs, scores, before):
+            training, _ = _walk(fitting, walks, config.reroll)
         progress.companies, progress.taken, progress.total = 0, [], []
         lap()
         save(fitting)
@@ -103,6 +108,29 @@ def _remember(
     progress.history.append(
         {"epoch": progress.epoch, "train_loss": list(losses), "valid": list(scores)}
     )
+
+
+def _undone(fitting: Fitting, jobs: Sequence[Job], scores: Sequence[float], before: State) -> bool:
+    """Undo the steps of policies that made validation much worse than it has been; whether any.
+
+    Credit is a linear estimate: it says where to go, not how far. The recommender keeps what it
+    learned in the epoch, because it learned from the sketches of the policy `before`.
+    """
+    progress, again = fitting.progress, False
+    if not before or not awake(jobs[0].config, progress.epoch):
+        return False
+    for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
+        bound = progress.best[run] + job.config.caution * abs(progress.best[run])
+        if job.config.caution and math.isfinite(bound) and score > bound:
+            fitting.undo(run, before)
+            again = True
+        else:
+            progress.ease[run] = min(1.0, progress.ease[run] * RECOVERY)
+    return again
+
+
+def _moves(name: str) -> bool:
+    return name.startswith("policy.")
 
 
 def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
