@@ -59,7 +59,7 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("sise = 3", "unknown setting 'sise': known are annealing, batch, choice"),
+        ("sise = 3", "unknown setting 'sise': known are annealing, batch, caution, choice"),
         ("size = 0", "size is 0: it must be at least 1"),
         ('size = "four"', "size is 'four': it must be a whole number"),
         ("size = 4.5", "size is 4.5: it must be a whole number"),

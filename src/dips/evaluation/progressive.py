@@ -5,6 +5,7 @@ Knows nothing of how the sketch or the recommender came to be.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -89,7 +90,7 @@ def _score(stack: Stack, trace: Trace, run: int, low: float, high: float) -> Sco
     user = trace.user[trace.run_rows[run] : trace.run_rows[run + 1]]
     count = _by_user(user, torch.ones_like(user, dtype=torch.float64))
     sums = {name: _by_user(user, term) for name, term in terms.items()}
-    totals = {name: float(total.sum()) for name, total in sums.items()}
+    totals = {name: math.fsum(total.tolist()) for name, total in sums.items()}  # in any order
     return Scores({**pooled(totals, float(count.sum())), **extra}, count, sums)
 
 
