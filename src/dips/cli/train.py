@@ -39,10 +39,11 @@ def train(
 
     Defaults may depend on policy and task, and a recipe changes several
     at once; config.json says what was taken. dips and dips@1 take the
-    recipe paper, an update after every step: minutes an epoch even for
-    100 users. With --recipe default they learn from whole histories at a
-    time, which is far quicker. A policy that learns needs its epochs: cut
-    users (--max-users) rather than epochs for a first look.
+    recipe paper, an update after every step: for 100 users of ml-100k an
+    epoch of dips took 100 s on one core, one of dips@1 10 s. With
+    --recipe default they learn from whole histories at a time, in 2 s.
+    Few epochs or users show that all works, and little of what a policy
+    can learn.
 
     Example: dips train ml-1m --policy last --size 4 --out runs/last-4
     """
