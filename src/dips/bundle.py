@@ -19,6 +19,7 @@ from dips.data.atomic import written
 from dips.data.interactions import Strings
 from dips.data.sides import Sides
 from dips.errors import ConfigError, PluginError, RunError
+from dips.numerics.sidebyside import under
 from dips.policy.base import Policy
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Recommender
@@ -119,11 +120,11 @@ def open_bundle(directory: Path) -> Bundle:
 def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
-    recommender.load_state_dict(_under("recommender.", tensors))
+    recommender.load_state_dict(under("recommender.", tensors))
     policy_spec = PolicySpec.from_dict(about["policy"])
     policy = build_policy(policy_spec)
     if isinstance(policy, nn.Module):
-        policy.load_state_dict(_under("policy.", tensors))
+        policy.load_state_dict(under("policy.", tensors))
         policy.eval().requires_grad_(False)
     return Bundle(
         spec=spec,
@@ -135,10 +136,3 @@ def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
         choice=about["choice"],
         seed=about["seed"],
     )
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, by the rest of the name."""
-    return {
-        name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
-    }

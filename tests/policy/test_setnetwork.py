@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from dips.numerics import exact
 from dips.policy.recency import Last
 from dips.policy.setnetwork import SetNetwork
-from dips.policy.stacked import Answers
+from dips.policy.stacked import Answers, Stacked
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
 from dips.testing import FakeSignals, check_policy, random_candidates
@@ -160,3 +160,16 @@ def test_extreme_inputs_have_scores() -> None:
 @pytest.mark.parametrize("dim", [0, DIM])
 def test_conforms(dim: int, trained: bool) -> None:
     check_policy(_network(dim, trained=trained))
+
+
+def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
+    networks = [SetNetwork(dim=0, hidden=8, center=center) for center in (1.0, 4.0)]
+    for network in networks:
+        torch.nn.init.ones_(network.direct)
+    candidates = _many(10)
+    twice = Candidates(*(torch.cat([field, field]) for field in candidates))
+    residual = FakeSignals(candidates, arrivals=2).residual()
+    together = Stacked.of(networks).score(twice, Answers({"residual": torch.cat([residual] * 2)}))
+    alone = [network.score(candidates, Answers({"residual": residual})) for network in networks]
+    assert torch.equal(together, torch.cat(alone))
+    assert not torch.equal(*alone)

@@ -16,7 +16,7 @@ STEEP = 80.0
 _ITERATIONS = 80
 
 
-def level(scores: Tensor, weight: Tensor, k: float) -> Tensor:
+def level(scores: Tensor, weight: Tensor, k: float | Tensor) -> Tensor:
     """[..., 1] the nu at which sigmoid(scores + nu), weighted, sums to k (see `topk`).
 
     By bisection in float64; a step of Newton's from there makes it differentiable.

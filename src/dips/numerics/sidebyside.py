@@ -18,6 +18,13 @@ State = dict[str, Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
 
+def under(prefix: str, tensors: State) -> State:
+    """The tensors whose names begin so, by the rest of the name."""
+    return {
+        name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
+    }
+
+
 class SideBySide(Generic[Module]):
     """Parameters and buffers of all runs, and a template that says what to do with them."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ITERATIONS = 80
+from dips.numerics.relaxed import level
 
 
 class _Projection(torch.autograd.Function):
@@ -20,14 +20,7 @@ class _Projection(torch.autograd.Function):
     def forward(scores: Tensor, present: Tensor, k: Tensor) -> Tensor:
         """Find nu by bisection, in float64."""
         logits = scores.masked_fill(~present, 0.0)
-        low = (-logits).masked_fill(~present, torch.inf).amin(-1, keepdim=True) - 45.0
-        high = (-logits).masked_fill(~present, -torch.inf).amax(-1, keepdim=True) + 45.0
-        for _ in range(_ITERATIONS):
-            middle = (low + high) / 2
-            total = torch.where(present, (logits + middle).sigmoid(), 0.0).sum(-1, keepdim=True)
-            low = torch.where(total < k[..., None], middle, low)
-            high = torch.where(total < k[..., None], high, middle)
-        nu = (low + high) / 2
+        nu = level(logits, present, k[..., None])
         chosen = torch.where(present, (logits + nu).sigmoid(), 0.0)
         full = present.sum(-1, keepdim=True) <= k[..., None]
         return torch.where(full, present.double(), chosen)

@@ -140,7 +140,7 @@ class Recommender(nn.Module, ABC):
     def rate(self, evidence: Evidence) -> Tensor:
         """[rows] step size: a constant of how many entries there are, never of their weights.
 
-        A rate that suits 4 entries diverges at 32 (FINDINGS 7): the curvature grows with the sum.
+        A rate that suits 4 entries diverges at 32: the curvature grows with the sum.
         """
         shrink = COMFORTABLE / evidence.slots.clamp_min(COMFORTABLE)
         return self.inner_rate * shrink.to(self.inner_rate.dtype)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dips.errors import ConfigError
+from dips.numerics.straight_through import ESTIMATORS
 from dips.stream.schedule import Schedule
 
 
@@ -171,7 +172,7 @@ CHOICES = {
     "split": ("users", "time"),
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
-    "estimator": ("straight-through", "gumbel", "reinforce"),
+    "estimator": ESTIMATORS,
 }
 PAPER = {
     "stretch": 1, "batch": 4096, "credit": "identity", "inner_rate": 0.4, "weight_decay": 2e-4,

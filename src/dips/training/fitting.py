@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dips.numerics.sidebyside import under
 from dips.policy.base import Policy
 from dips.policy.registry import learns
 from dips.policy.stacked import Stacked
@@ -62,10 +63,10 @@ class Fitting:
 
     def players(self, state: State) -> Players:
         """Recommenders and policies with these parameters."""
-        stack = Stack(self.stack.template, _under("recommender.", state))
+        stack = Stack(self.stack.template, under("recommender.", state))
         if self.policies is None:
             return stack, None
-        return stack, Stacked(self.policies.template, _under("policy.", state))
+        return stack, Stacked(self.policies.template, under("policy.", state))
 
     def chosen(self) -> Players:
         """The best epoch of each run."""
@@ -104,17 +105,10 @@ class Fitting:
             for name, value in state.items():
                 value.copy_(tensors[prefix + name])
         for group, optimizer in self.optimizers.items():
-            optimizer.load(_under(f"{group}.", tensors))
+            optimizer.load(under(f"{group}.", tensors))
         self.progress = progress
         if progress.companies:
             progress.epoch -= 1
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, by the rest of the name."""
-    return {
-        name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
-    }
 
 
 def start(
