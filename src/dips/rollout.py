@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from dips import fused
 from dips.numerics.recorded import Recorded
 from dips.policy.base import NoSignals, Policy, Reading, Signals
 from dips.recommender.signals import StackSignals
@@ -111,6 +112,7 @@ class Walk:
             )
             self.trace.asked = self._notes.part(rows)
 
+    @torch.no_grad()
     def advance(
         self, policy: Policy, recommenders: Stack | None = None, until: int = BEYOND
     ) -> None:
@@ -120,6 +122,8 @@ class Walk:
         while self._next is not None and self._next[0] < until:
             due.append(self._next)
             self._next = next(self._refreshes, None)
+        if self._fused(policy, settled, due):
+            return
         times = Counter(shape for _, shape in due)
         ready: dict[tuple[int, int, int], Callable[[Tensor], None]] = {}
         for seen, shape in due:
@@ -129,6 +133,16 @@ class Walk:
                 if times[shape] >= WORTH_RECORDING:
                     ready[shape] = Recorded(ready[shape], torch.full_like(now, BEYOND))
             ready[shape](now)
+
+    def _fused(
+        self, policy: Policy, settled: Stack | None, due: list[tuple[int, tuple[int, int, int]]]
+    ) -> bool:
+        """All these refreshes at once, if that is possible."""
+        refreshes = [(seen, period, hold) for seen, (period, hold, _) in due]
+        return fused.advance(
+            policy, settled, self._choose, self._stream, self.base, refreshes,
+            self._sketch, self._kept, self._worth, self._notes,
+        )  # fmt: skip
 
     def _transition(
         self, policy: Policy, settled: Stack | None, period: int, hold: int, count: int

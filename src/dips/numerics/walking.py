@@ -1,0 +1,177 @@
+"""Walk many users through all their refreshes in one launch, for two kinds of networks.
+
+One program per user and run, see `walk_kernels`; the same bits as the walk in plain torch. Needs
+triton, which comes with builds of torch for CUDA. Knows nothing of policies: tensors in, and what
+was given to remember changes in place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dips.numerics.exact import STATE_BITS, STATE_LIMIT, rounded
+
+
+class Way(NamedTuple):
+    """Who walks where; users of all runs in run-major order."""
+
+    start: Tensor  # [rows] first event
+    length: Tensor  # [rows] number of events
+    warmup: Tensor  # [rows] events before predictions count
+    base: Tensor  # [rows] the row of prediction t is base + t
+    due: Tensor  # [rows] how many of the refreshes come before the end
+    refreshes: Tensor  # [refreshes, 3] seen, how many of them are new, predictions that follow
+    item: Tensor  # [events]
+    rating: Tensor  # [events] float32
+    time: Tensor  # [events]
+
+
+class Memory(NamedTuple):
+    """What walking changes; what is None is not noted."""
+
+    position: Tensor  # [rows, size] of the sketch, as of now; full where a refresh is due
+    repeats: Tensor  # [rows, size]
+    kept: Tensor  # [predictions, size] int32 events
+    kept_repeats: Tensor | None  # [predictions, size]
+    residual: Tensor | None  # [predictions, candidates] float32, on a refresh's first prediction
+    kept_scores: Tensor | None  # [predictions, size] float32
+    scores: Tensor | None  # [rows, size] float32, as of now
+
+
+class Reader(NamedTuple):
+    """Scores linear in a user's vector that descends on squared errors, for each run."""
+
+    vectors: Tensor  # [runs, items, dim]
+    intercept: Tensor  # [runs, items]
+    prior: Tensor  # [runs, dim + 1] where a user starts; the last entry is the user's bias
+    dials: Tensor  # [runs, 3] loading of the user's bias, step size, twice the pull to the start
+    steps: int
+    pulls: bool
+
+
+class SetLayers(NamedTuple):
+    """A network over the set of candidates, for each run; all on the grid."""
+
+    scale: Tensor  # [runs, 3] centre and spread of ratings, slope per newer candidate
+    table: Tensor  # [runs, items, hidden] the share of an item in the first layer, and its bias
+    straight: Tensor  # [runs, items] the share of an item in the score
+    own: Tensor  # [runs, 7, hidden] rating, residual, age, rank, elapsed, repeats, twins
+    direct: Tensor  # [runs, 7]
+    alone: Tensor  # [runs, hidden, hidden] inputs first
+    others: Tensor  # [runs, hidden, hidden]
+    bias: Tensor  # [runs, hidden]
+    last: Tensor  # [runs, hidden]
+    logs: Tensor  # [longest + 1] log1p of whole numbers
+
+
+class ItemLayers(NamedTuple):
+    """A network from the ratings of the candidates to a score for each item, for each run."""
+
+    enter: Tensor  # [runs, items, hidden]
+    enter_bias: Tensor  # [runs, hidden]
+    middle: Tensor  # [runs, hidden, hidden] inputs first
+    middle_bias: Tensor  # [runs, hidden]
+    leave: Tensor  # [runs, items, hidden]
+    leave_bias: Tensor  # [runs, items]
+
+
+def walk_set(
+    way: Way,
+    memory: Memory,
+    layers: SetLayers,
+    reader: Reader | None,
+    period: int,
+    warps: int = 0,
+) -> None:
+    """Walk under a network over sets, at most `period` new at once; no reader: no residuals."""
+    from dips.numerics.walk_kernels import set_walk
+
+    runs, items, hidden = layers.table.shape
+    rows, size = memory.position.shape
+    width, units = _power(size + period), _power(hidden)
+    dim = steps = pulls = 0
+    read: tuple[Tensor | None, ...] = (None,) * 4
+    if reader is not None:
+        dim, steps, pulls = reader.vectors.shape[2], reader.steps, int(reader.pulls)
+        read = (_wide(reader.vectors), *(field.contiguous() for field in reader[1:4]))
+    across = ("table", "own", "alone", "others", "bias", "last")
+    wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in across})
+    noted = memory.residual
+    set_walk[(rows,)](
+        *way,
+        *memory,
+        *(field.contiguous() for field in wide),
+        _ranks(size, period, layers.logs),
+        *read,
+        layers.table.new_empty(rows * (width + 1) * units),
+        rows // runs,
+        runs,
+        items,
+        0 if noted is None else noted.shape[1],
+        SIZE=size,
+        STEPS=steps,
+        GRAM=int(size < dim + 1),  # as `descent.descend_linear` decides
+        PULL=pulls,
+        DIM=dim,
+        HIDDEN=hidden,
+        N=width,
+        K=_power(size),
+        D=_power(dim),
+        H=units,
+        num_warps=warps or _warps(width, units),
+        num_stages=1,
+        enable_fp_fusion=False,
+    )
+
+
+def walk_items(way: Way, memory: Memory, layers: ItemLayers, period: int, warps: int = 0) -> None:
+    """Walk under a network from ratings to a score for each item."""
+    from dips.numerics.walk_kernels import item_walk
+
+    runs, items, hidden = layers.enter.shape
+    rows, size = memory.position.shape
+    width, units = _power(size + period), _power(hidden)
+    item_walk[(rows,)](
+        *way[:-1],
+        *memory[:4],
+        *memory[5:],
+        *(_wide(field) for field in layers[:-1]),
+        layers.leave_bias.contiguous(),
+        layers.enter.new_empty(rows * units),
+        rows // runs,
+        runs,
+        items,
+        SIZE=size,
+        HIDDEN=hidden,
+        N=width,
+        H=units,
+        num_warps=warps or _warps(width, units),
+        num_stages=1,
+        enable_fp_fusion=False,
+    )
+
+
+def _ranks(size: int, period: int, like: Tensor) -> Tensor:
+    """[period + 1, candidates] the share of newer candidates, by how many are new at once."""
+    total = size + torch.arange(period + 1, device=like.device).double()[:, None]
+    newer = total - 1 - torch.arange(_power(size + period), device=like.device)
+    return rounded(newer.clamp_min(0) / total, STATE_BITS, STATE_LIMIT)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _warps(width: int, units: int) -> int:
+    """So many that a thread has 8 numbers of the widest layer, where that is possible."""
+    return min(16, max(1, width * units // 256))
+
+
+def _wide(field: Tensor) -> Tensor:
+    """The last axis filled up to a power of two with zeros."""
+    return pad(field, (0, _power(field.shape[-1]) - field.shape[-1])).contiguous()

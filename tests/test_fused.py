@@ -1,0 +1,220 @@
+"""The walk in one launch against the walk refresh by refresh: the same bits, or not taken at all.
+
+Programs run in Triton's interpreter; without triton only who may take the short way is tested.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dips import fused
+from dips.data.interactions import Interactions
+from dips.data.sides import Sides
+from dips.policy.base import Policy
+from dips.policy.network import RatingNetwork
+from dips.policy.recency import Last
+from dips.policy.setnetwork import SetNetwork
+from dips.policy.stacked import Stacked
+from dips.recommender.losses import Loss
+from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.stack import Stack
+from dips.rollout import Walk
+from dips.sketch.selection import Sampled
+from dips.stream.schedule import Schedule
+from dips.stream.users import Stream
+from dips.trace import StoredTrace
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported: not before a walk
+interpreted = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+World = Callable[..., Interactions]
+StreamOf = Callable[[Sequence[Interactions]], Stream]
+Dot = Callable[..., DotProduct]
+ITEMS, DIM, RUNS = 6, 3, 2
+PERIODS = [(1,), (4,), (3, 5, 2)]
+
+
+def _shaken(module: nn.Module, seed: int) -> nn.Module:
+    """Parameters far from where they start."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in module.parameters():
+            value.add_(torch.randn(value.shape, generator=generator) / 2)
+    return module
+
+
+def _networks(kind: str, dim: int = DIM, spread: float = 1.3) -> Stacked:
+    """A policy for each run, no two alike."""
+    made: list[nn.Module] = []
+    for seed in range(RUNS):
+        if kind == "paper":
+            made.append(_shaken(RatingNetwork(items=ITEMS, hidden=5), seed))
+        else:
+            network = SetNetwork(dim=dim, hidden=5, center=3.0 + seed, spread=spread, slope=0.1)
+            made.append(_shaken(network, seed))
+    return Stacked.of(made)
+
+
+@pytest.fixture
+def stream(world: World, stream_of: StreamOf) -> Stream:
+    """Two runs of a few users who meet the same items again; predictions of some count late."""
+    data = world([16, 3, 11, 13], items=ITEMS, seed=3)
+    made = stream_of([data, data.select([0, 2])])
+    return replace(
+        made, warmup=torch.minimum(made.length, torch.tensor([[0, 7, 0, 2], [6, 0, 0, 0]]))
+    )
+
+
+@pytest.fixture
+def stack(dot: Dot, losses: dict[str, Loss]) -> Stack:
+    """A recommender for each run."""
+    rest = {"items": ITEMS, "dim": DIM, "inner_steps": 3, "inner_pull": 0.05}
+    return Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+
+
+def _everything(
+    stream: Stream, policy: Policy, stack: Stack, size: int, periods: tuple[int, ...],
+    stretch: int = 100, **rest: Any,
+) -> dict[str, Tensor]:  # fmt: skip
+    """All that a walk leaves behind."""
+    settings = {"with_scores": True, "noted": ["residual"] if policy.asks else [], **rest}
+    keys = stream.keys([0] * stream.runs)
+    walk = Walk(stream, size=size, schedule=Schedule(periods), keys=keys, **settings)
+    for first in range(0, stream.longest + 1, stretch):
+        walk.advance(policy, stack, first + stretch)
+    trace = walk.trace
+    assert isinstance(trace, StoredTrace)
+    assert trace.final is not None
+    assert trace.asked is not None
+    left = {f"final.{name}": value for name, value in trace.final._asdict().items()}
+    left |= {"kept": trace.kept, "repeats": trace.asked.repeats, **trace.asked.answers}
+    if trace.scores is not None and trace.final_scores is not None:
+        left |= {"scores": trace.scores, "final_scores": trace.final_scores}
+    return left
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Tensor]]:
+    """Walk the short way, and see that it was taken."""
+
+    def walk(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
+        with monkeypatch.context() as patch:
+            patch.setattr(fused, "DEVICES", ("cpu",))
+            patch.setattr("dips.rollout.Walk._transition", None)  # the long way is closed
+            return _everything(*arguments, **settings)
+
+    return walk
+
+
+def _same(short: dict[str, Tensor], long: dict[str, Tensor]) -> None:
+    assert short.keys() == long.keys()
+    for name, value in long.items():
+        assert torch.equal(short[name].nan_to_num(-77.0), value.nan_to_num(-77.0)), name
+
+
+@interpreted
+@pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("kind", ["set", "paper"])
+def test_the_short_way_leaves_the_same(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], kind: str, size: int,
+    periods: tuple[int, ...],
+) -> None:  # fmt: skip
+    """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
+    walk = (stream, _networks(kind), stack, size, periods)
+    _same(short(*walk), _everything(*walk))
+
+
+@interpreted
+def test_stretches_are_one_walk(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
+) -> None:
+    walk = (stream, _networks("set"), stack, 2, (3, 5, 2))
+    _same(short(*walk, stretch=4), _everything(*walk))
+
+
+@interpreted
+@pytest.mark.parametrize("kind", ["set", "paper"])
+def test_notes_can_be_left_out_and_a_network_can_stand_alone(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], kind: str
+) -> None:
+    one = replace(stream, **{f: getattr(stream, f)[:1] for f in ("start", "length", "warmup")})
+    one = replace(one, user=stream.user[:1], identity=stream.identity[:1])
+    alone = _networks(kind).one(1).eval()
+    assert isinstance(alone, Policy)
+    walk = (one, alone, stack.select([1]), 2, (4,))
+    _same(
+        short(*walk, with_scores=False, noted=[]), _everything(*walk, with_scores=False, noted=[])
+    )
+
+
+@interpreted
+def test_a_network_that_looks_at_no_item(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
+) -> None:
+    walk = (stream, _networks("set", dim=0), stack, 2, (4,))
+    _same(short(*walk), _everything(*walk))
+
+
+@interpreted
+def test_without_a_reader_residuals_are_zero(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """As they are where the spread is so wide that they round to 0."""
+    walk = (stream, _networks("set", spread=2.0**60), stack, 2, (4,))
+    monkeypatch.setattr(fused, "_reader", lambda *_: None)
+    _same(short(*walk, noted=[]), _everything(*walk, noted=[]))
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which programs would have been launched, whether there is triton or not."""
+    names: list[str] = []
+    monkeypatch.setattr(fused, "DEVICES", ("cpu",))
+    monkeypatch.setattr(fused, "_has_triton", lambda: True)
+    monkeypatch.setattr(fused, "walk_set", lambda *_: names.append("set"))
+    monkeypatch.setattr(fused, "walk_items", lambda *_: names.append("paper"))
+    return names
+
+
+@pytest.mark.parametrize("kind", ["set", "paper"])
+def test_who_may_take_the_short_way(
+    stream: Stream, stack: Stack, taken: list[str], kind: str
+) -> None:
+    _everything(stream, _networks(kind), stack, 2, (1,))
+    assert taken == [kind]
+
+
+def test_who_may_not(
+    stream: Stream, stack: Stack, taken: list[str], losses: dict[str, Loss],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each of these is one step away from what may."""
+    networks, paper = _networks("set"), _networks("paper")
+    rest = {"items": ITEMS, "dim": DIM}
+    bce = Stack.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
+    deep = Stack.of([Perceptron(loss=losses["mse"], **rest)] * RUNS)
+    timed = Sides(time=True)
+    told = Stacked.of([RatingNetwork(items=ITEMS, hidden=5, sides=timed)] * RUNS)
+    _everything(stream, networks, stack, 2, (1,), selector=Sampled())
+    _everything(stream, networks, bce, 2, (1,))
+    _everything(stream, networks, deep, 2, (1,))
+    _everything(stream, told, stack, 2, (1,))
+    _everything(stream, paper.with_dropout(True), stack, 2, (1,))
+    _everything(stream, Last(), stack, 2, (1,))
+    for name, value in {"DEVICES": (), "SLOTS": 1, "WIDTH": 2, "ROOM": 10}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(fused, name, value)
+            _everything(stream, networks, stack, 2, (1,))
+    monkeypatch.setattr(fused, "_has_triton", lambda: False)
+    _everything(stream, networks, stack, 2, (1,))
+    assert taken == []
