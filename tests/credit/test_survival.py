@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dips.credit import survival
 from dips.credit.survival import survival_credit
 
 SIZE = 3
@@ -187,3 +188,20 @@ def test_extreme_scores_are_harmless(periods: list[int]) -> None:
     shift = life.credit(100) - before
     for row, there in zip(shift, life.tracked, strict=True):
         assert float(row[there].std()) < 1e-5
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 6, 7, 50])
+@pytest.mark.parametrize("periods", [[1] * 9, [3, 2, 4, 2, 1]])
+def test_doubling_equals_sweeping(
+    periods: list[int], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(periods, seed=3)
+    owner = torch.tensor([0] * 3 + [1] * (len(periods) - 3))
+    doubling = life.credit(length, owner)
+    monkeypatch.setattr(survival, "WIDE", 0)
+    torch.testing.assert_close(doubling, life.credit(length, owner), **TIGHT)
+
+
+def test_one_at_a_time_needs_no_projection() -> None:
+    life = Life([1] * 6, seed=4)
+    torch.testing.assert_close(life.credit(5, online=True), life.credit(5), **TIGHT)

@@ -6,6 +6,7 @@ order: on one core or many, for one user or a million. Decisions are taken on su
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
@@ -39,7 +40,8 @@ def rounded(value: Tensor, bits: int, limit: float) -> Tensor:
     """The nearest multiple of 2^-bits within the limit, with the slope of the identity."""
     exact = value.double()
     fixed = exact.detach()
-    return snap(fixed.clamp(-limit, limit), bits) + (exact - fixed)
+    near = snap(fixed.clamp(-limit, limit), bits)
+    return near + (exact - fixed) if torch.is_grad_enabled() else near
 
 
 def parameter(value: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NoReturn, final
 
 import torch
@@ -75,6 +76,11 @@ class Stacked(SideBySide[nn.Module], Policy):
     def with_dropout(self, on: bool) -> Stacked:
         """The same policies in training mode or not; the parameters are shared."""
         return Stacked(copy.deepcopy(self.template).train(on), self.state)
+
+    @cached_property
+    def thinned(self) -> Stacked:
+        """The same policies with dropout, as they learn."""
+        return self.with_dropout(True)
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """[runs * users, candidates] scores of every run's policy for its own users."""

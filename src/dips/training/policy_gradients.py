@@ -36,7 +36,7 @@ def policy_gradients(
     with torch.enable_grad():
         answers = _answers(stack, policies, asked)
         drawn = config.estimator != "straight-through"  # as it was drawn: without dropout
-        asker = policies if drawn else policies.with_dropout(True)
+        asker = policies if drawn else policies.thinned
         scores = asker.call(state, asked.candidates, answers)
         if config.estimator == "reinforce":
             gain = _advantage(losses, lesson, asked, config)
@@ -115,6 +115,7 @@ def _credit(
             config.size,
             config.queue,
             bounded=True,
+            online=width == config.size + 1,
         )[:, :width]
 
 
