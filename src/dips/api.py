@@ -15,8 +15,8 @@ from dips.data.columns import Columns as TableColumns
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
-from dips.experiment import Outcome, Watch
 from dips.gradient_study import GradientStudy, study_gradients
+from dips.outcome import Outcome, Watch
 from dips.report.figures import gradient_shares, quality_by_size
 from dips.scoring import score
 from dips.stream.users import Columns
@@ -84,7 +84,7 @@ def train_with(
     outcome = experiment.run([job], test=test, watch=watch, directory=out, resume=resume)[0]
     if outcome.error and out is not None:
         checkpoint.remove(out)  # there is nothing to go on with
-    experiment.raise_if_diverged(outcome)
+    outcome.raise_if_diverged()
     if out is not None:
         rundir.write_run(outcome, out, source=source)
         checkpoint.remove(out)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import resource
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,9 +19,9 @@ from dips.bundle import Bundle
 from dips.data.interactions import Interactions
 from dips.data.sides import Sides
 from dips.data.splitting import Parts
-from dips.errors import TrainingDiverged
-from dips.evaluation.metrics import LOWER_IS_BETTER, headline
+from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores, evaluate
+from dips.outcome import Done, Moment, Outcome, Watch
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import Stacked
@@ -44,66 +44,6 @@ LEARNING = (
     "dropout", "queue", "credit", "discount", "ghosts", "estimator",
 )  # fmt: skip
 """Settings in which runs that learn a policy side by side must agree."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Outcome:
-    """A finished run."""
-
-    config: TrainConfig
-    bundle: Bundle
-    parts: Parts
-    epochs: int
-    seconds: float
-    history: list[dict[str, Any]]
-    valid: dict[str, float]
-    test: Scores | None
-    peak_memory: int
-    error: str = ""
-    """Why there is no result: the run diverged."""
-
-    def kept(self) -> str:
-        """Which epoch the bundle is from, in words: the first with the best validation."""
-        sign = 1 if self.history[0]["metric"] in LOWER_IS_BETTER else -1
-        best = min(self.history, key=lambda line: sign * float(line["valid"]))["epoch"]
-        early = best <= self.config.policy_wait and learns(policy_of(self.config))
-        return f"epoch {best}" + (" (before the policy began to learn)" if early else "")
-
-    def metrics(self) -> dict[str, Any]:
-        """What metrics.json holds."""
-        train = self.parts[0]
-        return {
-            "task": "explicit" if self.bundle.explicit else "implicit",
-            "policy": self.config.policy,
-            "size": self.config.size,
-            "every": self.config.every,
-            "seed": self.config.seed,
-            "data": train.name,
-            "users": sum(part.users for part in self.parts),
-            "epochs": self.epochs,
-            "valid": self.valid,
-            "test": self.test.metrics if self.test else {},
-            "train_seconds": round(self.seconds, 3),
-            "interactions_per_second": round(len(train) * self.epochs / max(self.seconds, 1e-9), 1),
-            "peak_memory_bytes": self.peak_memory,
-        }
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a watcher is told after each epoch of a stack."""
-
-    runs: int
-    epoch: int
-    epochs: int
-    seconds: float
-    interactions_per_second: float
-    train_loss: list[float]
-    valid: list[float]
-
-
-Watch = Callable[[Moment], None]
-Done = Callable[[int, Outcome], None]
 
 
 def run(
@@ -135,12 +75,43 @@ def run(
         if directory is not None and len(jobs) > 1:
             place = directory / _fingerprint([config for _, config in chosen])
         finished = _run_stack(chosen, columns[sides], device, test, watch, place, resume)
+        _meet_rivals(finished, chosen, test, watch, place, resume)
         for index, outcome in zip(stack, finished, strict=True):
             outcome.config = given[index]
             outcomes[index] = outcome
             if done is not None:
                 done(index, outcome)
     return [outcomes[index] for index in range(len(jobs))]
+
+
+def _meet_rivals(
+    outcomes: Sequence[Outcome],
+    jobs: Sequence[tuple[Parts, TrainConfig]],
+    test: bool,
+    watch: Watch | None,
+    directory: Path | None,
+    resume: bool,
+) -> None:
+    """Train the rivals of each run with the same settings; the best on validation stays."""
+    pairs = [
+        (outcome, (parts, config.but(policy=name, rival="")))
+        for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
+        for name in config.rivals
+    ]
+    if not pairs:
+        return
+    place = None if directory is None else directory / "rival"
+
+    def told(moment: Moment) -> None:
+        if watch is not None:
+            watch(replace(moment, rival=True))
+
+    twins = [job for _, job in pairs]
+    rivals = run(twins, test=test, watch=told, directory=place, resume=resume)
+    for (outcome, _), rival in zip(pairs, rivals, strict=True):
+        outcome.meet(rival)
+    if place is not None:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
@@ -159,7 +130,8 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     shapes: dict[tuple[object, ...], list[int]] = {}
     for index, config in enumerate(configs):
         shape = (
-            config.recommender, config.loss, config.task, config.dim, config.inner_steps,
+            config.recommender, config.loss, config.negatives, config.task, config.dim,
+            config.inner_steps,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
             config.size, config.annealing, config.user_rate > 0, policy_of(config).unlimited,
             config.side, _alone(config),
@@ -303,6 +275,7 @@ def _outcome(
         bundle=bundle,
         parts=parts,
         epochs=epochs,
+        best_epoch=fitting.progress.best_epoch[run],
         seconds=fitting.progress.seconds / len(fitting.progress.best),
         history=history,
         valid=valid,
@@ -310,12 +283,6 @@ def _outcome(
         peak_memory=_peak_memory(fitting.steps.device),
         error=error,
     )
-
-
-def raise_if_diverged(outcome: Outcome) -> None:
-    """Raise TrainingDiverged where a run has no result."""
-    if outcome.error:
-        raise TrainingDiverged(outcome.error)
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,7 +17,9 @@ from dips.errors import ConfigError, PluginError
 from dips.numerics.straight_through import check_estimator
 from dips.plugin import in_words
 from dips.policy.registry import PolicySpec, learns
+from dips.recommender.losses import CONTRASTS, EXPLICIT, IMPLICIT, NEGATIVES
 from dips.recommender.registry import FORMS, RecommenderSpec, embedding_width, make_recommender
+from dips.recommender.sequential import Sequential
 from dips.testing import check_policy, check_recommender
 from dips.training.config import TrainConfig
 from dips.training.walks import policy_of
@@ -62,9 +64,11 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     """The recommender that fits the data and the settings."""
     implicit = config.implicit(train.explicit)
     loss = config.loss if config.loss != "auto" else ("softmax" if implicit else "mse")
-    if (loss == "softmax") != implicit:
-        other = "softmax" if implicit else "mse, bce or cce"
+    if (loss in IMPLICIT) != implicit:
+        other = _either(IMPLICIT if implicit else EXPLICIT)
         raise ConfigError(f"loss '{loss}' does not fit the task: use {other}, or change --task")
+    if config.negatives and not implicit:
+        raise ConfigError("negatives are for the implicit task: leave --negatives out")
     spec = RecommenderSpec(
         form=config.recommender,
         loss=loss,
@@ -73,6 +77,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         inner_rate=config.inner_rate,
         inner_steps=config.inner_steps,
         inner_pull=config.inner_pull,
+        negatives=config.negatives or (NEGATIVES if loss in CONTRASTS else 0),
         side=replace(sides_of(train, config), columns=()),
     )
     if implicit:
@@ -113,6 +118,9 @@ def check(train: Interactions, config: TrainConfig) -> None:
     spec = describe(train, config)
     policy = policy_of(config)
     _check_ranges(config)
+    model = make_recommender(spec, config.seed)
+    if isinstance(model, Sequential):
+        _check_sequential(train, config)
     if learns(policy):
         _check_learning(config)
     if train.warmup.any() and (learns(policy) or config.users or config.stretch):
@@ -123,8 +131,27 @@ def check(train: Interactions, config: TrainConfig) -> None:
     if not type(policy).__module__.startswith("dips."):
         _check_own("policy", config.policy, check_policy, policy)
     if config.recommender not in FORMS:
-        model = make_recommender(spec, config.seed)
         _check_own("recommender", config.recommender, check_recommender, model)
+    for name in config.rivals:
+        check(train, config.but(policy=name, rival=""))
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _check_sequential(train: Interactions, config: TrainConfig) -> None:
+    """What reads by recurrence predicts items, and has no inner loop to earn credit from."""
+    if not config.implicit(train.explicit):
+        raise ConfigError(
+            f"recommender '{config.recommender}' predicts the next item, not ratings: "
+            "add --task implicit"
+        )
+    if learns(policy_of(config)):
+        raise ConfigError(
+            f"policy '{config.policy}' learns from a recommender that adapts to a sketch: train it "
+            f"with dot or mlp, or give recommender '{config.recommender}' another policy"
+        )
 
 
 def _check_ranges(config: TrainConfig) -> None:

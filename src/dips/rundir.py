@@ -25,7 +25,7 @@ from dips.data.sides import columns_in
 from dips.errors import DataError, RunError
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.progressive import Scores
-from dips.experiment import Outcome
+from dips.outcome import Outcome
 from dips.preflight import split
 from dips.report.figures import training_curve
 from dips.training import checkpoint

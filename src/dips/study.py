@@ -18,7 +18,8 @@ from dips.errors import ConfigError, RunError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.tuning import trials
-from dips.experiment import Moment, Outcome, raise_if_diverged, run
+from dips.experiment import run
+from dips.outcome import Moment, Outcome
 from dips.policy.registry import make_policy
 from dips.preflight import check, split
 from dips.rundir import (
@@ -141,7 +142,7 @@ class Study:
 
         self._train("training", [wanted[key] for key in missing], keep, test=True)
         for outcome in diverged:  # the others are kept first
-            raise_if_diverged(outcome)
+            outcome.raise_if_diverged()
         return self._table(wanted)
 
     def _begin(self, configs: Sequence[TrainConfig]) -> None:
@@ -205,7 +206,8 @@ class Study:
         finished = 0
 
         def follow(moment: Moment) -> None:
-            done = finished + moment.runs * moment.epoch
+            epoch = moment.epochs if moment.rival else moment.epoch
+            done = finished + moment.runs * epoch
             self.watch(Update(stage, done, total, moment.interactions_per_second))
 
         def store(index: int, outcome: Outcome) -> None:

@@ -12,8 +12,8 @@ from dips.rundir import read_config, read_split
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 KEYS = [
-    "task", "policy", "size", "every", "seed", "data", "users", "epochs", "valid", "test",
-    "train_seconds", "interactions_per_second", "peak_memory_bytes",
+    "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
+    "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
 ]  # fmt: skip
 RANKING = ["recall@20", "mrr@20", "ndcg@20"]
 METRICS = {

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dips.evaluation.metrics import LOWER_IS_BETTER
-from dips.experiment import Moment, Watch
+from dips.outcome import Moment, Watch
 from dips.study import Update
 from dips.study import Watch as StudyWatch
 
@@ -104,7 +105,8 @@ def _line(moment: Moment) -> str:
 
 def _note(moment: Moment) -> str:
     rate = moment.interactions_per_second / 1000
-    return f"validation {abs(moment.valid[0]):.4f}, {rate:.0f}K interactions/s"
+    whose = "rival's " if moment.rival else ""
+    return f"{whose}validation {abs(moment.valid[0]):.4f}, {rate:.0f}K interactions/s"
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -204,3 +206,16 @@ def print_gradients(found: Mapping[str, Any]) -> None:
         table.add_row(label, f"{ours['dips'][key]:.2f}", "", f"{ours['dips@1'][key]:.2f}", "")
     Console().print(table)
     print(f"zero: at most {found['tolerance']:g} of the largest entry of the same gradient")
+
+
+def print_sketch(found: Mapping[str, Any]) -> None:
+    """What is remembered of one user, oldest first."""
+    print(f"{found['user']}: {found['seen']} interactions, policy version {found['policy']}")
+    table = Table()
+    for name in ("position", "item", "rating", "time", "repeats", ""):
+        table.add_column(name, justify="left" if name in ("item", "") else "right")
+    for part, note in (("entries", ""), ("waiting", "waits for a refresh")):
+        for row in found[part]:
+            values = (row["position"], row["item"], row["rating"], row["time"], row["repeats"])
+            table.add_row(*(escape(str(value)) for value in values), note)
+    Console().print(table)

@@ -26,8 +26,13 @@ def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     right = left.twinx()
     scores = [abs(line["valid"]) for line in history]
     second = right.plot(epochs, scores, color="tab:orange", marker="o", label="validation")
+    known = [line for line in history if "rival" in line]
+    if known:
+        rival = [abs(line["rival"]) for line in known]
+        met = [line["epoch"] for line in known]
+        second += right.plot(met, rival, color="tab:gray", marker=".", label="its best rival")
     right.set_ylabel(f"validation {history[0].get('metric', '')}".strip())
-    figure.legend(handles=[*first, *second], loc="outside upper center", ncols=2)
+    figure.legend(handles=[*first, *second], loc="outside upper center", ncols=3)
     figure.savefig(path, format="png", dpi=120)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from dips.errors import ConfigError
 from dips.numerics.straight_through import ESTIMATORS
+from dips.recommender.losses import EXPLICIT
+from dips.recommender.losses import IMPLICIT as RANKING
 from dips.stream.schedule import Schedule
 
 
@@ -36,10 +38,23 @@ class TrainConfig:
         "greedy", "Choose by the highest scores (greedy) or by chance (sampled)."
     )
     task: str = _setting("auto", "Predict ratings (explicit), items (implicit), or auto.")
-    loss: str = _setting("auto", "mse, bce or cce (explicit); softmax (implicit); or auto.")
+    loss: str = _setting(
+        "auto",
+        "mse, bce or cce (explicit); softmax, bpr, top1, bpr-max or top1-max (implicit); or auto.",
+    )
+    negatives: int = _setting(
+        0, "Items that an item is compared with in a step; 0: all for softmax, 256 for others.", 0
+    )
+    popularity: float = _setting(
+        0.5, "Negatives are drawn in proportion to this power of their popularity.", 0
+    )
     split: str = _setting("users", "Part users at random (users), or each user's own past (time).")
     seed: int = _setting(0, "Fixes the split, the start and every draw.")
-    recommender: str = _setting("dot", "dot (GMF with biases), mlp, or package.module:Class.")
+    recommender: str = _setting(
+        "dot",
+        "dot (GMF with biases), mlp; gru or gru-separate (GRU4Rec, output vectors tied to the "
+        "input's or apart); or package.module:Class.",
+    )
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
     inner_rate: float = _setting(0.1, "Step size of the inner loop (alpha).", 0)
@@ -70,7 +85,12 @@ class TrainConfig:
     caution: float = _setting(
         0.0, "Undo an epoch of the policy that makes validation worse by this share; 0 never.", 0
     )
-    dropout: float = _setting(0.1, "Share of hidden units left out as the paper's network learns.")
+    rival: str = _setting(
+        "", "Policies to train beside one that learns, as a,b: the best on validation stays."
+    )
+    dropout: float = _setting(
+        0.1, "Share of hidden units left out as the paper's network or a gru learns."
+    )
     queue: int = _setting(50, "Decisions over which a choice earns credit (Q).", 1)
     credit: str = _setting(
         "survival", "What a choice earns: identity (the paper), discount or survival."
@@ -101,6 +121,11 @@ class TrainConfig:
                 raise ConfigError(f"{name} is '{value}': choose one of {known}")
         object.__setattr__(self, "periods", tuple(self.periods))
         Schedule(self.periods or (self.every,))
+
+    @property
+    def rivals(self) -> list[str]:
+        """Policies to train beside."""
+        return [name.strip() for name in self.rival.split(",") if name.strip()]
 
     @property
     def schedule(self) -> Schedule:
@@ -167,8 +192,8 @@ OWN_CLASS = "package.module:Class"
 CHOICES = {
     "choice": ("greedy", "sampled"),
     "task": ("auto", "explicit", "implicit"),
-    "loss": ("auto", "mse", "bce", "cce", "softmax"),
-    "recommender": ("dot", "mlp", OWN_CLASS),
+    "loss": ("auto", *EXPLICIT, *RANKING),
+    "recommender": ("dot", "mlp", "gru", "gru-separate", OWN_CLASS),
     "split": ("users", "time"),
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
@@ -191,9 +216,12 @@ RECIPES: dict[str, dict[str, Any]] = {
 """Named sets of settings. The paper's: `paper` for MovieLens 1M, `paper-128` for other data."""
 SUITED: dict[str, dict[str, Any]] = {
     "dips": {"queue": 100},
-    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15},
-}
+    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15,
+                "rival": "last"},
+}  # fmt: skip
 """What suits a named policy; recipe, file and flags come after it."""
+SUITED_IMPLICIT: dict[str, dict[str, Any]] = {"learned": {"rival": "last,frequent"}}
+"""What suits it besides where items are predicted, which may come again and again."""
 NAMED: dict[str, dict[str, Any]] = {
     "dips": {"credit": "identity"},
     "dips@1": {"credit": "identity", "queue": 1},
@@ -203,6 +231,10 @@ IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-3}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
 """Anything else over every pair of user and item needs dim times the memory of a product."""
+GRU = {"dim": 96, "weight_decay": 0.0, "dropout": 0.25}
+"""What a gru changes in the defaults."""
+BY_RECOMMENDER = {"dot": IMPLICIT, "gru": GRU, "gru-separate": GRU}
+"""What the implicit task changes for a recommender; for any other it is as for the mlp."""
 
 
 def build_config(
@@ -222,14 +254,14 @@ def build_config(
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
     means = NAMED.get(policy, {})
-    given = {**SUITED.get(policy, {}), **RECIPES[recipe], **means, **asked}
+    suited, given = SUITED.get(policy, {}), {**RECIPES[recipe], **means, **asked}
     if "every" in given and given.get("periods"):
         raise ConfigError("every and periods contradict each other: give one of them")
-    config = TrainConfig().but(**given)
+    config = TrainConfig().but(**{**suited, **given})
     if not config.implicit(explicit_data=not implicit_data):
         return config
-    fitting = IMPLICIT if config.recommender == "dot" else IMPLICIT_MLP
-    return config.but(**{**fitting, **given})
+    fitting = BY_RECOMMENDER.get(config.recommender, IMPLICIT_MLP)
+    return config.but(**{**fitting, **suited, **SUITED_IMPLICIT.get(policy, {}), **given})
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
