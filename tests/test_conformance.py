@@ -10,7 +10,8 @@ import torch
 from dips.policy.base import Policy
 from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
 from dips.recommender.base import Recommender
-from dips.recommender.losses import Loss
+from dips.recommender.gru import GRU
+from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Max
 from dips.recommender.ncf import DotProduct, Perceptron
 from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
 
@@ -39,3 +40,18 @@ def test_recommender(
     else:
         generator = torch.Generator().manual_seed(0)
         check(kind(items=8, loss=loss, dim=5, generator=generator))  # type: ignore[call-arg]
+
+
+RANKING: list[tuple[type[Recommender], Loss]] = [
+    (DotProduct, BPR(5)), (DotProduct, TOP1Max(5)), (Perceptron, BPRMax(5)),
+    (GRU, FullSoftmax()), (GRU, TOP1(5)), (GRU, BPRMax(5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("check", RECOMMENDER_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("kind", "ranks"), RANKING)
+def test_recommender_that_ranks(
+    kind: type[Recommender], ranks: Loss, check: Callable[[Recommender], None]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    check(kind(items=8, loss=ranks, dim=5, generator=generator))  # type: ignore[call-arg]

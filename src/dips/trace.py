@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -110,6 +110,14 @@ class StoredTrace(Trace):
         return StoredTrace(self.columns, *fields, run_rows, self.kept[rows], final, asked=asked)
 
 
+class Histories(NamedTuple):
+    """Prefixes of histories, for recommenders that read a history in one pass."""
+
+    item: Tensor  # [users, n] what each did, from the start; 0 pads
+    user: Tensor  # [rows] whose prefix it is
+    step: Tensor  # [rows] how many events long
+
+
 @final
 @dataclass(eq=False)
 class WholeTrace(Trace):
@@ -132,6 +140,16 @@ class WholeTrace(Trace):
         place = torch.arange(max(1, int(step.max())), device=step.device)
         first = self.event[rows][..., None] - step
         return torch.where(place < step, first + place, -1)
+
+    def histories(self, rows: Tensor) -> Histories:
+        """The prefixes of these predictions [rows] of one run, each user's history once."""
+        step, event = self.step[rows], self.event[rows]
+        start, user = torch.unique(event - step, return_inverse=True)
+        length = torch.zeros_like(start).scatter_reduce(0, user, step, "amax")
+        place = torch.arange(int(length.max()), device=start.device)
+        there = place < length[:, None]
+        item = self.columns.token[torch.where(there, start[:, None] + place, 0)]
+        return Histories(torch.where(there, item, 0), user, step)
 
     def part(self, first: int, last: int) -> WholeTrace:
         """Slice everything."""

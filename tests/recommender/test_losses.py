@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +12,19 @@ from torch import Tensor
 
 from dips.errors import ConfigError
 from dips.recommender.losses import (
+    BPR,
+    CONTRASTS,
+    FAR,
+    TOP1,
     BinaryCrossEntropy,
+    BPRMax,
     CategoricalCrossEntropy,
+    Contrast,
     FullSoftmax,
     Loss,
+    SampledSoftmax,
     SquaredError,
+    TOP1Max,
     make_loss,
 )
 
@@ -79,7 +89,70 @@ def test_softmax_is_the_cross_entropy_over_items() -> None:
         torch.testing.assert_close(FullSoftmax().value(output, items)[:, place], expected)
 
 
+def _one(loss: Contrast, own: float, others: list[float]) -> float:
+    """The papers' formulas, a negative at a time."""
+
+    def chance(score: float) -> float:
+        return 1 / (1 + math.exp(-score))
+
+    total = sum(math.exp(other) for other in others)
+    soft = [math.exp(other) / total for other in others]
+    top = [chance(other - own) + chance(other**2) for other in others]
+    if isinstance(loss, SampledSoftmax):
+        return -math.log(math.exp(own) / (math.exp(own) + total))
+    if isinstance(loss, BPR):
+        return sum(-math.log(chance(own - other)) for other in others) / len(others)
+    if isinstance(loss, TOP1):
+        return sum(top) / len(others)
+    if isinstance(loss, TOP1Max):
+        return sum(share * term for share, term in zip(soft, top, strict=True))
+    assert isinstance(loss, BPRMax)
+    wins = sum(s * chance(own - other) for s, other in zip(soft, others, strict=True))
+    return -math.log(wins) + 0.5 * sum(s * other**2 for s, other in zip(soft, others, strict=True))
+
+
+def _contrasts() -> list[Contrast]:
+    return [SampledSoftmax(3), *(kind(3) for kind in CONTRASTS.values())]
+
+
+@pytest.mark.parametrize("loss", _contrasts(), ids=lambda loss: type(loss).__name__)
+def test_contrasts_are_the_formulas_of_the_papers(loss: Contrast) -> None:
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(4, 2, generator=generator, dtype=torch.float64) * 2
+    others = torch.randn(4, 2, 3, generator=generator, dtype=torch.float64) * 2
+    value = loss.value(own, others)
+    for row in range(4):
+        for place in range(2):
+            expected = _one(loss, float(own[row, place]), others[row, place].tolist())
+            assert float(value[row, place]) == pytest.approx(expected)
+    leaf = own.clone().requires_grad_()
+    (expected_slope,) = torch.autograd.grad(loss.value(leaf, others).sum(), leaf)
+    torch.testing.assert_close(loss.slope(own, others), expected_slope)
+
+
+@pytest.mark.parametrize("loss", _contrasts(), ids=lambda loss: type(loss).__name__)
+def test_extreme_scores_and_the_item_itself_among_the_negatives(loss: Contrast) -> None:
+    others = torch.tensor([[[900.0, -900.0, FAR]]], requires_grad=True)
+    own = torch.tensor([[-800.0]], requires_grad=True)
+    slopes = torch.autograd.grad(loss.value(own, others).sum(), (own, others))
+    assert all(bool(slope.isfinite().all()) for slope in slopes)
+    assert float(slopes[1][0, 0, 2]) == 0.0
+    if isinstance(loss, SampledSoftmax | BPRMax):  # as if it were not there
+        torch.testing.assert_close(loss.value(own, others), loss.value(own, others[..., :2]))
+
+
+def test_all_items_as_negatives_are_the_full_softmax() -> None:
+    output, items = _case(FullSoftmax())
+    same = torch.arange(ITEMS) == items[..., None]
+    others = output[:, None, :].masked_fill(same, FAR)
+    sampled = SampledSoftmax(ITEMS).value(output.gather(-1, items), others)
+    torch.testing.assert_close(sampled, FullSoftmax().value(output, items))
+
+
 def test_names() -> None:
+    assert make_loss("softmax", negatives=7) == SampledSoftmax(7)
+    assert make_loss("bpr-max", negatives=7) == BPRMax(7)
+    assert make_loss("top1") == TOP1()
     assert make_loss("mse") == SquaredError()
     assert make_loss("softmax").listwise
     assert make_loss("bce", 1.0, 5.0) == BinaryCrossEntropy(3.0)

@@ -101,7 +101,7 @@ def test_whole_numbers_stay_whole_at_decision_time() -> None:
 @pytest.mark.parametrize(
     ("form", "kind", "sentence"),
     [
-        ("tree", ConfigError, "unknown recommender 'tree': choose one of dot, mlp, or package"),
+        ("tree", ConfigError, "unknown recommender 'tree': choose one of dot, mlp, gru, "),
         ("nowhere:Tree", PluginError, "recommender 'nowhere:Tree' cannot be made"),
         ("os.path:join", PluginError, "it is not a dips.Recommender"),
         ("my_recommenders:Small", PluginError, "has items 3, not the run's 7: hand what it is"),

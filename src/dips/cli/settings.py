@@ -12,7 +12,7 @@ import typer
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.training.config import IMPLICIT, NAMED, RECIPES, SUITED, TrainConfig, build_config
+from dips.training.config import GRU, IMPLICIT, NAMED, RECIPES, SUITED, TrainConfig, build_config
 
 Settings = Callable[..., TrainConfig]
 """From the data, and other flags where a command has them, to the settings.
@@ -95,7 +95,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     """The default, and that of the implicit task and of policies that have another."""
     if field.default in ((), ""):
         return ""
-    others = {"implicit": IMPLICIT} | {
+    others = {"implicit": IMPLICIT, "gru": GRU} | {
         policy: {**SUITED.get(policy, {}), **NAMED.get(policy, {})}
         for policy in dict.fromkeys([*SUITED, *NAMED])
     }

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.losses import SquaredError
+from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.ncf import DotProduct, rows_of
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ def _effect_of(
     """The same, all rows at once."""
     if isinstance(model, DotProduct) and isinstance(model.loss, SquaredError):
         return _quadratic(model, evidence, item, rating)
-    if isinstance(model, DotProduct) and model.loss.listwise:
+    if isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax):
         return _listwise(model, evidence, item, rating)
     return path_of(model, evidence, item, rating)
 

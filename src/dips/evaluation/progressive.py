@@ -23,8 +23,9 @@ from dips.evaluation.metrics import (
 )
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
+from dips.recommender.sequential import Sequential
 from dips.recommender.stack import Stack
-from dips.trace import Trace
+from dips.trace import Trace, WholeTrace
 
 CHUNK = 1 << 26
 """Most numbers in the widest intermediate of a prediction."""
@@ -65,7 +66,10 @@ def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
     for rows in _pieces(trace, run, model):
         event = trace.event[rows]
         item, rating = columns.token[event], columns.rating[event]
-        outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item))
+        if isinstance(model, Sequential) and isinstance(trace, WholeTrace):
+            outputs.append(_call(stack, run, _predict_after, *trace.histories(rows), item))
+        else:
+            outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item))
         targets.append(item if model.loss.listwise else rating)
     return Predictions(torch.cat(outputs), torch.cat(targets))
 
@@ -87,6 +91,25 @@ def _score(stack: Stack, trace: Trace, run: int, low: float, high: float) -> Sco
         terms = rating_terms(made.output, made.target, low, high)
     if isinstance(loss, CategoricalCrossEntropy):
         terms["logloss"] = _log_loss(stack, trace, run, model)
+    return _pool(trace, run, terms, extra)
+
+
+def evaluate_scores(
+    score: Callable[[Evidence], Tensor], trace: Trace, run: int, breadth: int
+) -> Scores:
+    """Ranking metrics of any function from sketches to scores of all items, [rows, items].
+
+    `breadth`: numbers in the widest intermediate for one row, for pieces that fit.
+    """
+    parts = []
+    for rows in torch.split(_rows(trace, run), max(1, CHUNK // breadth)):
+        target = trace.columns.item[trace.event[rows]]
+        parts.append(ranks(score(trace.evidence(rows)), target))
+    return _pool(trace, run, ranking_terms(torch.cat(parts)), {})
+
+
+def _pool(trace: Trace, run: int, terms: dict[str, Tensor], extra: dict[str, float]) -> Scores:
+    """Metrics over all predictions, and sums for each user."""
     user = trace.user[trace.run_rows[run] : trace.run_rows[run + 1]]
     count = _by_user(user, torch.ones_like(user, dtype=torch.float64))
     sums = {name: _by_user(user, term) for name, term in terms.items()}
@@ -107,6 +130,14 @@ def _predict(
     if model.loss.listwise:
         return ranks(model.predict_all(user), target)
     return model.loss.estimate(model.predict(user, target[:, None])[:, 0])
+
+
+def _predict_after(
+    model: Recommender, item: Tensor, owner: Tensor, step: Tensor, target: Tensor
+) -> Tensor:
+    """From whole histories, each read once."""
+    assert isinstance(model, Sequential)
+    return ranks(model.predict_all(model.states(item)[owner, step]), target)
 
 
 def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:
@@ -134,10 +165,15 @@ def _call(stack: Stack, run: int, function: Callable[..., Tensor], *fields: Tens
 
 def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     """Rows of a run in pieces whose intermediates are of bounded size."""
-    first, last = trace.run_rows[run], trace.run_rows[run + 1]
-    rows = torch.arange(first, last, device=trace.event.device)
+    rows = _rows(trace, run)
     if model.loss.listwise:
         yield from torch.split(rows, max(1, CHUNK // model.breadth))
         return
     dim = model.user_prior.shape[0]
     yield from torch.split(rows, max(64, CHUNK // (8 * dim * trace.width)))
+
+
+def _rows(trace: Trace, run: int) -> Tensor:
+    """All rows of a run."""
+    first, last = trace.run_rows[run], trace.run_rows[run + 1]
+    return torch.arange(first, last, device=trace.event.device)

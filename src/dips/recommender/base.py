@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dips.numerics.descent import Settle, descend, keep
 from dips.numerics.influence import influences
-from dips.recommender.losses import Loss
+from dips.recommender.losses import FAR, Contrast, Loss
 
 T = TypeVar("T")
 CURVE_STEPS = 12
@@ -37,7 +37,9 @@ class Recommender(nn.Module, ABC):
 
     Subclasses implement `predict`; an `__init__` of theirs calls this one. A user's vector has
     `user_dim` entries, `dim` unless given. `inner_rate` and `offset` (the mean rating for squared
-    error, else 0) are buffers, so that runs that differ in them can be stacked.
+    error, else 0) are buffers, so that runs that differ in them can be stacked. So are the
+    `negatives` of a loss that has some: training draws them anew for every step, and reading and
+    deciding take the last, so that they are the same for everyone.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading")
@@ -45,6 +47,7 @@ class Recommender(nn.Module, ABC):
     user_prior: nn.Parameter
     inner_rate: Tensor
     offset: Tensor
+    negatives: Tensor
 
     def __init__(
         self,
@@ -66,6 +69,9 @@ class Recommender(nn.Module, ABC):
         self.user_prior = nn.Parameter(torch.zeros(user_dim or dim))
         self.register_buffer("inner_rate", torch.tensor(float(inner_rate)))
         self.register_buffer("offset", torch.tensor(float(offset)))
+        if isinstance(loss, Contrast):
+            count = min(loss.negatives, items)
+            self.register_buffer("negatives", torch.arange(count) * items // count)
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
@@ -73,8 +79,11 @@ class Recommender(nn.Module, ABC):
 
     def predict_all(self, user: Tensor) -> Tensor:
         """Outputs for every item: [rows, items]."""
-        everything = torch.arange(self.items, device=user.device)
-        return self.predict(user, everything.expand(user.shape[0], -1))
+        return self.predict_some(user, torch.arange(self.items, device=user.device))
+
+    def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
+        """Outputs for the same items [n] for all users: [rows, n]."""
+        return self.predict(user, items.expand(user.shape[0], -1))
 
     @property
     def breadth(self) -> int:
@@ -87,9 +96,19 @@ class Recommender(nn.Module, ABC):
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """[rows, n] loss of each interaction under the user's vector."""
+        if isinstance(self.loss, Contrast):
+            return self.contrast(self.loss.value, user, items)
         if self.loss.listwise:
             return self.loss.value(self.predict_all(user), items)
         return self.loss.value(self.predict(user, items), ratings)
+
+    def contrast(
+        self, function: Callable[[Tensor, Tensor], Tensor], user: Tensor, items: Tensor
+    ) -> Tensor:
+        """[rows, n] a function of the items' outputs and those of the negatives, item by item."""
+        others = self.predict_some(user, self.negatives)[:, None, :]
+        same = self.negatives == items[:, :, None]
+        return function(self.predict(user, items), others.masked_fill(same, FAR))
 
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """[rows, dim] the user's vector after the inner loop, by automatic differentiation."""

@@ -14,13 +14,15 @@ from dips.numerics.bags import sum_rows
 from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
 from dips.numerics.influence import influences, linear_influences
 from dips.recommender.base import CURVE_STEPS, Evidence, Recommender
-from dips.recommender.losses import Loss
+from dips.recommender.losses import Contrast, Loss
 from dips.stream.side import categories_of, item_of, moment_of
 
 SPREAD = 0.05
 """Standard deviation of the entries of a vector at the start."""
 USER_BIAS = 0.3
 """Loading of the user's bias at the start."""
+PAIRS = 16
+"""Items of a sketch that are held against the negatives at once, about."""
 
 
 def rows_of(table: Tensor, items: Tensor) -> Tensor:
@@ -172,7 +174,8 @@ class DotProduct(NCF):
     @property
     def breadth(self) -> int:
         """Logits of all items; no pair of user and item is ever wider than a number."""
-        return self.items if self.loss.listwise else 64
+        pairs = PAIRS * self.loss.negatives if isinstance(self.loss, Contrast) else 0
+        return max(self.items, pairs) if self.loss.listwise else 64
 
     def predict_all(self, user: Tensor) -> Tensor:
         """One product of matrices."""
@@ -180,8 +183,16 @@ class DotProduct(NCF):
             return user @ self.table.T + self.biases[:, 0] + self.offset
         return super().predict_all(user)
 
+    def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
+        """One product of matrices."""
+        if self.loss.listwise:
+            return user @ self.rows(items).T + self.intercept(items)
+        return super().predict_some(user, items)
+
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
-        """The inner loop in closed form."""
+        """The inner loop in closed form; a contrast's by automatic differentiation."""
+        if isinstance(self.loss, Contrast):
+            return super().read(evidence, settle)
         start = self.user_prior.expand(evidence.item.shape[0], -1)
         rate = self.rate(evidence)
         if self.loss.listwise:
@@ -218,6 +229,8 @@ class DotProduct(NCF):
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
         """Slopes of the scores times features; for the softmax, expected minus own rows."""
+        if isinstance(self.loss, Contrast):
+            return super().slope(user, evidence)
         weight = evidence.weight[:, :, None]
         if self.loss.listwise:
             expected = self.predict_all(user).softmax(-1) @ self.table
@@ -232,6 +245,8 @@ class DotProduct(NCF):
 
     def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """Slope times feature, summed over channels; for the softmax, expected minus own row."""
+        if isinstance(self.loss, Contrast):
+            return super().gradients(user, items, ratings)
         if self.loss.listwise:
             expected = self.predict_all(user).softmax(-1) @ self.table
             return expected[:, None, :] - self.rows(items)
@@ -243,6 +258,8 @@ class DotProduct(NCF):
         self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
     ) -> Tensor:
         """By the Gram matrix of the features; for the softmax, by the covariance of the rows."""
+        if isinstance(self.loss, Contrast):
+            return super().influences(user, items, ratings, weight, damping)
         if self.loss.listwise:
             chance, table = self.predict_all(user).softmax(-1), self.table
 

@@ -6,8 +6,9 @@ A dictionary, and `package.module:Class` for a user's own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,16 @@ from dips.data.sides import NOTHING, Sides
 from dips.errors import ConfigError, PluginError
 from dips.plugin import make_own
 from dips.recommender.base import Recommender
+from dips.recommender.gru import GRU
 from dips.recommender.losses import make_loss
 from dips.recommender.ncf import DotProduct, Perceptron
 
-FORMS = {"dot": DotProduct, "mlp": Perceptron}
+FORMS: dict[str, Callable[..., Recommender]] = {
+    "dot": DotProduct,
+    "mlp": Perceptron,
+    "gru": GRU,
+    "gru-separate": partial(GRU, tied=False),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +44,7 @@ class RecommenderSpec:
     inner_rate: float = 0.1
     inner_steps: int = 10
     inner_pull: float = 0.0
+    negatives: int = 0
     side: Sides = NOTHING
 
     @classmethod
@@ -79,7 +87,7 @@ def settings_of(spec: RecommenderSpec, seed: int = 0) -> dict[str, Any]:
     """
     return {
         "items": spec.items,
-        "loss": make_loss(spec.loss, spec.low, spec.high, spec.stars),
+        "loss": make_loss(spec.loss, spec.low, spec.high, spec.stars, spec.negatives),
         "dim": spec.dim,
         "offset": spec.offset,
         "inner_rate": spec.inner_rate,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dips.numerics.exact import STATE_BITS, snap
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import Contrast
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
 
@@ -103,6 +104,8 @@ def _losses(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: T
 
 
 def _residual(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
+    if isinstance(model.loss, Contrast):
+        return -model.contrast(model.loss.slope, user, item)
     if model.loss.listwise:
         return 1 - model.predict_all(user).softmax(-1).gather(-1, item)
     slope = -model.loss.slope(model.predict(user, item), rating)

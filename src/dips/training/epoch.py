@@ -13,13 +13,17 @@ import torch
 from torch import Tensor
 
 from dips.numerics.recorded import Recorded
-from dips.trace import StoredTrace, Trace
+from dips.recommender.losses import Contrast
+from dips.recommender.sequential import Sequential
+from dips.trace import StoredTrace, Trace, WholeTrace
 from dips.training.blocks import Block, turns
 from dips.training.config import TrainConfig
 from dips.training.decisions import Clock, Lesson
 from dips.training.fitting import Fitting
+from dips.training.negatives import Negatives
 from dips.training.policy_gradients import policy_gradients
 from dips.training.recommender_gradients import recommender_gradients
+from dips.training.sequences import dropouts, sequence_gradients
 from dips.training.walks import Job
 
 RATES = {"items": "learning_rate", "user": "user_rate", "policy": "policy_rate"}
@@ -84,6 +88,8 @@ class _Lessons:
         }
         self.peaks["policy"] *= torch.tensor(self.progress.ease, device=device)
         self.policies = fitting.policies if awake(self.config, self.epoch) else None
+        contrasts = isinstance(fitting.stack.template.loss, Contrast)
+        self.negatives = Negatives(jobs, device) if contrasts else None
         self.unseen = 0
 
     def learn(self, block: Block) -> None:
@@ -147,7 +153,13 @@ class _Lessons:
         stack, optimizers = self.fitting.stack, self.fitting.optimizers
 
         def step(batch: Tensor, rate: Tensor, user_rate: Tensor, active: Tensor) -> None:
-            losses, gradients = recommender_gradients(stack, trace, batch)
+            if self.negatives is not None:
+                self.negatives.draw(stack.state["negatives"], self.fitting.steps, active)
+            if isinstance(stack.template, Sequential) and isinstance(trace, WholeTrace):
+                drops = dropouts([job.config for job in self.jobs], self.fitting.steps)
+                losses, gradients = sequence_gradients(stack, trace, batch, drops)
+            else:
+                losses, gradients = recommender_gradients(stack, trace, batch)
             parameters = {name: stack.state[name] for name in gradients}
             if "user" in optimizers:
                 user = {"user_prior": parameters.pop("user_prior")}

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dips.recommender.stack import Stack, State
 from dips.stream.users import Columns
 from dips.trace import Trace
-from dips.training.blocks import Block, Whole
+from dips.training.blocks import Block
 from dips.training.epoch import awake, diverged, learn_epoch
 from dips.training.fitting import Fitting, Progress, start
+from dips.training.sequences import whole
 from dips.training.walks import Job, Walks
 
 __all__ = ["Fitting", "Progress", "Validate", "Watch", "fit", "learn_epoch", "start"]
@@ -66,7 +67,7 @@ def fit(
             done = progress.companies
             blocks = walks.blocks(progress.epoch, stack, fitting.policies, done)
         else:
-            blocks = [Whole(training)]
+            blocks = [whole(training, stack.template)]
         losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause)
         if all(progress.diverged):
             return

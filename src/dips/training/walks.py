@@ -25,9 +25,10 @@ from dips.rollout import Walk, WholeWalk, rollout
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, Stream, make_stream
 from dips.trace import StoredTrace, Trace, concatenate
-from dips.training.blocks import Block, Prefixes, Stretch, Whole
+from dips.training.blocks import Block, Prefixes, Stretch
 from dips.training.config import TrainConfig
 from dips.training.decisions import Clock
+from dips.training.sequences import whole
 
 COMPANY = 0xC0417A
 """Keeps the draw of who walks together apart from other draws."""
@@ -130,7 +131,7 @@ class _Group:
                 walk.advance(policies or self.policy, stack, span.stop)
                 way = (walk.base, some.length, span, span.stop == end)
                 if not self.config.stretch:
-                    yield Whole(walk.trace)
+                    yield whole(walk.trace, stack.template)
                 elif isinstance(walk, Walk):
                     yield Stretch(walk.trace, *way)
                 else:

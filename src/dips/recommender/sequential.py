@@ -1,0 +1,29 @@
+"""Recommenders that read in order: one pass over a history gives the state after every prefix."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from dips.numerics.descent import Settle, keep
+from dips.recommender.base import Evidence, Recommender
+
+
+class Sequential(Recommender, ABC):
+    """A recommender that reads the items of a sketch one after the other, oldest first.
+
+    Nothing descends: `read` runs over the K entries, and learning from whole histories asks for
+    the `states` after all their prefixes at once.
+    """
+
+    @abstractmethod
+    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+        """[rows, dim] the state after a sketch; an entry of weight 0 is not there."""
+
+    @abstractmethod
+    def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
+        """[rows, n + 1, dim] the states after 0, 1, ..., n of the items [rows, n].
+
+        `drop` leaves out some of the units as it learns.
+        """

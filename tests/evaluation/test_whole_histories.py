@@ -1,0 +1,73 @@
+"""Histories that are read once rank as prefixes that are read apart; any scores can be ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dips.data.interactions import Interactions
+from dips.evaluation import progressive
+from dips.evaluation.progressive import evaluate, evaluate_scores, predict
+from dips.policy.registry import make_policy
+from dips.recommender.gru import GRU
+from dips.recommender.losses import FullSoftmax
+from dips.recommender.stack import Stack
+from dips.rollout import rollout
+from dips.stream.schedule import Schedule
+from dips.stream.users import Columns, make_stream
+from dips.trace import Trace
+
+World = Callable[..., Interactions]
+ITEMS = 30
+
+
+def _walk(data: Interactions, policy: str, size: int) -> Trace:
+    stream = make_stream([data], Columns.of(data))
+    return rollout(
+        stream,
+        make_policy(policy, size=size),
+        size=size,
+        schedule=Schedule((1,)),
+        keys=stream.keys([0]),
+    )
+
+
+@pytest.fixture
+def data(world: World) -> Interactions:
+    """Users of whom some count late."""
+    made = world([9, 3, 14, 1, 6], items=ITEMS, explicit=False, seed=1)
+    return replace(made, warmup=np.array([2, 0, 0, 0, 5]))
+
+
+@pytest.fixture
+def model() -> GRU:
+    """A recurrence whose scores differ."""
+    return GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
+
+
+def test_one_pass_ranks_as_many(
+    data: Interactions, model: GRU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sketch that is large enough is the whole history, read prefix by prefix."""
+    stack = Stack.of([model])
+    apart = predict(stack, _walk(data, "last", 14), 0)
+    at_once = predict(stack, _walk(data, "all", 1), 0)
+    assert torch.equal(apart.target, at_once.target)
+    assert torch.equal(apart.output, at_once.output)
+    monkeypatch.setattr(progressive, "CHUNK", 5 * ITEMS)  # five predictions at a time
+    assert torch.equal(predict(stack, _walk(data, "all", 1), 0).output, at_once.output)
+
+
+def test_any_scores_are_ranked_by_the_same_rules(data: Interactions, model: GRU) -> None:
+    trace = _walk(data, "last", 3)
+    expected = evaluate(Stack.of([model]), trace)[0]
+    for breadth in (1, 1 << 25):
+        found = evaluate_scores(lambda past: model.predict_all(model.read(past)), trace, 0, breadth)
+        assert found.metrics == expected.metrics
+        assert torch.equal(found.count, expected.count)
+    tied = evaluate_scores(lambda past: torch.zeros(len(past.item), ITEMS), trace, 0, ITEMS)
+    assert tied.metrics["mrr@20"] == pytest.approx(1 / 15.5)  # in the middle of all

@@ -1,0 +1,55 @@
+"""An item against negatives: the same for all users, and never against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.gru import GRU
+from dips.recommender.losses import BPR, BPRMax, FullSoftmax, SampledSoftmax
+from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.registry import RecommenderSpec, make_recommender
+
+Dot = Callable[..., DotProduct]
+
+
+@pytest.mark.parametrize("kind", [DotProduct, Perceptron, GRU])
+def test_losses_are_those_of_a_slow_loop(kind: Callable[..., Recommender]) -> None:
+    model = kind(items=9, loss=BPR(4), dim=5).double().requires_grad_(False)
+    model.negatives.copy_(torch.tensor([7, 2, 5, 0]))
+    user = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    items = torch.tensor([[2, 8], [1, 1], [5, 3]])
+    found = model.losses(user, items, torch.ones(3, 2))
+    scores = model.predict_all(user)
+    for row in range(3):
+        for place in range(2):
+            own = items[row, place]
+            gaps = [
+                torch.nn.functional.softplus(scores[row, other] - scores[row, own])
+                for other in (7, 2, 5, 0)
+                if other != own
+            ]
+            assert float(found[row, place]) == pytest.approx(float(sum(gaps)) / 4)
+
+
+def test_everything_as_negatives_reads_like_the_full_softmax(dot: Dot) -> None:
+    """The inner loop and its end, by automatic differentiation and in closed form."""
+    past = Evidence(
+        torch.tensor([[1, 4], [6, 0]]), torch.ones(2, 2), torch.tensor([[1.0, 1.0], [0.5, 0.0]]),
+        torch.tensor([2, 1]),
+    )  # fmt: skip
+    sampled, full = dot(SampledSoftmax(8)), dot(FullSoftmax())
+    torch.testing.assert_close(sampled.read(past), full.read(past))
+
+
+def test_negatives_are_different_items_and_part_of_the_state() -> None:
+    spec = RecommenderSpec(form="gru", loss="bpr-max", items=20, dim=3, negatives=6)
+    model = make_recommender(spec)
+    assert model.loss == BPRMax(6)
+    assert len(set(model.state_dict()["negatives"].tolist())) == 6
+    few = make_recommender(RecommenderSpec(form="dot", loss="bpr", items=20))
+    assert few.negatives.tolist() == list(range(20))  # there are no more
+    assert RecommenderSpec.from_dict(spec.to_dict()) == spec

@@ -1,0 +1,128 @@
+"""Runs of a GRU and of losses with negatives: they learn, resume, and do not mind company."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dips.data.interactions import Interactions, from_arrays
+from dips.evaluation.progressive import evaluate
+from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.recommender.stack import Stack
+from dips.stream.users import Columns
+from dips.testing import random_world
+from dips.trace import Trace
+from dips.training.config import TrainConfig
+from dips.training.fitting import Fitting, Progress, start
+from dips.training.trainer import fit
+from dips.training.walks import Job
+
+ITEMS = 12
+RUNS: dict[str, dict[str, Any]] = {
+    "gru": {"recommender": "gru", "policy": "all", "dropout": 0.3},
+    "gru-companies": {"recommender": "gru", "policy": "all", "users": 4, "dropout": 0.3},
+    "gru-bpr-max": {"recommender": "gru-separate", "policy": "all", "loss": "bpr-max"},
+    "gru-sketch": {"recommender": "gru", "policy": "reservoir", "loss": "top1-max"},
+    "dot-bpr": {"policy": "last", "loss": "bpr"},
+    "mlp-top1": {"recommender": "mlp", "policy": "hardest", "loss": "top1"},
+}
+
+
+def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job]:
+    plain = {"loss": "softmax", "size": 2, "dim": 6, "batch": 16, "epochs": 2, "inner_steps": 2,
+             "negatives": 0 if settings.get("loss") is None else 5}  # fmt: skip
+    cut = data.users * 3 // 4
+    train, valid = data.select(range(cut)), data.select(range(cut, data.users))
+    return [
+        Job(
+            train.select(range(seed, cut)),
+            valid,
+            TrainConfig(**{**plain, **settings, "seed": seed}),
+        )
+        for seed in seeds
+    ]
+
+
+def _start(jobs: Sequence[Job]) -> Fitting:
+    config = jobs[0].config
+    models = [
+        make_recommender(
+            RecommenderSpec(
+                form=config.recommender,
+                loss=config.loss,
+                items=ITEMS,
+                dim=config.dim,
+                inner_steps=config.inner_steps,
+                negatives=config.negatives,
+            ),
+            job.config.seed,
+        )
+        for job in jobs
+    ]
+    return start(jobs, models, "cpu")
+
+
+def _validate(stack: Stack, trace: Trace) -> list[float]:
+    return [-scores.metrics["mrr@20"] for scores in evaluate(stack, trace)]
+
+
+def _train(jobs: Sequence[Job], **rest: Any) -> Fitting:
+    fitting = _start(jobs)
+    fit(fitting, jobs, Columns.of(jobs[0].train), _validate, **rest)
+    return fitting
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_a_resumed_run_is_the_run(settings: dict[str, Any]) -> None:
+    data = random_world([9, 3, 12, 1, 7, 11, 4, 8], items=ITEMS, explicit=False)
+    jobs = _jobs(data, (0, 1), **settings)
+    left: list[tuple[dict[str, torch.Tensor], Progress]] = []
+
+    def save(fitting: Fitting) -> None:
+        tensors = {name: value.clone() for name, value in fitting.tensors().items()}
+        left.append((tensors, copy.deepcopy(fitting.progress)))
+
+    whole = _train(jobs, save=save)
+    resumed = _start(jobs)
+    resumed.load(*left[0])
+    fit(resumed, jobs, Columns.of(data), _validate)
+    for name, value in whole.tensors().items():
+        assert torch.equal(resumed.tensors()[name], value), name
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_a_run_in_a_stack_is_the_run_alone(settings: dict[str, Any]) -> None:
+    data = random_world([9, 3, 12, 1, 7, 11, 4, 8], items=ITEMS, explicit=False)
+    both = _train(_jobs(data, (0, 1), **settings))
+    for run in (0, 1):
+        alone = _train(_jobs(data, (run,), **settings))
+        for name, value in alone.parameters().items():
+            torch.testing.assert_close(both.parameters()[name][run], value[0], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"recommender": "gru", "policy": "all"},
+        {"recommender": "gru-separate", "policy": "all", "loss": "bpr-max"},
+        {"recommender": "gru", "policy": "last", "loss": "top1-max"},
+        {"policy": "last", "size": 1, "loss": "bpr", "inner_steps": 5, "inner_rate": 1.0},
+        {"policy": "last", "size": 1, "loss": "top1", "inner_steps": 5, "inner_rate": 1.0},
+    ],
+    ids=lambda settings: "-".join(str(value) for value in settings.values()),
+)
+def test_what_follows_is_learned(settings: dict[str, Any]) -> None:
+    """Everybody goes round in pairs: 0 1, 2 3, ...; popularity knows nothing of it."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, ITEMS // 2, (40, 6))
+    item = np.stack([2 * pairs, 2 * pairs + 1], 2).reshape(-1)
+    data = from_arrays(np.repeat(np.arange(40), 12), item, None, np.arange(len(item)))
+    jobs = _jobs(data, (0,), **{"epochs": 12, "learning_rate": 0.03, **settings})
+    score = -_train(jobs).progress.best[0]
+    chance = sum(1 / rank for rank in range(1, ITEMS + 1)) / ITEMS  # 0.26
+    assert score > 1.6 * chance

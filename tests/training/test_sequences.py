@@ -1,0 +1,90 @@
+"""One pass over a history teaches what reading every prefix apart teaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dips.data.interactions import Interactions
+from dips.numerics.descent import keep
+from dips.recommender.gru import GRU
+from dips.recommender.losses import BPRMax, FullSoftmax, Loss
+from dips.recommender.stack import Stack
+from dips.rollout import WholeWalk
+from dips.stream.users import Columns, make_stream
+from dips.trace import WholeTrace
+from dips.training.blocks import Whole
+from dips.training.config import TrainConfig
+from dips.training.recommender_gradients import recommender_gradients
+from dips.training.sequences import Sequences, dropouts, sequence_gradients, whole
+
+World = Callable[..., Interactions]
+LENGTHS = [9, 3, 12, 1, 7, 6]
+
+
+def _trace(parts: list[Interactions]) -> WholeTrace:
+    return WholeWalk(make_stream(parts, Columns.of(parts[0]))).trace
+
+
+def _model(loss: Loss, seed: int = 0) -> GRU:
+    generator = torch.Generator().manual_seed(seed)
+    return GRU(items=8, loss=loss, dim=3, generator=generator)
+
+
+@pytest.mark.parametrize("loss", [FullSoftmax(), BPRMax(4)])
+def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss) -> None:
+    data = world(LENGTHS, items=8, explicit=False)
+    late = replace(data, warmup=np.array([2, 0, 5, 0, 0, 1]))
+    trace = _trace([data, late.select([2, 0, 5])])
+    stack = Stack.of([_model(loss, seed) for seed in (0, 1)])
+    for rows in Sequences(trace).batches([0, 1], 1, 16):
+        found = sequence_gradients(stack, trace, rows, [keep, keep])
+        losses, gradients = recommender_gradients(stack, trace, rows)
+        there = (rows >= 0).any(1)
+        torch.testing.assert_close(found[0][there], losses[there])
+        for name, value in gradients.items():
+            torch.testing.assert_close(
+                found[1][name][there], value[there], atol=1e-5, rtol=1e-3, msg=name
+            )
+            assert not found[1][name][~there].any()
+
+
+def test_batches_hold_whole_users_and_everything_once(world: World) -> None:
+    data = world(LENGTHS, items=8, explicit=False)
+    trace = _trace([data, data.select([1, 4])])
+    batches = Sequences(trace).batches([0, 7], 3, 10)
+    for run in (0, 1):
+        rows = torch.cat([batch[run][batch[run] >= 0] for batch in batches])
+        assert sorted(rows.tolist()) == list(range(*trace.run_rows[run : run + 2]))
+        met = [set(trace.user[b[run][b[run] >= 0]].tolist()) for b in batches]
+        assert sum(map(len, met)) == len(set.union(*met))  # nobody is in two batches
+    alone = Sequences(_trace([data])).batches([0], 3, 10)
+    own = [batch[0][batch[0] >= 0] for batch in batches]
+    for mine, other in zip([rows for rows in own if len(rows)], alone, strict=True):
+        assert torch.equal(mine, other[0])
+    other = Sequences(trace).batches([0, 7], 4, 10)
+    assert [b.tolist() for b in other] != [b.tolist() for b in batches]
+
+
+def test_who_learns_in_one_pass(world: World, dot: Callable[..., Any]) -> None:
+    trace = _trace([world(LENGTHS, explicit=False)])
+    assert isinstance(whole(trace, _model(FullSoftmax())), Sequences)
+    assert isinstance(whole(trace, dot(FullSoftmax())), Whole)
+
+
+def test_dropouts_are_functions_of_seed_and_step() -> None:
+    configs = [TrainConfig(dropout=0.5, seed=1), TrainConfig(dropout=0.0), TrainConfig(dropout=0.5)]
+    ones = torch.ones(400)
+    first = [drop(ones) for drop in dropouts(configs, torch.tensor([4.0, 4.0, 4.0]))]
+    again = [drop(ones) for drop in dropouts(configs, torch.tensor([4.0, 4.0, 5.0]))]
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], ones)
+    assert not torch.equal(first[2], again[2])
+    assert not torch.equal(first[0], first[2])
+    assert set(first[0].tolist()) == {0.0, 2.0}
+    assert float(first[0].mean()) == pytest.approx(1.0, abs=0.2)
