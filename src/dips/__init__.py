@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dips.policy.base import Policy
     from dips.policy.network import Network
     from dips.recommender.base import Recommender
+    from dips.serve.keeper import open_keeper
     from dips.sketch.records import Candidates
     from dips.training.config import TrainConfig
 
@@ -28,6 +29,7 @@ __all__ = [
     "evaluate",
     "gradients",
     "load",
+    "open_keeper",
     "sketches",
     "train",
 ]
@@ -40,6 +42,7 @@ _HOMES = {
     "Policy": "dips.policy.base",
     "Recommender": "dips.recommender.base",
     "TrainConfig": "dips.training.config",
+    "open_keeper": "dips.serve.keeper",
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy
-from dips.sketch.update import decide, join, refresh
+from dips.sketch.update import decide, fill, join, refresh
 
 KEY = torch.tensor([7])
 
@@ -94,3 +94,23 @@ def test_a_policy_sees_the_sketch_before_and_age_and_elapsed_time() -> None:
     assert candidates.position.tolist() == [[0, 1, -1, 2, 3]]
     assert candidates.age[candidates.present].tolist() == [3, 2, 1, 0]
     assert candidates.elapsed[candidates.present].tolist() == [30, 20, 10, 0]
+
+
+def test_filling_keeps_everything_in_order() -> None:
+    """Empty slots between what was kept and what came are closed; nothing is scored."""
+    sketch, arrivals = empty(1, 4), _arrivals([5, 6, 5], 0)
+    once = fill(sketch, arrivals, torch.tensor([3]), KEY, 4)
+    assert once.position.tolist() == [[0, 1, 2, -1]]
+    assert once.repeats.tolist() == [[1, 1, 2, 0]]
+    again = fill(once, _arrivals([5], 3), torch.tensor([4]), KEY, 5)
+    assert again.position.tolist() == [[0, 1, 2, 3, -1]]
+    assert again.repeats.tolist() == [[1, 1, 2, 3, 0]]
+
+
+def test_a_smaller_size_may_be_chosen() -> None:
+    sketch = _walk([1, 2, 3, 4], 4, [4])
+    fresh, scores = decide(
+        sketch, _arrivals([5], 4), torch.tensor([5]), KEY, _newest, Greedy(), size=2
+    )
+    assert fresh.position.tolist() == [[3, 4]]
+    assert scores.tolist() == [[3.0, 4.0]]

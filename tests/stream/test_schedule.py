@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from dips.errors import ConfigError
 from dips.stream.schedule import Schedule
@@ -24,6 +25,14 @@ def test_periods_take_turns() -> None:
 
 def test_short_histories_are_never_refreshed() -> None:
     assert list(Schedule((4,)).refreshes(size=3, until=6)) == []
+
+
+@pytest.mark.parametrize("periods", [(1,), (4,), (3, 5, 2), (1, 1, 7)])
+@pytest.mark.parametrize("size", [1, 3])
+def test_due_is_when_refreshes_come(periods: tuple[int, ...], size: int) -> None:
+    schedule, seen = Schedule(periods), torch.arange(60)
+    times = {time for time, _ in schedule.refreshes(size, 59)}
+    assert schedule.due(size, seen).tolist() == [time in times for time in range(60)]
 
 
 @pytest.mark.parametrize("periods", [(), (0,), (3, -1)])

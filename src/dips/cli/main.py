@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from dips import __version__
-from dips.cli import compare, data, demo, doctor, evaluate, gradients, sketch, train
+from dips.cli import compare, data, demo, doctor, evaluate, gradients, sketch, store, stream, train
 from dips.errors import DipsError
 
 
@@ -43,6 +43,9 @@ app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(compare.compare)
 app.command()(sketch.sketch)
+app.command()(stream.stream)
+app.command("import")(store.import_lists)
+app.add_typer(store.app, name="store")
 app.command()(gradients.gradients)
 app.command()(demo.demo)
 app.command()(doctor.doctor)

@@ -8,19 +8,40 @@ from typing import Annotated
 import typer
 
 from dips import api, rundir
+from dips.cli.screen import print_json, print_sketch
 from dips.data.export import check_suffix, write_columns
+from dips.errors import ConfigError
+from dips.serve.reading import read_store
 
 
 def sketch(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
-    out: Annotated[Path, typer.Option(help="The table to write (.parquet or .csv).")],
+    run: Annotated[Path | None, typer.Argument(help="A run directory.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="A catalogue name, a file, a directory or a zip.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The table to write (.parquet or .csv).")] = None,
     at: Annotated[str, typer.Option(help="end: once per user; each: before every event.")] = "end",
+    store: Annotated[
+        str | None, typer.Option(help="Read from a store instead: sqlite:PATH.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Whose sketch to read from the store.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Write everyone's sketch: the nightly job.
+    """Write everyone's sketch: the nightly job. Or read one back: --store URL --user U.
 
     Columns: user, t, position, item, rating, score.
     """
+    if store is not None:
+        if user is None or run is not None or data is not None:
+            raise ConfigError("with --store give --user, and neither a run nor data")
+        (found,) = read_store(store, [user])
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            print_sketch(found.to_dict())
+        return
+    if run is None or data is None or out is None:
+        raise ConfigError("give a run, data and --out FILE; or --store URL and --user U")
     check_suffix(out)
     bundle = rundir.open_run(run)
     columns = api.sketches(bundle, api.load(data, side=bundle.sides.names), at=at)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dips.sketch.records import Candidates, Sketch
-from dips.sketch.selection import Selector
+from dips.sketch.selection import Greedy, Selector
 
 Score = Callable[[Sketch, Candidates], Tensor]
 
@@ -29,13 +29,29 @@ def join(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor) -> Candida
 
 
 def decide(
-    sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, score: Score, selector: Selector
+    sketch: Sketch,
+    arrivals: Sketch,
+    seen: Tensor,
+    key: Tensor,
+    score: Score,
+    selector: Selector,
+    size: int | None = None,
 ) -> tuple[Sketch, Tensor]:
-    """The new sketches, and the scores [users, size] that the kept interactions had."""
+    """The new sketches, and the scores [users, size] that the kept interactions had.
+
+    The size stays as it is unless another is given.
+    """
     candidates = join(sketch, arrivals, seen, key)
     scores = score(sketch, candidates)
-    slots = selector.choose(scores, candidates, sketch.position.shape[1])
+    slots = selector.choose(scores, candidates, size or sketch.position.shape[1])
     return candidates.entries.take(slots), scores.gather(1, slots)
+
+
+def fill(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, size: int) -> Sketch:
+    """Keep everything where everything fits into `size` slots: nothing is scored."""
+    candidates = join(sketch, arrivals, seen, key)
+    alike = torch.zeros_like(candidates.position, dtype=torch.float64)
+    return candidates.entries.take(Greedy().choose(alike, candidates, size))
 
 
 def refresh(

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 
+import torch
+from torch import Tensor
+
 from dips.errors import ConfigError
 
 
@@ -31,6 +34,12 @@ class Schedule:
             if seen > until:
                 return
             yield seen, period
+
+    def due(self, size: int, seen: Tensor) -> Tensor:
+        """Which users, who have seen so much, are to be refreshed now: as `refreshes` says."""
+        marks = torch.cumsum(torch.tensor(self.periods, device=seen.device), 0)
+        past = seen - size
+        return (past > 0) & torch.isin((past - 1) % marks[-1] + 1, marks)
 
     @property
     def longest(self) -> int:

@@ -1,0 +1,186 @@
+"""One run at work: arrivals in, sketches changed, by the same transition as training's.
+
+Knows nothing of stores, names or duplicates. What happens to a user never depends on who else is in
+the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from dips.bundle import Bundle
+from dips.errors import ConfigError
+from dips.numerics.hashing import combine
+from dips.policy.base import NoSignals, Signals
+from dips.recommender.signals import StackSignals
+from dips.recommender.stack import Stack
+from dips.serve.cold import ColdSignals, hidden, numbered, widened
+from dips.serve.states import States
+from dips.sketch.records import Candidates, Sketch
+from dips.sketch.update import decide, fill
+
+WAIT, FILL = -1, 0
+SHIFT = 20
+"""Kinds of arrivals: wait, fill, or a refresh of so many kept (above these bits) and waiting."""
+
+
+class Watcher(Protocol):
+    """Is told of every refresh."""
+
+    def watch(
+        self, sketch: Sketch, arrivals: Sketch, seen: Tensor, identity: Tensor, fresh: Sketch
+    ) -> None:
+        """What was there, what came, whose it is, and what was kept."""
+
+
+@final
+class Engine:
+    """A policy, its recommender and its schedule, ready to decide."""
+
+    def __init__(self, bundle: Bundle, *, widest: int = 0) -> None:
+        """`widest` is the most entries that a record of another run may hold."""
+        if bundle.policy.unlimited:
+            raise ConfigError("the policy 'all' keeps everything: there is no sketch to keep")
+        self.bundle, self.size = bundle, bundle.size
+        self.schedule, self.longest = bundle.schedule, bundle.schedule.longest
+        rows = max(self.size, widest) + self.longest + 1
+        self._policy, self._selector = widened(bundle, rows), bundle.selector
+        asks = bundle.policy.asks
+        self._settled = Stack.of([bundle.recommender]).settled() if asks else None
+        self._items = len(bundle.item_ids)
+        self.shadow: Watcher | None = None
+
+    @torch.no_grad()
+    def arrive(
+        self, states: States, users: Tensor, arrivals: Sketch, identity: Tensor, number: Tensor
+    ) -> None:
+        """Each of these users, each once and in order, has one more interaction: `arrivals` [n, 1].
+
+        `identity` [users of the batch], from their names; `number` tells the run's number of each
+        item code.
+        """
+        states.seen[users] += 1
+        seen, whose = states.seen[users], identity[users]
+        arrivals = arrivals._replace(position=seen[:, None] - 1)
+        waiting = self._waiting(states, users, arrivals)
+        count = waiting.present.sum(1)
+        kept = _taken(states.sketch, users).present.sum(1)
+        width = kept.clamp_min(self.size)  # more where a record comes from a larger sketch
+        fits = kept + count <= self.size
+        due = (count >= self.longest) | (kept > self.size)
+        if self.longest > 1:
+            due |= self.schedule.due(self.size, seen)
+        kind = torch.where(fits, FILL, torch.where(due, width << SHIFT | count, WAIT))
+        kinds = set(kind.tolist())
+        for which in kinds:
+            rows = (kind == which).nonzero()[:, 0] if len(kinds) > 1 else slice(None)
+            these, part = users[rows], Sketch(*(field[rows] for field in waiting))
+            if which != WAIT:
+                fresh = self._changed(states, these, part, whose[rows], number, which)
+                _put(states.sketch, these, fresh)
+                part = _blank(part)
+            if states.depth > 1:
+                _put(states.waiting, these, part)
+
+    def _waiting(self, states: States, users: Tensor, arrivals: Sketch) -> Sketch:
+        """What these users wait with, the newest arrival included."""
+        if states.depth == 1:  # every arrival is settled at once
+            return arrivals
+        waiting = _taken(states.waiting, users)
+        slot = waiting.present.sum(1, keepdim=True)
+        return Sketch(*(w.scatter(1, slot, a) for w, a in zip(waiting, arrivals, strict=True)))
+
+    def _changed(
+        self,
+        states: States,
+        users: Tensor,
+        waiting: Sketch,
+        identity: Tensor,
+        number: Tensor,
+        kind: int,
+    ) -> Sketch:
+        """The sketches after these arrivals: all of one kind, so that all have the same shape."""
+        wide, deep = divmod(kind, 1 << SHIFT)
+        if kind == FILL:
+            wide, deep = self.size, waiting.position.shape[1]
+        before = Sketch(*(field[:, :wide] for field in _taken(states.sketch, users)))
+        arrivals, seen = Sketch(*(field[:, :deep] for field in waiting)), states.seen[users]
+        if kind == FILL:
+            fresh = fill(before, arrivals, seen, identity, self.size)
+        else:
+            fresh = self.refreshed(before, arrivals, seen, identity, number)
+            if self.shadow is not None:
+                self.shadow.watch(before, arrivals, seen, identity, fresh)
+        return _padded(fresh, states.sketch.position.shape[1])
+
+    @torch.no_grad()
+    def shrink(self, states: States, identity: Tensor, number: Tensor) -> list[int]:
+        """Choose anew for users whose sketch is too large; returns who they are.
+
+        What waits goes on waiting.
+        """
+        kept = states.sketch.present.sum(1)
+        large = sorted(set(kept[kept > self.size].tolist()))
+        for wide in large:
+            users = (kept == wide).nonzero()[:, 0]
+            before = Sketch(*(field[users, :wide] for field in states.sketch))
+            none = Sketch(*(field[:, :0] for field in before))
+            fresh = self.refreshed(before, none, states.seen[users], identity[users], number)
+            _put(states.sketch, users, _padded(fresh, states.sketch.position.shape[1]))
+        changed: list[int] = (kept > self.size).nonzero()[:, 0].tolist()
+        return changed
+
+    def refreshed(
+        self, sketch: Sketch, arrivals: Sketch, seen: Tensor, identity: Tensor, number: Tensor
+    ) -> Sketch:
+        """Choose anew which interactions each user keeps."""
+        key = combine(identity, self.bundle.seed, 0)  # draws as in evaluation
+
+        def score(before: Sketch, candidates: Candidates) -> Tensor:
+            item, unknown = numbered(candidates.item, number, self._items)
+            named = candidates._replace(item=item)
+            kept = before.position.shape[1]
+            return self._policy.score(named, self._signals(named, unknown & named.present, kept))
+
+        return decide(sketch, arrivals, seen, key, score, self._selector, self.size)[0]
+
+    def _signals(self, candidates: Candidates, unknown: Tensor, kept: int) -> Signals:
+        """The recommender's answers; the first `kept` candidates are the sketch before."""
+        if self._settled is None:
+            return NoSignals()
+        cold = bool(unknown.any())
+        known = hidden(candidates, unknown) if cold else candidates
+        sketch = Sketch(*(field[:, :kept] for field in known.entries))
+        signals = StackSignals(self._settled, sketch, known)
+        return ColdSignals(signals, unknown) if cold else signals
+
+
+def _taken(fields: Sketch, users: Tensor) -> Sketch:
+    """The rows of these users; users are in order, so as many as there are means all."""
+    if len(users) == len(fields.position):
+        return fields
+    return Sketch(*(field[users] for field in fields))
+
+
+def _put(fields: Sketch, users: Tensor, values: Sketch) -> None:
+    everyone = len(users) == len(fields.position)
+    for field, value in zip(fields, values, strict=True):
+        field[slice(None) if everyone else users] = value
+
+
+def _blank(entries: Sketch) -> Sketch:
+    """Empty slots of the same shape."""
+    nothing = (torch.zeros_like(field) for field in entries)
+    return Sketch(*nothing)._replace(position=torch.full_like(entries.position, -1))
+
+
+def _padded(sketch: Sketch, width: int) -> Sketch:
+    """The same in so many slots, empty ones at the end."""
+    more = width - sketch.position.shape[1]
+    if more == 0:
+        return sketch
+    blank = _blank(Sketch(*(field[:, :1].expand(-1, more) for field in sketch)))
+    return Sketch(*(torch.cat(pair, 1) for pair in zip(sketch, blank, strict=True)))

@@ -1,0 +1,30 @@
+"""What to show a user: the recommender reads the sketch and ranks all items it knows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dips.bundle import Bundle
+from dips.recommender.base import Evidence
+from dips.sketch.records import Sketch
+
+
+@torch.no_grad()
+def recommend(bundle: Bundle, sketch: Sketch, number: Tensor, n: int) -> list[tuple[str, float]]:
+    """The best items for one user [1, size], items seen before included, ties by number.
+
+    The score is the estimated rating, or the logit where the run predicts items. Items that the
+    run does not know tell it nothing.
+    """
+    model = bundle.recommender
+    code = torch.where(sketch.present, sketch.item, 0)
+    item = number[code] if len(number) else code - 1
+    known = sketch.present & (item >= 0)
+    shown = sketch._replace(item=item.clamp_min(0), side=torch.where(known, sketch.side, 0))
+    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1))
+    scores = model.predict_all(model.read(evidence))
+    if bundle.explicit:
+        scores = model.loss.estimate(scores).clamp(bundle.spec.low, bundle.spec.high)
+    order = scores[0].argsort(descending=True, stable=True)[:n].tolist()
+    return [(bundle.item_ids[place], float(scores[0, place])) for place in order]

@@ -1,0 +1,198 @@
+"""A store in one SQLite file: write-ahead log, every commit on the disk before it returns.
+
+One process writes, guarded by a lock file; any number may read meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import final
+
+from dips.serve.store import Change, StoreError, Table
+
+FORMAT = 1
+"""Version of the tables, kept in `user_version`."""
+MARK = 0x64697073
+"""`application_id`: says that a file is a store of ours."""
+CACHE_KIB = 64 * 1024
+"""Memory for pages of the file."""
+ASKED = 500
+"""Keys in one statement."""
+PIECE = 4096
+"""Rows that a scan holds at a time."""
+
+
+@final
+class SqliteStore:
+    """Tables of bytes in one file; `PATH.lock` beside it names the process that writes."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self.path = path
+        if readonly and not path.exists():
+            raise StoreError(f"sqlite:{path}: there is no such store; make one with 'dips stream'")
+        self._lock = None if readonly else _claim(path)
+        try:
+            with self._told("opened"):
+                self._open(readonly)
+        except BaseException:
+            self._release()
+            raise
+
+    def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Many keys in one statement."""
+        found: dict[bytes, bytes] = {}
+        with self._told("read"):
+            for start in range(0, len(keys), ASKED):
+                piece = keys[start : start + ASKED]
+                marks = ",".join("?" * len(piece))
+                query = f"SELECT key, value FROM {table} WHERE key IN ({marks})"
+                found.update(self.connection.execute(query, piece))
+        pairs = ((key, found.get(key)) for key in keys)
+        return [None if v is None else self._unsealed(table, k, v) for k, v in pairs]
+
+    def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """In pieces, so that writing may go on meanwhile."""
+        query = f"SELECT key, value FROM {table} WHERE key >= ? ORDER BY key LIMIT {PIECE}"
+        start = prefix
+        while True:
+            with self._told("read"):
+                piece = self.connection.execute(query, (start,)).fetchall()
+            for key, value in piece:
+                if not key.startswith(prefix):
+                    return
+                yield key, self._unsealed(table, key, value)
+            if len(piece) < PIECE:
+                return
+            start = piece[-1][0] + b"\0"  # the next key there can be
+
+    def commit(self, change: Change) -> None:
+        """One transaction, synchronised to the disk."""
+        run = self.connection.execute
+        with self._told("written"):
+            run("BEGIN IMMEDIATE")
+            try:
+                for table, rows in change.items():
+                    self._write(table, rows)
+                run("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # a full disk has rolled back already
+                    run("ROLLBACK")
+                raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """A reading transaction."""
+        with self._told("read"):
+            self.connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.connection.execute("ROLLBACK")
+
+    def compact(self) -> None:
+        """Write the file anew, and empty the log: nothing of what was deleted stays."""
+        with self._told("compacted"):
+            self.connection.execute("VACUUM")
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def verify(self) -> list[str]:
+        """What SQLite finds when it looks at every page."""
+        try:
+            found = self.connection.execute("PRAGMA integrity_check").fetchall()
+        except sqlite3.Error as error:
+            return [f"{self.path}: {error}"]
+        return [f"{self.path}: {row[0]}" for row in found if row[0] != "ok"]
+
+    def close(self) -> None:
+        """Move the log into the file, and let go."""
+        self.connection.close()
+        self._release()
+
+    def _open(self, readonly: bool) -> None:
+        mode = "ro" if readonly else "rwc"
+        self.connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=10.0,
+        )
+        run = self.connection.execute
+        run(f"PRAGMA cache_size = -{CACHE_KIB}")
+        mark = run("PRAGMA application_id").fetchone()[0]
+        version = run("PRAGMA user_version").fetchone()[0]
+        if (mark, version) != (MARK, FORMAT):
+            filled = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if mark or version or filled or readonly:
+                raise StoreError(f"sqlite:{self.path} is not a store of this version of dips")
+            self._create()
+        if not readonly:
+            run("PRAGMA journal_mode = WAL")
+            run("PRAGMA synchronous = FULL")
+
+    def _create(self) -> None:
+        tables = "".join(
+            f"CREATE TABLE {name} (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
+            for name in Table
+        )
+        marks = f"PRAGMA application_id = {MARK}; PRAGMA user_version = {FORMAT};"
+        self.connection.executescript(f"BEGIN IMMEDIATE; {tables} {marks} COMMIT;")
+
+    def _write(self, table: Table, rows: Mapping[bytes, bytes | None]) -> None:
+        pairs = sorted(rows.items(), key=itemgetter(0))  # neighbours share pages
+        put = f"INSERT INTO {table} VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+        filled = [(key, _sealed(table, key, value)) for key, value in pairs if value is not None]
+        self.connection.executemany(put, filled)
+        gone = [(key,) for key, value in pairs if value is None]
+        self.connection.executemany(f"DELETE FROM {table} WHERE key = ?", gone)
+
+    def _unsealed(self, table: Table, key: bytes, value: bytes) -> bytes:
+        if table is Table.USERS:
+            return value
+        if value[-4:] != _seal(key, value[:-4]):
+            raise StoreError(f"sqlite:{self.path}: a row of {table} is damaged: restore a backup")
+        return value[:-4]
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Turn SQLite's errors into sentences."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"sqlite:{self.path} cannot be {what}: {error}") from error
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _sealed(table: Table, key: bytes, value: bytes) -> bytes:
+    """Records have a checksum of their own; other values get one here."""
+    return value if table is Table.USERS else value + _seal(key, value)
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    return zlib.crc32(value, zlib.crc32(key)).to_bytes(4, "little")
+
+
+def _claim(path: Path) -> int:
+    """Become the only process that writes; the system lets go of the lock when a process dies."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"sqlite:{path} cannot be opened: {error}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise StoreError(f"sqlite:{path} is in use: another process writes to it") from None
+    return lock

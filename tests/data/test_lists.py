@@ -1,0 +1,62 @@
+"""Lists of last items in every format, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import polars
+import pytest
+
+from dips.data.lists import read_lists
+from dips.errors import DataError
+
+LISTS = {"alice": ["1", "2", "3", "4"], "bob": ["5"]}
+
+
+def written(folder, kind):
+    if kind == "parquet":
+        frame = {"user": list(LISTS), "items": list(LISTS.values()), "times": [[1, 2, 3, 4], [9]]}
+        polars.DataFrame(frame).write_parquet(folder / "x.parquet")
+    elif kind == "jsonl":
+        lines = [json.dumps({"user": u, "items": items}) for u, items in LISTS.items()]
+        (folder / "x.jsonl").write_text("\n".join(lines))
+    else:
+        table = {f"last:{user}": items[::-1] for user, items in LISTS.items()}
+        (folder / "x.json").write_text(json.dumps(table))
+    return folder / f"x.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "json"])
+def test_every_format_tells_the_same(kind, tmp_path):
+    dump = {"newest_first": True, "prefix": "last:"} if kind == "json" else {}
+    found = dict(read_lists(written(tmp_path, kind), **dump))
+    assert {user: [entry["item"] for entry in entries] for user, entries in found.items()} == LISTS
+    if kind == "parquet":
+        assert [entry["time"] for entry in found["alice"]] == [1, 2, 3, 4]
+
+
+def test_entries_of_lists(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"u": [["a", 7], {"item": "b", "rating": 2}, 3]}')
+    ((user, entries),) = read_lists(path)
+    assert user == "u"
+    assert entries == [{"item": "a", "time": 7}, {"item": "b", "rating": 2}, {"item": 3}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("x.csv", "", r"the name must end in \.jsonl, \.parquet, \.json"),
+        ("x.jsonl", "{}", r"x\.jsonl, line 1: not of the form"),
+        ("x.jsonl", '{"user": "u", "items": "abc"}', "the items of a user are a list"),
+        ("x.json", "[1]", "expected one object from keys to lists"),
+        ("x.json", "{", "not JSON"),
+        ("x.parquet", "PAR1", "cannot be read as Parquet"),
+    ],
+)
+def test_bad_lists_are_named(name, text, reason, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=reason):
+        list(read_lists(tmp_path / name))
+    with pytest.raises(DataError, match="there is no such file"):
+        list(read_lists(tmp_path / "none.json"))

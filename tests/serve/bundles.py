@@ -1,0 +1,65 @@
+"""Bundles made by hand: untrained, but with weights that matter."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dips.bundle import Bundle
+from dips.data.interactions import Strings
+from dips.policy.registry import PolicySpec, build_policy
+from dips.recommender.registry import RecommenderSpec, make_recommender
+
+DIM = 4
+
+
+def make_bundle(
+    policy: str = "last",
+    size: int = 3,
+    periods: tuple[int, ...] = (1,),
+    *,
+    loss: str = "mse",
+    form: str = "dot",
+    items: int = 12,
+    choice: str = "greedy",
+    seed: int = 0,
+) -> Bundle:
+    """A run of this policy over items "0", "1", ... rated from 1 to 5."""
+    stars = (1.0, 2.0, 3.0, 4.0, 5.0) if loss == "cce" else ()
+    scale = {"low": 1.0, "high": 5.0, "stars": stars}
+    offset = 3.0 if loss == "mse" else 0.0
+    spec = RecommenderSpec(form=form, loss=loss, items=items, dim=DIM, offset=offset, **scale)
+    recommender = make_recommender(spec, seed)
+    shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2}
+    policy_spec = PolicySpec(name=policy, size=size, **shape)
+    chosen = build_policy(policy_spec, seed)
+    generator = torch.Generator().manual_seed(seed)
+    for module in (recommender, chosen):
+        if isinstance(module, nn.Module):
+            for value in module.parameters():
+                with torch.no_grad():
+                    value.add_(torch.randn(value.shape, generator=generator) / 3)
+            module.eval().requires_grad_(False)
+    return Bundle(
+        spec=spec,
+        recommender=recommender,
+        item_ids=Strings.of(map(str, range(items))),
+        policy_spec=policy_spec,
+        policy=chosen,
+        periods=periods,
+        choice=choice,
+        seed=seed,
+    )
+
+
+def events_of(data) -> list[dict]:
+    """The events of a dataset in order of time, users interleaved."""
+    found = []
+    for user in range(data.users):
+        for place in range(data.events(user).start, data.events(user).stop):
+            event = {"user": data.user_id(user), "item": data.item_ids[int(data.item[place])]}
+            if data.rating is not None:
+                event["rating"] = float(data.rating[place])
+            event["time"] = int(data.time[place])
+            found.append(event)
+    return sorted(found, key=lambda event: event["time"])

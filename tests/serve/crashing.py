@@ -1,0 +1,185 @@
+"""Kill a keeper over and over, and see what is left. Run it: python tests/serve/crashing.py --help.
+
+The process that is killed reads a log and acknowledges; what must be in the store is known outside
+it, from the log and the acknowledgements alone, by the plain fold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bundles import make_bundle
+from fold import fold, told
+
+from dips.serve.keeper import Keeper, open_keeper
+from dips.serve.store import Store, open_store
+
+SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
+POLICIES = ("frequent", "last")
+POINTS = ("random", "before", "inside", "after")
+
+
+@dataclass
+class Report:
+    """What happened."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    acknowledged: int = 0
+    ahead: int = 0
+    """Kills after which a commit was found that nobody had been told of."""
+    lost: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Deadly:
+    """A store that kills its process at a marked point of its n-th commit."""
+
+    def __init__(self, store: Store, point: str, turn: int) -> None:
+        self._store, self._point, self._turn = store, point, turn
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def commit(self, change: object) -> None:
+        self._turn -= 1
+        if self._turn == 0 and self._point == "before":
+            die()
+        if self._turn == 0 and self._point == "inside":  # all rows are written, not yet committed
+            self._store.connection.set_trace_callback(lambda sql: sql == "COMMIT" and die())
+        self._store.commit(change)
+        if self._turn == 0 and self._point == "after":
+            die()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_log(length: int, seed: int) -> list[dict]:
+    """Events with duplicates, late ones, ids and sequences, erasures and swaps."""
+    rng, log, seq = random.Random(seed), [], Counter()
+    for place in range(length):
+        user, chance = f"user {rng.randrange(USERS)}", rng.random()
+        event = {"user": user, "item": str(rng.randrange(12)), "rating": 3.0, "time": place}
+        if chance < 0.01:
+            log.append({"forget": user})
+        elif chance < 0.02:
+            log.append({"swap": rng.choice(POLICIES)})
+        elif chance < 0.2 and log:
+            log.append(rng.choice(log[-20:]))  # once more, or late
+        elif user in ("user 0", "user 1"):
+            log.append({**event, "id": f"event {place}"})
+        else:
+            seq[user] += rng.randint(1, 3)
+            log.append({**event, "seq": seq[user]})
+    return log
+
+
+def steps(log: list[dict], start: int) -> list[tuple[int, list[dict]]]:
+    """(end, entries) of every commit from `start` on: batches of events, others alone."""
+    found, place = [], start
+    while place < len(log):
+        end = place + 1
+        while "user" in log[place] and end < min(place + BATCH, len(log)) and "user" in log[end]:
+            end += 1
+        found.append((end, log[place:end]))
+        place = end
+    return found
+
+
+def live(url: str, log: list[dict], start: int, point: str, turn: int, out: int) -> None:
+    """The life of a process: apply the log from `start` on, and tell what is durable."""
+    policy = [POLICIES[0], *(entry["swap"] for entry in log[:start] if "swap" in entry)][-1]
+    keeper = Keeper(bundle(policy), Deadly(open_store(url), point, turn))
+    os.write(out, b"0\n")
+    for end, entries in steps(log, start):
+        if "forget" in entries[0]:
+            keeper.forget(entries[0]["forget"])
+        elif "swap" in entries[0]:
+            keeper.swap(bundle(entries[0]["swap"]))
+        else:
+            keeper.observe_many(entries)
+        os.write(out, b"%d\n" % end)
+    keeper.close()
+
+
+def bundle(policy: str):
+    return make_bundle(policy, SIZE, PERIODS)
+
+
+def one_life(url: str, log: list[dict], start: int, point: str, rng: random.Random) -> list[int]:
+    """Start a process, kill it, and return what it acknowledged."""
+    told_by, out = os.pipe()
+    turn = rng.randint(1, 12) if point != "random" else 0
+    child = os.fork()
+    if child == 0:
+        try:
+            live(url, log, start, point, turn, out)
+        finally:
+            os._exit(0)
+    os.close(out)
+    with os.fdopen(told_by, "rb") as acks:
+        first = acks.readline()
+        if point == "random":
+            time.sleep(rng.random() * 0.05)
+            os.kill(child, signal.SIGKILL)
+        rest = acks.read().split(b"\n")
+    os.waitpid(child, 0)
+    return [int(line) for line in [first.strip(), *rest] if line]
+
+
+def crash(url: str, kills: int, seed: int) -> Report:
+    """Kill so many lives over one log; after each, compare the store with the fold."""
+    rng, report, log = random.Random(seed), Report(), write_log(200 * kills, seed)
+    safe = 0
+    for turn in range(kills):
+        point = POINTS[turn % len(POINTS)]
+        acks = one_life(url, log, safe, point, rng)
+        safe = max([safe, *acks])
+        report.kills[point] += 1
+        if safe >= len(log):
+            break
+        following = steps(log, safe)[0][0]
+        with open_keeper(bundle(POLICIES[0]), url) as keeper:
+            held = told(keeper, [f"user {n}" for n in range(USERS)])
+            faults = keeper._store.verify()
+        wanted = {end: fold(log[:end], POLICIES[0], SIZE, PERIODS) for end in (safe, following)}
+        if held == wanted[following] != wanted[safe]:
+            report.ahead += 1
+        elif held != wanted[safe]:
+            report.lost += 1
+            report.wrong.append(f"kill {turn} ({point}) at line {safe}")
+        report.wrong += faults
+    report.acknowledged = safe
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", default="sqlite:{folder}/store.db")
+    given = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        url = given.store.format(folder=folder)
+        report = crash(url, given.kills, given.seed)
+    print(json.dumps({
+        "kills": dict(report.kills), "acknowledged": report.acknowledged,
+        "committed_unacknowledged": report.ahead, "lost_or_twice": report.lost,
+        "faults": report.wrong, "seconds": round(time.monotonic() - began, 1),
+    }))  # fmt: skip
+    sys.exit(1 if report.lost or report.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Full disks, torn pages, flipped bits, erasure: what is wrong is told, what is gone is gone."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+from bundles import make_bundle
+from crashing import write_log
+from fold import fold, told
+
+from dips.serve.keeper import open_keeper
+from dips.serve.records import RecordError
+from dips.serve.store import StoreError, Table, open_store
+from dips.serve.upkeep import check
+
+SIZE, USERS = 3, [f"user {n}" for n in range(12)]
+
+
+def log_of(length, seed=0):
+    return [entry for entry in write_log(length, seed) if "user" in entry]
+
+
+@pytest.fixture
+def bundle():
+    return make_bundle("frequent", SIZE)
+
+
+def test_a_full_disk_stops_nothing_for_good(tmp_path, bundle):
+    """A commit that does not fit is refused whole; with room again the same events go through."""
+    users = [f"user {n}" for n in range(200)]
+    log = [
+        {"user": users[n * 7 % 200], "item": str(n % 12), "rating": 3.0, "time": n, "seq": n}
+        for n in range(500)
+    ]
+    with open_keeper(bundle, f"sqlite:{tmp_path}/s.db", batch=20) as keeper:
+        connection = keeper._store.connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
+            keeper.observe_many(log)
+        done = keeper.stats()["applied"]
+        assert told(keeper, users) == fold(log[:done], "frequent", SIZE)
+        connection.execute("PRAGMA max_page_count = 100000")
+        keeper.observe_many(log)  # all of it once more: sequences keep it exact
+        assert told(keeper, users) == fold(log, "frequent", SIZE)
+    assert 0 < done < len(log)
+
+
+@pytest.fixture
+def crashed(tmp_path, bundle):
+    """The files of a store as a crash leaves them, the log not yet moved, and its states."""
+    folder = tmp_path / "live"
+    keeper = open_keeper(bundle, f"sqlite:{folder}/s.db", batch=10)
+    log = log_of(120)
+    states = [{}]
+    for start in range(0, len(log), 10):
+        keeper.observe_many(log[start : start + 10])
+        states.append(told(keeper, USERS))
+    shutil.copytree(folder, tmp_path / "crashed")
+    keeper.close()
+    return tmp_path / "crashed", states
+
+
+def copied(folder, name):
+    return shutil.copytree(folder, folder.parent / name)
+
+
+def test_a_torn_log_ends_with_its_last_whole_commit(crashed, bundle):
+    folder, states = crashed
+    length = (folder / "s.db-wal").stat().st_size
+    found = set()
+    for place in range(9):
+        torn = copied(folder, f"torn {place}")
+        with (torn / "s.db-wal").open("r+b") as file:
+            file.truncate(length * (place + 1) // 9 - 7 * place)
+        with open_keeper(bundle, f"sqlite:{torn}/s.db") as keeper:
+            held = told(keeper, USERS)
+            assert check(keeper._store) == []
+        assert held in states
+        found.add(states.index(held))
+    assert len(found) > 3
+
+
+def test_flipped_bits_in_the_log_are_noticed(crashed, bundle):
+    folder, states = crashed
+    rng = random.Random(0)
+    for turn in range(9):
+        bad = copied(folder, f"flipped {turn}")
+        flip(bad / "s.db-wal", rng)
+        with open_keeper(bundle, f"sqlite:{bad}/s.db") as keeper:
+            assert told(keeper, USERS) in states
+
+
+def test_flipped_bits_in_the_file_are_noticed(crashed, bundle):
+    """Every flip changes nothing that is read, or is told by `check`."""
+    folder, _ = crashed
+    open_store(f"sqlite:{folder}/s.db").close()  # moves the log into the file
+    store = open_store(f"sqlite:{folder}/s.db")
+    whole = {table: list(store.scan(table)) for table in Table}
+    store.close()
+    rng, told_of = random.Random(1), 0
+    for turn in range(60):
+        bad = copied(folder, f"damaged {turn}")
+        flip(bad / "s.db", rng)
+        try:
+            store = open_store(f"sqlite:{bad}/s.db", readonly=True)
+        except StoreError:
+            told_of += 1
+            continue
+        if check(store):
+            told_of += 1
+        else:
+            assert {table: list(store.scan(table)) for table in Table} == whole
+        store.close()
+    assert told_of > 5  # most of so small a file is empty
+
+
+def flip(path, rng):
+    content = bytearray(path.read_bytes())
+    place = rng.randrange(len(content))
+    content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def test_a_damaged_record_stops_its_user_only(url, bundle):
+    with open_keeper(bundle, url) as keeper:
+        for user in ("alice", "bob"):
+            keeper.observe(user, "1", 3)
+        store = keeper._store
+        (record,) = store.get(Table.USERS, [b"alice"])
+        store.commit({Table.USERS: {b"alice": record[:-1] + b"\x07"}})
+        with pytest.raises(RecordError, match="the record of user 'alice' is damaged"):
+            keeper.sketch("alice")
+        events = [{"user": user, "item": "2", "rating": 4} for user in ("alice", "bob")]
+        tally = keeper.observe_many(events)
+        assert tally.applied == 1
+        assert "record of user 'alice' is damaged: restore it from a backup" in tally.refused[0][1]
+        assert keeper.sketch("bob").items == ["1", "2"]
+        assert "alice" in check(store)[0]
+        assert keeper.forget("alice")
+        keeper.readmit("alice")
+        assert keeper.observe("alice", "2", 3)
+
+
+def test_erasure_leaves_no_trace_in_the_files(tmp_path, bundle):
+    """The name, and what only this user met, are in the files before, and not after."""
+    folder = tmp_path / "store"
+    secrets = [b"alice in wonderland", b"\x15\xcd\x5b\x07"]  # the time 123456789 as bytes
+    with open_keeper(bundle, f"sqlite:{folder}/s.db") as keeper:
+        for place in range(300):
+            keeper.observe(f"user {place}", "1", 3, 5, seq=1)
+        log = [
+            {
+                "user": "alice in wonderland",
+                "item": str(n),
+                "rating": 3,
+                "time": 123456789,
+                "seq": n,
+            }
+            for n in range(6)
+        ]
+        keeper.observe_many(log)
+        assert all(secret in contents(folder) for secret in secrets)
+        keeper.forget("alice in wonderland")
+        keeper.compact()
+        assert not any(secret in contents(folder) for secret in secrets)
+        assert keeper.observe_many(log).forgotten == 6
+        assert not any(secret in contents(folder) for secret in secrets)
+    assert not any(secret in contents(folder) for secret in secrets)
+
+
+def contents(folder):
+    return b"".join(path.read_bytes() for path in folder.iterdir())

@@ -1,0 +1,288 @@
+"""The keeper against the walk, the nightly job and a plain fold, whatever the batching."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from bundles import events_of, make_bundle
+from fold import fold, told
+
+import dips
+from dips import nightly
+from dips.errors import ConfigError, RunError
+from dips.scoring import walk
+from dips.serve.events import EventError
+from dips.serve.keeper import open_keeper
+from dips.serve.store import Table, open_store
+from dips.stream.users import Columns, make_stream
+from dips.testing import random_world
+
+LENGTHS = [9, 3, 16, 1, 6, 2]
+RUNS = [
+    ("last", (1,), {}),
+    ("reservoir", (3,), {"seed": 4}),
+    ("mix:2", (2, 1, 3), {}),
+    ("last-distinct", (2,), {}),
+    ("frequent", (1,), {"choice": "sampled"}),
+    ("reservoir", (3, 1), {"choice": "sampled", "seed": 2}),
+    ("hardest", (1,), {}),
+    ("hardest:5", (2,), {"loss": "softmax"}),
+    ("influence", (2,), {}),
+    ("learned", (1,), {}),
+    ("learned", (2, 1), {"loss": "softmax"}),
+    ("learned", (1,), {"loss": "cce", "form": "mlp"}),
+    ("dips", (1,), {}),
+    ("dips@1", (3,), {"loss": "softmax"}),
+]
+
+
+def batched(events, sizes):
+    """Split events into batches of these sizes, over and over."""
+    place, turn = 0, 0
+    while place < len(events):
+        size = sizes[turn % len(sizes)]
+        yield events[place : place + size]
+        place, turn = place + size, turn + 1
+
+
+@pytest.mark.parametrize("sizes", [[1], [1000], [3, 1, 20]], ids=str)
+@pytest.mark.parametrize(("policy", "periods", "more"), RUNS, ids=str)
+def test_the_keeper_is_the_walk(policy, periods, more, sizes):
+    """Every field of every sketch equals that of the rollout over the same histories."""
+    bundle = make_bundle(policy, 3, periods, **more)
+    data = random_world(LENGTHS, items=12, explicit=bundle.explicit)
+    assert list(data.item_ids) == list(bundle.item_ids)
+    keeper = open_keeper(bundle, "memory:")
+    for piece in batched(events_of(data), sizes):
+        assert not keeper.observe_many(piece).refused
+    columns = Columns.of(data)
+    _, trace = walk(bundle, data, columns)
+    stream = make_stream([data], columns)
+    for row, user in enumerate(stream.user[0].tolist()):
+        found = keeper.sketch(data.user_id(user))
+        assert found.seen == data.lengths[user]
+        there = trace.final.present[row]
+        wanted = [field[row][there].tolist() for field in trace.final[:5]]
+        entries = [(e.position, int(e.item), e.rating, e.time, e.repeats) for e in found.entries]
+        assert entries == list(zip(*wanted, strict=True))
+
+
+@pytest.mark.parametrize("policy", ["reservoir", "learned"])
+def test_the_keeper_is_the_nightly_job(policy, lasting):
+    bundle = make_bundle(policy, 4, (2,))
+    data = random_world(LENGTHS, items=12)
+    with open_keeper(bundle, lasting, batch=5) as keeper:
+        keeper.observe_many(events_of(data))
+        table = nightly.sketches(bundle, data)
+        wanted = {}
+        for name in ("user", "position", "item", "rating"):
+            for place, value in enumerate(table[name]):
+                wanted.setdefault(place, []).append(value)
+        for user in range(data.users):
+            name = data.user_id(user)
+            rows = [tuple(row[1:]) for row in wanted.values() if row[0] == name]
+            found = keeper.sketch(name).entries
+            assert [(e.position, e.item, np.float32(e.rating)) for e in found] == rows
+
+
+def contents(store):
+    return {table: list(store.scan(table)) for table in Table}
+
+
+@pytest.mark.parametrize("policy", ["reservoir", "learned"])
+def test_the_same_log_gives_the_same_bytes(policy):
+    """Whole stores are equal for any batching and with restarts in between."""
+    bundle = make_bundle(policy, 3, (2,))
+    log = events_of(random_world(LENGTHS, items=12))
+    for place, event in enumerate(log):
+        event["item"] = event["item"] if place % 5 else f"new {place % 3}"
+        event["id"] = str(place // 2)  # half of some users' events are repeated
+    stores = []
+    for sizes in ([1000], [1], [4, 9]):
+        store = open_store("memory:")
+        for piece in batched(log, sizes):
+            open_keeper(bundle, store).observe_many(piece)  # a new keeper for every piece
+        stores.append(contents(store))
+    chunks = [
+        "".join(v.decode() for k, v in found[Table.FACTS] if k.startswith(b"items/"))
+        for found in stores
+    ]
+    for found in stores:  # new items are noted when they come: as many rows as batches with news
+        found[Table.FACTS] = [row for row in found[Table.FACTS] if not row[0].startswith(b"items/")]
+        found[Table.FACTS] = [row for row in found[Table.FACTS] if row[0] != b"counts"]
+    assert stores[0] == stores[1] == stores[2]
+    assert len({chunk.replace("][", ", ") for chunk in chunks}) == 1
+
+
+@pytest.mark.parametrize("policy", ["last", "reservoir", "frequent"])
+def test_the_keeper_is_the_fold(policy, url):
+    log = events_of(random_world([12, 30, 7], items=6, seed=3))
+    log = [{**event, "seq": place} for place, event in enumerate(log)]
+    log = log[:20] + log[5:] + log[30:] + [{**log[0], "seq": 10**9}]
+    with open_keeper(make_bundle(policy, 3, (2, 1)), url, batch=6) as keeper:
+        tally = keeper.observe_many(log)
+        wanted = fold(log, policy, 3, (2, 1))
+        assert told(keeper, ["0", "1", "2", "nobody"]) == wanted
+        assert tally.applied == sum(past.seen for past in wanted.values())
+        assert tally.repeated == len(log) - tally.applied
+
+
+def test_ids_count_once_within_the_window():
+    store = open_store("memory:")
+    keeper = open_keeper(make_bundle("last", 8), store, batch=2, id_bytes=64 * 4)
+    ids = ["a", "b", "a", "c", "d", "a", "e", "a", "b", "b"]
+    log = [{"user": "u", "item": "1", "rating": 3, "time": n, "id": i} for n, i in enumerate(ids)]
+    tally = keeper.observe_many(log)
+    # a is known until four others have come after it, then it is new again
+    assert [e.time for e in keeper.sketch("u").entries] == [0, 1, 3, 4, 6, 7, 8]
+    assert (tally.applied, tally.repeated) == (7, 3)
+    assert told(keeper, ["u"]) == fold(log, "last", 8, window=4)
+    assert len(list(store.scan(Table.IDS))) == len(list(store.scan(Table.PLACES))) == 4
+    again = open_keeper(make_bundle("last", 8), store, batch=1, id_bytes=64 * 2)  # a smaller window
+    assert not again.observe("u", "1", 3, 9, id="b")
+    assert again.observe("u", "1", 3, 9, id="z")
+    assert len(list(store.scan(Table.IDS))) == len(list(store.scan(Table.PLACES))) == 2
+    with pytest.raises(ConfigError, match="batches of 1000 need 64000 at least"):
+        open_keeper(make_bundle(), "memory:", id_bytes=1000)
+
+
+def test_a_sequence_may_have_gaps_and_never_goes_back(url):
+    with open_keeper(make_bundle("last", 8), url) as keeper:
+        applied = [keeper.observe("u", "1", 3, seq=seq) for seq in (0, 0, 5, 4, 5, 6)]
+        assert applied == [True, False, True, False, False, True]
+        assert keeper.sketch("u").last == 6
+        assert keeper.observe("other", "1", 3, seq=2)  # every user counts for themselves
+        assert keeper.observe("u", "1", 3)  # without a number nothing can be told
+        assert keeper.sketch("u").seen == 4
+
+
+@pytest.mark.parametrize("policy", ["last", "hardest", "influence", "learned", "dips"])
+@pytest.mark.parametrize("loss", ["mse", "softmax"])
+def test_unknown_items_are_legal(policy, loss):
+    """Alone or together with others, they leave a sketch that does not depend on the batch."""
+    bundle = make_bundle(policy, 3, (2,), loss=loss)
+    log = events_of(random_world([20, 15, 9], items=12, explicit=bundle.explicit))
+    for place, event in enumerate(log):
+        event["item"] = f"new {place % 4}" if place % 3 == 0 else event["item"]
+    held = []
+    for batch in (1, 1000):
+        keeper = open_keeper(bundle, "memory:", batch=batch)
+        assert keeper.observe_many(log).applied == len(log)
+        held.append(keeper.sketches(["0", "1", "2"]))
+        assert len(keeper.recommend("0", 5)) == 5
+    assert held[0] == held[1]
+    kept = any("new" in entry.item for sketch in held[0] for entry in sketch.entries)
+    assert kept == (policy not in ("hardest", "influence"))  # a loss of zero is not worth keeping
+
+
+def test_an_unknown_item_is_an_average_one_to_the_paper_s_network():
+    bundle = make_bundle("dips", 2)
+    policy = bundle.policy
+    leave, bias = policy.leave.mean(0), policy.leave_bias.mean(0)
+    keeper = open_keeper(bundle, "memory:")
+    wide = keeper._engine._policy
+    assert np.allclose(wide.leave[12:], leave.expand(len(wide.leave) - 12, -1), atol=1e-6)
+    assert np.allclose(wide.leave_bias[12:], bias, atol=1e-6)
+    assert np.array_equal(wide.leave[:12], policy.leave)
+
+
+def test_reading_a_stranger_and_recommending(url):
+    with open_keeper(make_bundle("last", 2), url) as keeper:
+        nobody = keeper.sketch("nobody")
+        assert (nobody.seen, nobody.policy, nobody.last, nobody.entries) == (0, 0, None, ())
+        first = keeper.recommend("nobody", 3)
+        assert len(first) == 3
+        assert [score for _, score in first] == sorted((s for _, s in first), reverse=True)
+        keeper.observe("u", "3", 1.0)
+        assert keeper.recommend("u", 12) != keeper.recommend("nobody", 12)
+        assert {item for item, _ in keeper.recommend("u", 99)} == {str(n) for n in range(12)}
+
+
+def test_forgetting(url):
+    with open_keeper(make_bundle("last", 3), url) as keeper:
+        log = [{"user": "u", "item": "1", "rating": 3, "seq": n} for n in range(5)]
+        keeper.observe_many(log)
+        assert keeper.forget("u")
+        assert not keeper.forget("u")
+        assert keeper.sketch("u").seen == 0
+        assert keeper.observe_many(log).forgotten == 5  # a replay does not bring the user back
+        assert not keeper.observe("u", "1", 3, id="x")
+        assert not keeper.observe("u", "1", 3)
+        assert keeper.observe("u", "2", 4, seq=5)
+        assert keeper.sketch("u").items == ["2"]
+        assert keeper.observe_many(log).repeated == 5
+        assert keeper.stats()["users"] == 1
+        keeper.forget("u")
+        keeper.readmit("u")
+        assert keeper.observe("u", "1", 3)
+
+
+def test_marks_are_written_with_the_events(lasting):
+    with open_keeper(make_bundle(), lasting, batch=2) as keeper:
+        log = [{"user": "u", "item": "1", "rating": 3}] * 5
+        keeper.observe_many(log, marks={"file": 5})
+        keeper.observe_many([], marks={"other": 7})
+    with open_keeper(make_bundle(), lasting) as keeper:
+        assert (keeper.mark("file"), keeper.mark("other"), keeper.mark("none")) == (5, 7, 0)
+        assert keeper.stats()["applied"] == 5
+
+
+def test_bad_events_are_told_and_stop_nothing(url):
+    with open_keeper(make_bundle(), url) as keeper:
+        good = {"user": "u", "item": "1", "rating": 3}
+        tally = keeper.observe_many([good, {"user": "u"}, [], {**good, "rating": 6}, good])
+        assert tally.applied == 2
+        assert [reason.split(" ")[0] for _, reason in tally.refused] == ["item", "an", "rating"]
+        with pytest.raises(EventError, match="rating is missing, and the run predicts ratings"):
+            keeper.observe("u", "1")
+        stats = keeper.stats()
+        assert (stats["applied"], stats["users"], stats["policy"]) == (2, 1, "last")
+        assert stats["refused"] == 4
+
+
+def test_threads_share_a_keeper(lasting):
+    with open_keeper(make_bundle("last", 3), lasting) as keeper:
+
+        def work(name: str) -> None:
+            for place in range(20):
+                keeper.observe(name, str(place % 12), 3, place, seq=place)
+
+        workers = [threading.Thread(target=work, args=(f"user {n}",)) for n in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        for sketch in keeper.sketches([f"user {n}" for n in range(4)]):
+            assert [entry.time for entry in sketch.entries] == [17, 18, 19]
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="the policy 'all' keeps everything"):
+        open_keeper(make_bundle("all"), "memory:")
+    with pytest.raises(RunError, match="is not a finished run"):
+        dips.open_keeper(tmp_path, "memory:")
+    with pytest.raises(ConfigError, match="batch is 0"):
+        open_keeper(make_bundle(), "memory:", batch=0)
+
+
+def test_a_saved_run_is_the_same_version(tmp_path):
+    bundle = make_bundle("learned")
+    bundle.save(tmp_path)
+    store = open_store("memory:")
+    assert open_keeper(bundle, store).version == dips.open_keeper(tmp_path, store).version == 1
+    assert open_keeper(make_bundle("learned", seed=1), store).version == 2
+
+
+def test_a_service_loads_no_training_code():
+    code = "import json, sys, dips; dips.open_keeper; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert "dips.serve.keeper" in loaded
+    assert not {"polars", "typer", "rich", "matplotlib"} & loaded
+    parts = ("training", "credit", "evaluation", "report", "api")
+    assert not [name for name in loaded if name.startswith(tuple(f"dips.{p}" for p in parts))]

@@ -1,0 +1,102 @@
+"""Runs come and go while sketches stay; side information reaches the policy."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from bundles import events_of, make_bundle
+
+import dips
+from dips import nightly
+from dips.data.interactions import Side, from_arrays
+from dips.errors import ConfigError
+from dips.serve.keeper import open_keeper
+
+
+def test_swapping_runs(url):
+    """Sizes, schedules and vocabularies may differ; sketches change with the next event."""
+    small = make_bundle("last", 2)
+    large = make_bundle("last", 4, items=20)
+    with open_keeper(small, url) as keeper:
+        for place in range(4):
+            keeper.observe("u", str(place), 3, place)
+        assert keeper.sketch("u").items == ["2", "3"]
+        assert keeper.swap(large) == 2
+        assert keeper.sketch("u").policy == 1
+        for place in range(15, 19):
+            keeper.observe("u", str(place), 3, place)
+        assert keeper.sketch("u").items == ["15", "16", "17", "18"]
+        assert keeper.sketch("u").policy == 2
+        assert keeper.swap(small) == 1  # back again
+        assert keeper.sketch("u").items == ["15", "16", "17", "18"]
+        keeper.observe("u", "1", 3)
+        assert keeper.sketch("u").items == ["18", "1"]
+        assert keeper.sketch("u").seen == 9
+
+
+def test_swapping_while_things_wait():
+    keeper = open_keeper(make_bundle("last", 2, (4,)), "memory:")
+    for place in range(5):
+        keeper.observe("u", str(place), 3)
+    assert len(keeper.sketch("u").waiting) == 3
+    keeper.swap(make_bundle("last", 3, (2,)))
+    keeper.observe("u", "7", 3)
+    assert keeper.sketch("u").items == ["3", "4", "7"]
+    assert keeper.sketch("u").waiting == ()
+
+
+def test_swapping_while_events_stream(lasting):
+    """Nothing is lost, nothing waits: events go on under whichever run is there."""
+    runs = [make_bundle("last", 3), make_bundle("learned", 3), make_bundle("last", 2)]
+    with open_keeper(runs[0], lasting, batch=4) as keeper:
+        log = [
+            {"user": f"user {n % 5}", "item": str(n % 12), "rating": 3, "time": n, "seq": n}
+            for n in range(300)
+        ]
+        worker = threading.Thread(target=keeper.observe_many, args=(log,))
+        worker.start()
+        turns = 0
+        while worker.is_alive():
+            keeper.swap(runs[turns % 3])
+            turns += 1
+        worker.join()
+        assert turns > 0
+        found = keeper.sketches([f"user {n}" for n in range(5)])
+        assert [sketch.seen for sketch in found] == [60] * 5
+        assert all(len(sketch.entries) >= 2 for sketch in found)
+
+
+def test_side_information_reaches_the_policy(lasting):
+    """Times and further columns of events, as in the nightly job."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(12), 14)
+    data = from_arrays(
+        user,
+        rng.integers(0, 12, len(user)),
+        rng.integers(1, 6, len(user)).astype(np.float32),
+        np.arange(len(user)) * 50,
+        side={
+            "minutes": Side.of(rng.random(len(user)) * 9),
+            "device": Side.of(rng.choice(["phone", "tv"], len(user))),
+        },
+    )
+    train, valid, _ = data.split_users(seed=0)
+    settings = {"epochs": 2, "dim": 4, "batch": 64, "device": "cpu", "size": 3, "rival": ""}
+    outcome = dips.train(train, valid, policy="learned", side="time,minutes,device", **settings)
+    assert outcome.bundle.policy_spec.name == "learned"
+    log = events_of(data)
+    minutes, device = data.side["minutes"], data.side["device"]
+    for place, event in enumerate(log):  # one event every 50 seconds: the order is that of the rows
+        event["minutes"] = float(minutes.values[place])
+        event["device"] = device.names[int(device.values[place])]
+    with open_keeper(outcome.bundle, lasting, batch=7) as keeper:
+        assert not keeper.observe_many(log).refused
+        table = nightly.sketches(outcome.bundle, data)
+        for number in range(data.users):
+            name = data.user_id(number)
+            mine = [entry.position for entry in keeper.sketch(name).entries]
+            assert mine == table["position"][table["user"] == name].tolist()
+        with pytest.raises(ConfigError, match="other side information than the store holds"):
+            keeper.swap(make_bundle())
