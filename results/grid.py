@@ -28,7 +28,8 @@ from dips.data.interactions import Interactions, Strings
 from dips.data.splitting import by_users
 from dips.data.synthetic import stream
 from dips.evaluation.metrics import headline
-from dips.experiment import Moment, run
+from dips.experiment import run
+from dips.outcome import Moment
 from dips.training.config import TrainConfig, build_config
 
 DIALS = (0.1, 0.5, 0.9)
@@ -40,7 +41,10 @@ STATIC = {
     "implicit": ["last", "reservoir", "mix:1", "mix:2", "mix:4", "last-distinct", "frequent"],
 }
 TRIALS: dict[str, list[dict[str, float]]] = {
-    "explicit": [{}, {"inner_rate": 0.2, "weight_decay": 1e-3}],
+    "explicit": [
+        {"inner_rate": 0.1, "weight_decay": 3e-4},
+        {"inner_rate": 0.2, "weight_decay": 1e-3},
+    ],
     "implicit": [{}, {"weight_decay": 3e-4, "learning_rate": 3e-3}],
 }
 """Settings that every policy tries on validation."""
@@ -72,43 +76,40 @@ def worlds(seed: int, users: int, *, implicit: bool) -> list[Interactions]:
 
 def train(
     places: Sequence[Interactions],
-    policy: str,
+    policies: Sequence[str],
     size: int,
-    every: int,
+    every: Sequence[int],
     task: str,
     more: dict[str, Any],
-) -> list[dict[str, float]]:
-    """For every place, the validation and test of the trial that validates best.
+) -> dict[tuple[str, int], list[dict[str, float]]]:
+    """By policy and period, for every place: validation and test of the trial that validates best.
 
     Where all of them diverge, it is as bad as can be.
     """
-    flags = {"policy": policy, "size": size, "every": every, **more}
-    base = build_config(flags=flags, implicit_data=task == "implicit")
-    configs: list[tuple[int, TrainConfig]] = [
-        (place, base.but(**trial)) for trial in TRIALS[task] for place in range(len(places))
-    ]
-    parts = [by_users(place, (0.6, 0.2, 0.2), seed=0) for place in places]
-
-    def watch(moment: Moment) -> None:
-        print(
-            f"\r{policy}: epoch {moment.epoch} of {moment.epochs}",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    outcomes = run([(parts[place], config) for place, config in configs], watch=watch)
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     sign = -1.0 if task == "implicit" else 1.0  # 1: lower is better
     worst = {"valid": sign * math.inf, "test": sign * math.inf, "sign": sign}
-    best = [worst for _ in places]
-    for (place, _), outcome in zip(configs, outcomes, strict=True):
+    parts = [by_users(place, (0.6, 0.2, 0.2), seed=0) for place in places]
+    jobs: list[tuple[int, TrainConfig]] = []
+    for policy, period, trial in itertools.product(policies, every, TRIALS[task]):
+        flags = {"policy": policy, "size": size, "every": period, **more, **trial}
+        config = build_config(flags=flags, implicit_data=task == "implicit")
+        jobs += [(place, config) for place in range(len(places))]
+
+    def watch(moment: Moment) -> None:
+        text = f"\r{moment.runs} runs: epoch {moment.epoch} of {moment.epochs}"
+        print(text, end="", file=sys.stderr, flush=True)
+
+    outcomes = run([(parts[place], config) for place, config in jobs], watch=watch)
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    best = {(p, e): [worst for _ in places] for p, e in itertools.product(policies, every)}
+    for (place, config), outcome in zip(jobs, outcomes, strict=True):
         if outcome.error or outcome.test is None:
             continue
         name = headline(outcome.valid)
         valid, test = outcome.valid[name], outcome.test.metrics[name]
-        if sign * valid < sign * best[place]["valid"]:
-            best[place] = {"valid": valid, "test": test, "sign": sign}
+        found = best[config.policy, config.every]
+        if sign * valid < sign * found[place]["valid"]:
+            found[place] = {"valid": valid, "test": test, "sign": sign}
     return best
 
 
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", default="2,4,8")
     parser.add_argument("--every", default="1,4")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--policies", default="learned", help="what is judged")
+    parser.add_argument("--policy", default="learned", help="what is judged")
     parser.add_argument("--set", action="append", default=[], help="a setting of it: name=value")
     given = parser.parse_args(arguments)
     more = dict(pair.split("=") for pair in given.set)
@@ -138,33 +139,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {given.seed}, {given.users} users in each world", flush=True)
     rows: list[dict[str, Any]] = []
     failed = 0
+    periods = list(map(int, given.every.split(",")))
     for task in given.tasks.split(","):
         places = worlds(given.seed, given.users, implicit=task == "implicit")
-        for size, every in itertools.product(
-            map(int, given.sizes.split(",")), map(int, given.every.split(","))
-        ):
+        for size in map(int, given.sizes.split(",")):
             began = time.monotonic()
             names = [n for n in STATIC[task] if not n.startswith("mix:") or int(n[4:]) < size]
-            static = {name: train(places, name, size, every, task, {}) for name in names}
+            static = train(places, names, size, periods, task, {})
             middle = time.monotonic()
-            found = train(places, given.policies, size, every, task, own)
+            found = train(places, [given.policy], size, periods, task, own)
             took = f"{middle - began:.0f} s static, {time.monotonic() - middle:.0f} s learned"
-            print(f"\n{task}, K = {size}, every {every} ({took})")
-            for place, point in enumerate(POINTS):
-                others = {name: values[place] for name, values in static.items()}
+            print(f"\n{task}, K = {size} ({took})")
+            for every, (place, point) in itertools.product(periods, enumerate(POINTS)):
+                ours = found[given.policy, every][place]
+                others = {name: static[name, every][place] for name in names}
                 best = min(others, key=lambda name: others[name]["sign"] * others[name]["test"])
-                lead = gain(found[place], list(others.values()))
+                lead = gain(ours, list(others.values()))
                 wanted = BETTER if point == MIDDLE else -NEVER_WORSE
                 failed += lead < wanted
                 rows.append({
                     "task": task, "size": size, "every": every, "durability": point[0],
-                    "drift": point[1], "learned": found[place]["test"], "best": best,
-                    "static": others[best]["test"], "gain": lead,
+                    "drift": point[1], "learned": ours["test"], "best": best,
+                    "static": others[best]["test"], "gain": lead, "valid": ours["valid"],
                     "all": {name: value["test"] for name, value in others.items()},
                 })  # fmt: skip
                 print(
-                    f"  durability {point[0]:.1f} drift {point[1]:.1f}: learned "
-                    f"{found[place]['test']:.4f}, best static {others[best]['test']:.4f} ({best}), "
+                    f"  every {every}, durability {point[0]:.1f} drift {point[1]:.1f}: learned "
+                    f"{ours['test']:.4f}, best static {others[best]['test']:.4f} ({best}), "
                     f"{100 * lead:+.1f} %{'' if lead >= wanted else '  MISSED'}",
                     flush=True,
                 )
