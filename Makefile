@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench grid clean
+.PHONY: demo test check format bench bench-serving crash bench-gpu grid clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
 	rm -rf demo
@@ -21,8 +21,21 @@ format: .venv/ready ## Rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready ## Speed and memory, as ratios measured in one run
+bench: .venv/ready ## Speed and memory, as ratios measured in one run (under 10 minutes)
 	$(BIN)/python -m benchmarks.reading
+	DIPS_DATA= $(BIN)/python -m benchmarks.training --epochs 1
+	$(BIN)/python -m benchmarks.growth --figure benchmarks/growth.png
+
+DATA ?= ml-1m
+bench-gpu: ## Training and growth on a GPU; DATA is a name or a prepared file, and PYTHON needs torch, numpy and safetensors
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.training --device cuda --data $(DATA) --to-quality
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.growth --device cuda --policy learned --interactions 1e5,1e6,1e7
+
+bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in one run (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.serving
+
+crash: .venv/ready ## 200 kills of a keeper, at random and at marked points; prints what was lost (about a minute)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/crashing.py --kills 200
 
 grid: .venv/ready ## Learned against the best static policy over a grid of made worlds (hours on 2 cores)
 	$(BIN)/python results/grid.py

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from benchmarks.measure import kilobytes
 from dips.data import movielens, netflix
 from dips.data.source import open_source
 
@@ -133,12 +134,12 @@ def _make_movielens(path: Path) -> Path:
 
 def _read_netflix(path: Path) -> dict[str, Any]:
     """Run in a child of its own, so that the peak is that of this one read."""
-    baseline = _kilobytes("VmRSS")
+    baseline = kilobytes("VmRSS")
     start = time.perf_counter()
     with open_source(path) as source:
         data = netflix.read(source)
     seconds = time.perf_counter() - start
-    peak = _kilobytes("VmHWM")
+    peak = kilobytes("VmHWM")
     columns = sum(getattr(data, name).nbytes for name in ("item", "rating", "time"))
     return {
         "ratings": len(data),
@@ -146,12 +147,6 @@ def _read_netflix(path: Path) -> dict[str, Any]:
         "peak": (peak - baseline) * 1024,
         "columns": columns,
     }
-
-
-def _kilobytes(field: str) -> int:
-    """A line of /proc/self/status; ru_maxrss would count the parent's peak before the exec."""
-    text = Path("/proc/self/status").read_text()
-    return int(text.split(f"{field}:")[1].split()[0])
 
 
 def _seconds(action: Callable[[], None]) -> float:

@@ -1,0 +1,141 @@
+"""Clocks, peaks of memory and child processes: what every benchmark measures with.
+
+Needs torch and the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from dips.data import prepared
+from dips.data.interactions import Interactions
+
+
+class Took(NamedTuple):
+    """How long something took."""
+
+    wall: float
+    cpu: float
+    """Seconds of all threads: what stays the same while others use the machine."""
+
+    def less(self, other: Took) -> Took:
+        """What is left after another; nothing takes less than no time."""
+        return Took(max(0.0, self.wall - other.wall), max(0.0, self.cpu - other.cpu))
+
+
+def best(found: Iterable[Took]) -> Took:
+    """The quickest, by either clock."""
+    return Took(*map(min, zip(*found, strict=True)))
+
+
+class Clock:
+    """Time since it was made, once the device has done what it was asked to."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device.startswith("cuda")
+        self._began = self._now()
+
+    def took(self) -> Took:
+        return self._now().less(self._began)
+
+    def _now(self) -> Took:
+        if self._cuda:
+            torch.cuda.synchronize()
+        return Took(time.perf_counter(), time.process_time())
+
+
+def timed(device: str, action: Callable[[], object], times: int = 1) -> Took:
+    """The quickest of some runs of an action."""
+    found = []
+    for _ in range(times):
+        clock = Clock(device)
+        action()
+        found.append(clock.took())
+    return best(found)
+
+
+class Peak:
+    """Memory at its highest since this was made: on the GPU, or of this process above its start."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device.startswith("cuda")
+        self._baseline = kilobytes("VmRSS")
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+
+    def bytes(self) -> int:
+        if self._cuda:
+            return int(torch.cuda.max_memory_allocated())
+        return (kilobytes("VmHWM") - self._baseline) * 1024
+
+
+def kilobytes(field: str) -> int:
+    """A line of /proc/self/status; ru_maxrss would count the parent's peak before the exec."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.split(f"{field}:")[1].split()[0])
+
+
+def in_child(module: str, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Do a job in a process of its own, so that its peak is its own; what its last line says.
+
+    The module is called with `--child JOB`; what else it prints goes to standard error.
+    """
+    command = [sys.executable, "-m", module, "--child", json.dumps(job)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{module}: the child with {json.dumps(job)} failed, see above")
+    *said, last = done.stdout.splitlines()
+    for line in said:
+        print(line, file=sys.stderr)
+    result: dict[str, Any] = json.loads(last)
+    return result
+
+
+@contextmanager
+def on_file(spec: str | None, make: Callable[[], Interactions]) -> Iterator[Path]:
+    """A prepared file for children to open: the one given, or what is named or made, written."""
+    if spec and spec.endswith(prepared.SUFFIX):
+        yield Path(spec)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"data{prepared.SUFFIX}"
+        prepared.write(_named(spec) if spec else make(), path)
+        yield path
+
+
+def _named(spec: str) -> Interactions:
+    from dips.data.catalog import open_data  # reads tables, which takes polars
+
+    return open_data(spec)
+
+
+def data_by_default(name: str) -> str | None:
+    """A dataset's name where $DIPS_DATA has it."""
+    folder = os.environ.get("DIPS_DATA")
+    return name if folder and (Path(folder) / f"{name}.parquet").is_file() else None
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown, aligned for those who read it as it is."""
+    wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = (
+            (cell.ljust if place == 0 else cell.rjust)(width)
+            for place, (cell, width) in enumerate(zip(cells, wide, strict=True))
+        )
+        return f"| {' | '.join([first, *rest])} |"
+
+    rule = [":" + "-" * (wide[0] - 1), *("-" * (width - 1) + ":" for width in wide[1:])]
+    return "\n".join([line(head), line(rule), *map(line, rows)])

@@ -1,0 +1,184 @@
+"""Training against the literal Algorithm 1 of the paper and against `last`, in one run.
+
+python -m benchmarks.training [--data FILE_OR_NAME] [--device cuda] [--task implicit] [--to-quality]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import product
+from benchmarks.literal_pace import literal_epoch, literal_steps
+from benchmarks.measure import data_by_default, in_child, on_file, table
+from dips.data import prepared, synthetic
+from dips.data.interactions import Interactions
+
+PHASES = ("rollout", "recommender", "credit", "policy", "validation")
+FLAGS = ("size", "every", "queue", "device", "task", "max_users")
+"""Options that are settings of a run."""
+HERE = "benchmarks.training"
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    if options.child:
+        print(json.dumps(_child(json.loads(options.child))))
+        return 0
+    spec = options.data or (data_by_default("ml-1m") if options.task != "implicit" else None)
+    with on_file(spec, lambda: _made(options)) as file:
+        results = measure(str(file), options)
+    print(f"\n{report(results)}\n")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="a prepared file, or a name; default: $DIPS_DATA's ml-1m")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--task", default="auto", help="explicit or implicit; auto: as the data is")
+    parser.add_argument("--policies", default="last,dips,learned", help="of the product")
+    parser.add_argument("--size", type=int, default=4)
+    parser.add_argument("--queue", type=int, default=100)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=2, help="timed, after one that is not")
+    parser.add_argument("--max-users", type=int, default=0, help="of the data; 0: all")
+    parser.add_argument("--made-users", type=int, default=600, help="where there is no data")
+    parser.add_argument("--made-items", type=int, default=3700, help="where there is no data")
+    parser.add_argument("--seconds-literal", type=float, default=30.0, help="to time its steps")
+    parser.add_argument("--to-quality", action="store_true", help="train until as good as literal")
+    parser.add_argument("--faster", type=float, default=1.0, help="times the literal one's rates")
+    parser.add_argument("--profile", action="store_true", help="operators of walk and policy too")
+    parser.add_argument("--clock", default="wall", help="cpu: of all threads, on a busy machine")
+    parser.add_argument("--json", type=Path, help="write the results there as well")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser
+
+
+def _made(options: argparse.Namespace) -> Interactions:
+    """Users of about the length of MovieLens 1M's."""
+    return synthetic.stream(
+        users=options.made_users,
+        items=options.made_items,
+        events=165,
+        implicit=options.task == "implicit",
+    )
+
+
+def measure(file: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything, each in a child of its own."""
+    flags = {name: getattr(options, name) for name in FLAGS}
+    policies, clock = options.policies.split(","), options.clock
+    whole = {**flags, **product.WHOLE, "epochs": options.epochs + 1}
+    paper = {"file": file, "recipe": "paper", "flags": {**flags, "policy": "dips"}}
+    rows: dict[str, Any] = {}
+    if options.every == 1:
+        job = {"do": "steps", **paper, "seconds": options.seconds_literal}
+        rows["literal"] = _told("literal", in_child(HERE, job))
+    for policy in policies:
+        own = {"file": file, "recipe": "default", "flags": {**whole, "policy": policy}}
+        job = {"do": "epochs", **own, "profile": options.profile}
+        rows[policy] = _told(policy, in_child(HERE, job))
+    for row in rows.values():
+        taken = row["epoch"][clock]
+        row["interactions_per_second"] = row["interactions"] / taken
+        for other in {"literal", "last"} & rows.keys():
+            row[f"times_{other}"] = rows[other]["epoch"][clock] / taken
+    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    results = {**flags, "clock": clock, **machine, "rows": rows}
+    if options.to_quality:
+        literal = {"do": "epoch", **paper, "faster": options.faster}
+        results["quality"] = _quality(literal, policies, clock)
+    return results
+
+
+def _quality(literal: Mapping[str, Any], policies: Sequence[str], clock: str) -> dict[str, Any]:
+    """The literal algorithm's validation after one epoch, and how soon others have it."""
+    first = _told("literal, an epoch", in_child(HERE, literal))
+    found: dict[str, Any] = {"literal": first}
+    for policy in policies:
+        own = {"recipe": "default", "flags": {**literal["flags"], "policy": policy}}
+        job = {"do": "until", "file": literal["file"], **own, "target": first["valid"]}
+        found[policy] = _told(f"{policy}, until as good", in_child(HERE, job))
+        found[policy]["times_faster"] = first["took"][clock] / found[policy]["took"][clock]
+    return found
+
+
+def _told(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Show progress to those who wait."""
+    print(f"{name}: {json.dumps(found)}", file=sys.stderr, flush=True)
+    return found
+
+
+def _child(job: dict[str, Any]) -> dict[str, Any]:
+    data = prepared.open_prepared(Path(job["file"]))
+    setting = product.Setting.of(data, job["recipe"], job["flags"])
+    if job["do"] == "steps":
+        return literal_steps(setting, job["seconds"])
+    if job["do"] == "epoch":
+        return literal_epoch(setting, job["faster"])
+    if job["do"] == "until":
+        return product.until(setting, job["target"])
+    found = product.whole_epochs(setting)
+    if job["profile"]:
+        for name, text in product.profiles(setting).items():
+            print(f"{setting.config.policy}, {name}:\n{text}")
+    phases = product.phases(setting)
+    return {**found, "phases": {name: took._asdict() for name, took in phases.items()}}
+
+
+def report(results: Mapping[str, Any]) -> str:
+    """A table for the README."""
+    clock = results["clock"]
+    head = ["training", "interactions/s", "x literal", "x last", "epoch s", "peak MiB"]
+    head += ["parameters move after", *(f"{name} s" for name in PHASES)]
+    lines = []
+    for name, row in results["rows"].items():
+        ratios = [_number(row.get(f"times_{other}")) for other in ("literal", "last")]
+        took = _number(row["epoch"][clock])
+        shares = [_number(row["phases"].get(phase, {}).get(clock)) for phase in PHASES]
+        pace, peak = f"{row['interactions_per_second']:,.0f}", f"{row['peak_bytes'] / 2**20:,.0f}"
+        lines.append([f"`{name}`", pace, *ratios, took, peak, _moves(row), *shares])
+    text = table(head, lines)
+    if "quality" in results:
+        text += "\n\n" + _as_good(results["quality"], clock)
+    return text
+
+
+def _moves(row: Mapping[str, Any]) -> str:
+    if row["stretch"]:
+        return f"{row['users']} users, {row['stretch']} step"
+    return f"{row['batch']} predictions, whole histories"
+
+
+def _as_good(quality: Mapping[str, Any], clock: str) -> str:
+    """A second table."""
+    lines = []
+    for name, row in quality.items():
+        factor = _number(row.get("times_faster", 1.0)) if row["reached"] else "not reached"
+        epochs, took = f"`{name}`, {row['epochs']} epoch(s)", _number(row["took"][clock])
+        lines.append([epochs, f"{row['valid']:.4f}", took, factor])
+    return table(["until as good", "validation", "seconds", "times faster"], lines)
+
+
+def _number(value: float | None) -> str:
+    """Three digits that count."""
+    if value is None:
+        return ""
+    if value == 0:
+        return "0"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
