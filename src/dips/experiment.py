@@ -94,7 +94,7 @@ def _meet_rivals(
 ) -> None:
     """Train the rivals of each run with the same settings; the best on validation stays."""
     pairs = [
-        (outcome, (parts, config.but(policy=name, rival="")))
+        (outcome, (parts, config.but(policy=name, rival="", walks=1)))
         for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
         for name in config.rivals
     ]
@@ -117,7 +117,7 @@ def _meet_rivals(
 def _fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
     """The settings with everything decided that depends on the data."""
     rows = int((train.lengths - train.warmup).sum())
-    return config.fitted(rows, implicit=config.implicit(train.explicit))
+    return config.fitted(rows, train.users, implicit=config.implicit(train.explicit))
 
 
 def _fingerprint(configs: Sequence[TrainConfig]) -> str:

@@ -123,10 +123,11 @@ def check(train: Interactions, config: TrainConfig) -> None:
         _check_sequential(train, config)
     if learns(policy):
         _check_learning(config)
-    if train.warmup.any() and (learns(policy) or config.users or config.stretch):
+    live = config.users or config.stretch or config.walks > 1
+    if train.warmup.any() and (learns(policy) or live):
         raise ConfigError(
             f"{train.name} counts some histories from their middle on: a policy that learns, and "
-            "users or stretch, need training users whose every interaction counts"
+            "users, walks or stretch, need training users whose every interaction counts"
         )
     if not type(policy).__module__.startswith("dips."):
         _check_own("policy", config.policy, check_policy, policy)

@@ -117,7 +117,14 @@ def test_the_papers_policies_take_the_papers_recipe() -> None:
      (10**8, False, (4096, 16384)), (600_000, True, (1024, 4096))],
 )  # fmt: skip
 def test_batches_suit_the_data(rows: int, implicit: bool, expected: tuple[int, int]) -> None:
-    config = TrainConfig().fitted(rows, implicit=implicit)
+    config = TrainConfig().fitted(rows, 10, implicit=implicit)
     assert (config.batch, config.policy_batch) == expected
-    given = TrainConfig(batch=7, policy_batch=9).fitted(rows, implicit=implicit)
+    given = TrainConfig(batch=7, policy_batch=9).fitted(rows, 10, implicit=implicit)
     assert (given.batch, given.policy_batch) == (7, 9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "company"), [({}, 0), ({"walks": 4}, 3), ({"walks": 4, "users": 5}, 5)]
+)
+def test_users_walk_in_companies(settings, company):
+    assert TrainConfig(**settings).fitted(100, 10, implicit=False).users == company

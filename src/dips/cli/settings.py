@@ -12,7 +12,16 @@ import typer
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.training.config import GRU, IMPLICIT, NAMED, RECIPES, SUITED, TrainConfig, build_config
+from dips.training.config import (
+    GRU,
+    IMPLICIT,
+    NAMED,
+    RECIPES,
+    SUITED,
+    SUITED_IMPLICIT,
+    TrainConfig,
+    build_config,
+)
 
 Settings = Callable[..., TrainConfig]
 """From the data, and other flags where a command has them, to the settings.
@@ -93,14 +102,15 @@ def _flag(field: dataclasses.Field[Any], hint: Any, panel: str) -> inspect.Param
 
 def _default(field: dataclasses.Field[Any]) -> str:
     """The default, and that of the implicit task and of policies that have another."""
-    if field.default in ((), ""):
-        return ""
     others = {"implicit": IMPLICIT, "gru": GRU} | {
         policy: {**SUITED.get(policy, {}), **NAMED.get(policy, {})}
         for policy in dict.fromkeys([*SUITED, *NAMED])
     }
-    told = [f"; {who}: {what[field.name]}" for who, what in others.items() if field.name in what]
-    return f"[default: {field.default}{''.join(told)}]"
+    others |= {f"{policy}, implicit": suited for policy, suited in SUITED_IMPLICIT.items()}
+    told = [f"{who}: {what[field.name]}" for who, what in others.items() if field.name in what]
+    if field.default not in ((), ""):
+        told.insert(0, str(field.default))
+    return f"[default: {'; '.join(told)}]" if told else ""
 
 
 _FILES = [

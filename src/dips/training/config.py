@@ -72,6 +72,9 @@ class TrainConfig:
     patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
     reroll: int = _setting(1, "Epochs between walks of policies that ask the recommender.", 1)
     users: int = _setting(0, "Users that walk together before parameters move; 0 means all.", 0)
+    walks: int = _setting(
+        1, "Walks in an epoch: so many companies of users, one after the other; see users.", 1
+    )
     stretch: int = _setting(
         0, "Steps that they walk before parameters move; 0 means whole histories.", 0
     )
@@ -136,16 +139,17 @@ class TrainConfig:
         """Whether the task is to predict items: as given, or as the data has it."""
         return self.task == "implicit" or (self.task == "auto" and not explicit_data)
 
-    def fitted(self, rows: int, *, implicit: bool) -> TrainConfig:
-        """The same with batches that suit so many predictions in training, where none are given.
+    def fitted(self, rows: int, users: int, *, implicit: bool) -> TrainConfig:
+        """The same with all decided that depends on the `users` in training and their predictions.
 
-        Small data take small ones, so that an epoch has its 32 steps, the policy's 64.
+        Small data take small batches, so that an epoch has its 32 steps, the policy's 64.
         """
         most = WIDEST_IMPLICIT if implicit else WIDEST
         batch = self.batch or max(64, min(_power_of_two(rows // 32), most))
         wide = WIDEST if implicit else 4 * WIDEST
         policy_batch = self.policy_batch or max(256, min(_power_of_two(rows // 64), wide))
-        return self.but(batch=batch, policy_batch=policy_batch)
+        company = self.users or (-(-users // self.walks) if self.walks > 1 else 0)
+        return self.but(batch=batch, policy_batch=policy_batch, users=company)
 
     def but(self, **changes: Any) -> TrainConfig:
         """The same with some settings changed; unknown names are refused."""
@@ -220,7 +224,9 @@ SUITED: dict[str, dict[str, Any]] = {
                 "rival": "last"},
 }  # fmt: skip
 """What suits a named policy; recipe, file and flags come after it."""
-SUITED_IMPLICIT: dict[str, dict[str, Any]] = {"learned": {"rival": "last,frequent"}}
+SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
+    "learned": {"rival": "last,frequent", "walks": 4},
+}
 """What suits it besides where items are predicted, which may come again and again."""
 NAMED: dict[str, dict[str, Any]] = {
     "dips": {"credit": "identity"},
