@@ -27,7 +27,7 @@ PARAMETER_LIMIT, STATE_LIMIT, TERMS = 2.0**4, 2.0**9, 2**12 - 1
 def snap(value: Tensor, bits: int) -> Tensor:
     """The nearest multiple of 2^-bits, in float64."""
     scale = float(2**bits)
-    return (value.double() * scale).round() / scale
+    return (value.double() * scale).round_().mul_(1 / scale)  # in place: tables may be large
 
 
 def softmax(logits: Tensor) -> Tensor:

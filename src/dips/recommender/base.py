@@ -44,6 +44,11 @@ class Recommender(nn.Module, ABC):
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading")
     """Parameters that weight decay leaves alone: a bias of 0 is nobody's prior."""
+    by_item: ClassVar[tuple[str, ...]] = ()
+    """Tables with a row for each item, of which a loss of single items reads the named rows only.
+
+    Where there are very many items, training then moves just those rows; none: always all.
+    """
     user_prior: nn.Parameter
     inner_rate: Tensor
     offset: Tensor

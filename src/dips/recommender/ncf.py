@@ -21,6 +21,8 @@ SPREAD = 0.05
 """Standard deviation of the entries of a vector at the start."""
 USER_BIAS = 0.3
 """Loading of the user's bias at the start."""
+BY_ITEM = ("vectors", "bias", "categories")
+"""Tables with a row for each item."""
 PAIRS = 16
 """Items of a sketch that are held against the negatives at once, about."""
 
@@ -133,6 +135,8 @@ class DotProduct(NCF):
     rating tells of it is learned, and starts small enough that a few do not settle it. With several
     channels (stars) each has its own bias and its own scaling of the item's vector.
     """
+
+    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
 
     def __init__(
         self,
@@ -281,6 +285,8 @@ class DotProduct(NCF):
 @final
 class Perceptron(NCF):
     """Scores by a small network over the user's and the item's vector (the MLP form of NCF)."""
+
+    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from dips.numerics.processes import ALONE, Crew
 from dips.numerics.recorded import Recorded
 from dips.recommender.losses import Contrast
 from dips.recommender.sequential import Sequential
@@ -20,9 +21,10 @@ from dips.training.blocks import Block, turns
 from dips.training.config import TrainConfig
 from dips.training.decisions import Clock, Lesson
 from dips.training.fitting import Fitting
+from dips.training.lazy_adam import LazyAdam, touched_rows
 from dips.training.negatives import Negatives
 from dips.training.policy_gradients import policy_gradients
-from dips.training.recommender_gradients import recommender_gradients
+from dips.training.recommender_gradients import items_read, recommender_gradients
 from dips.training.sequences import dropouts, sequence_gradients
 from dips.training.walks import Job
 
@@ -40,6 +42,7 @@ def learn_epoch(
     blocks: Iterable[Block],
     clock: Clock,
     pause: Callable[[], None] = lambda: None,
+    crew: Crew = ALONE,
 ) -> list[float]:
     """One pass over all training predictions; the mean losses.
 
@@ -47,7 +50,7 @@ def learn_epoch(
     it. Nothing of a walk needs to be saved there: Algorithm 1 starts each batch of users with empty
     sketches and an empty queue. Ends early when every run has diverged.
     """
-    lessons = _Lessons(fitting, jobs, clock)
+    lessons = _Lessons(fitting, jobs, clock, crew)
     for block in blocks:
         lessons.learn(block)
         if block.ends:
@@ -68,8 +71,8 @@ def awake(config: TrainConfig, epoch: int) -> bool:
 class _Lessons:
     """An epoch of updates, from where it was left."""
 
-    def __init__(self, fitting: Fitting, jobs: Sequence[Job], clock: Clock) -> None:
-        self.fitting, self.jobs, self.clock = fitting, jobs, clock
+    def __init__(self, fitting: Fitting, jobs: Sequence[Job], clock: Clock, crew: Crew) -> None:
+        self.fitting, self.jobs, self.clock, self.crew = fitting, jobs, clock, crew
         self.config, self.progress = jobs[0].config, fitting.progress
         self.epoch = self.progress.epoch
         self.seeds = [job.config.seed for job in jobs]
@@ -100,19 +103,22 @@ class _Lessons:
             lessons = block.lessons(self.clock, self.seeds, self.epoch, self.config)
         predict, choose = self._recommender(block.trace), self._policy(block.trace)
         still = torch.zeros(len(self.seeds), device=self.total.device)
-        if isinstance(block.trace, StoredTrace) and len(batches) >= WORTH_RECORDING:
+        alike = self.crew.size == 1  # shares differ in width; and a graph cannot hold a collective
+        if alike and isinstance(block.trace, StoredTrace) and len(batches) >= WORTH_RECORDING:
             predict = Recorded(predict, batches[0], still, still, still)
-        if len(lessons) >= WORTH_RECORDING:
+        if alike and len(lessons) >= WORTH_RECORDING:
             choose = Recorded(choose, *lessons[0], still, still)
         level = self._level()
         for batch, due in turns(batches, lessons):
             present = (batch >= 0).sum(1)
             active = ((present > 0) & self.running).float()
             level = torch.where(present > 0, self._level(), level)  # rates of the last own batch
-            predict(batch, self.peaks["items"] * level, self.peaks["user"] * level, active)
+            rates = self.peaks["items"] * level, self.peaks["user"] * level
+            predict(block.own(batch), *rates, active)
             self.taken += present
             for lesson in due:
-                choose(*lesson, self.peaks["policy"] * level, self.running.float())
+                there = self.running & (lesson.held >= 0).flatten(1).any(1)
+                choose(*block.own_lesson(lesson), self.peaks["policy"] * level, there.float())
             self.unseen += 1
             if self.unseen >= LOOK:
                 self.look()
@@ -155,17 +161,25 @@ class _Lessons:
         def step(batch: Tensor, rate: Tensor, user_rate: Tensor, active: Tensor) -> None:
             if self.negatives is not None:
                 self.negatives.draw(stack.state["negatives"], self.fitting.steps, active)
+            touched, items = None, optimizers["items"]
+            if isinstance(items, LazyAdam):  # the same rows in all processes
+                touched = touched_rows(self.crew.join(items_read(trace, batch).T).T)
             if isinstance(stack.template, Sequential) and isinstance(trace, WholeTrace):
                 drops = dropouts([job.config for job in self.jobs], self.fitting.steps)
                 losses, gradients = sequence_gradients(stack, trace, batch, drops)
             else:
-                losses, gradients = recommender_gradients(stack, trace, batch)
+                losses, gradients = recommender_gradients(stack, trace, batch, touched)
+            count = (batch >= 0).sum(1)
+            losses, gradients, count = self.crew.mean(losses, gradients, count)
             parameters = {name: stack.state[name] for name in gradients}
             if "user" in optimizers:
                 user = {"user_prior": parameters.pop("user_prior")}
                 optimizers["user"].step(user, gradients, user_rate, active)
-            optimizers["items"].step(parameters, gradients, rate, active)
-            self.total.add_(torch.where(active > 0, losses * (batch >= 0).sum(1), 0.0))
+            if isinstance(items, LazyAdam):
+                items.step(parameters, gradients, rate, active, touched)
+            else:
+                items.step(parameters, gradients, rate, active)
+            self.total.add_(torch.where(active > 0, losses * count, 0.0))
 
         return step
 
@@ -179,9 +193,10 @@ class _Lessons:
             lesson = Lesson(predicted, decided, held)
             stack = self.fitting.stack
             gradients = policy_gradients(stack, policies, trace, self.clock, lesson, self.config)
+            count = (predicted >= 0).sum(1)
+            _, gradients, _ = self.crew.mean(torch.zeros_like(rate), gradients, count)
             parameters = {name: policies.state[name] for name in gradients}
-            there = active * (held >= 0).flatten(1).any(1)
-            self.fitting.optimizers["policy"].step(parameters, gradients, rate, there)
+            self.fitting.optimizers["policy"].step(parameters, gradients, rate, active)
 
         return step
 

@@ -10,14 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dips.numerics.processes import Crew
 from dips.numerics.sidebyside import under
 from dips.policy.base import Policy
 from dips.policy.registry import learns
 from dips.policy.stacked import Stacked
 from dips.recommender.base import Recommender
+from dips.recommender.neighbours import popularity
 from dips.recommender.stack import Stack, State
+from dips.training.lazy_adam import LazyAdam
 from dips.training.optimizers import StackedAdam, StackedSGD
-from dips.training.walks import Job, Players
+from dips.training.walks import Job, Players, policy_of
+
+Optimizer = StackedAdam | StackedSGD | LazyAdam
+SCARCE = 4
+"""A batch touches few rows if there are so many times more items than it can name."""
 
 
 @dataclass
@@ -50,7 +57,7 @@ class Fitting:
     best: State
     walked: State
     """Recommenders and policies as training last walked with them."""
-    optimizers: dict[str, StackedAdam | StackedSGD]
+    optimizers: dict[str, Optimizer]
     """By what they move: items, user (where it has its own), policy (where it learns)."""
     progress: Progress
 
@@ -85,7 +92,7 @@ class Fitting:
     def steps(self) -> Tensor:
         """[runs] how often the items have moved."""
         items = self.optimizers["items"]
-        assert isinstance(items, StackedAdam)
+        assert not isinstance(items, StackedSGD)
         return items.steps
 
     def tensors(self) -> dict[str, Tensor]:
@@ -110,6 +117,11 @@ class Fitting:
         if progress.companies:
             progress.epoch -= 1
 
+    def align(self, crew: Crew) -> None:
+        """Be as far as the leader, with its parameters: a checkpoint is read by it alone."""
+        crew.align(self.tensors().values())
+        self.progress = crew.agree(self.progress)
+
 
 def start(
     jobs: Sequence[Job],
@@ -123,10 +135,20 @@ def start(
     networks = Stacked.of(modules, device) if modules else None
     decay = torch.tensor([job.config.weight_decay for job in jobs], device=device)
     trained = {name: stack.state[name] for name in stack.trainable}
-    optimizers: dict[str, StackedAdam | StackedSGD] = {}
+    optimizers: dict[str, Optimizer] = {}
     if jobs[0].config.user_rate:
         optimizers["user"] = StackedSGD({"user_prior": trained.pop("user_prior")}, decay)
-    optimizers["items"] = StackedAdam(trained, decay, stack.template.undecayed)
+    undecayed, tables = stack.template.undecayed, _scarce(jobs, stack.template)
+    for name in set(tables) & set(trained) - set(undecayed):
+        # No step will read them: the penalty alone would take them to 0, where they start instead.
+        unread = torch.stack([popularity(job.train) == 0 for job in jobs]).to(device)
+        unread &= decay[:, None] > 0
+        trained[name][unread] = 0.0
+    optimizers["items"] = (
+        LazyAdam(trained, decay, undecayed, tables)
+        if tables
+        else StackedAdam(trained, decay, undecayed)
+    )
     if networks is not None:
         weight = torch.tensor([job.config.policy_decay for job in jobs], device=device)
         moved = {name: networks.state[name] for name in networks.trainable}
@@ -142,3 +164,13 @@ def start(
     fitting.best = {name: value.clone() for name, value in fitting.parameters().items()}
     fitting.walked = {name: value.clone() for name, value in fitting.parameters().items()}
     return fitting
+
+
+def _scarce(jobs: Sequence[Job], model: Recommender) -> tuple[str, ...]:
+    """Tables of which a batch touches few rows only, none unless that is sure beforehand."""
+    configs = [job.config for job in jobs]
+    if model.loss.listwise or any(policy_of(config).unlimited for config in configs):
+        return ()
+    most = max(config.size for config in configs) + 1
+    widest = most * max(config.batch for config in configs)
+    return model.by_item if 0 < SCARCE * widest < model.items else ()

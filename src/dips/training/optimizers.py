@@ -12,6 +12,19 @@ EPSILON = 1e-8
 MOMENTUM = 0.9
 
 
+def advance(
+    gradient: Tensor, first: Tensor, second: Tensor, moves: Tensor, size: Tensor, root: Tensor
+) -> Tensor:
+    """Adam's step, where something `moves`; both moments advance in place.
+
+    `size` is the rate over the first moment's bias, `root` the root of the second's.
+    """
+    first.lerp_(gradient, (1 - BETAS[0]) * moves)
+    second.lerp_(gradient * gradient, (1 - BETAS[1]) * moves)
+    step = size * first / (second.sqrt() / root + EPSILON)
+    return torch.where(moves > 0, step, 0.0)
+
+
 class StackedAdam:
     """Adam with coupled L2 decay, as in `torch.optim.Adam`, over tensors with an axis of runs."""
 
@@ -45,10 +58,7 @@ class StackedAdam:
             if name not in self.undecayed:
                 gradient = gradient + self.decay.view(shape) * value
             first, second = self.first[name], self.second[name]
-            first.lerp_(gradient, (1 - BETAS[0]) * moves)
-            second.lerp_(gradient * gradient, (1 - BETAS[1]) * moves)
-            step = large * first / (second.sqrt() / root + EPSILON)
-            value.sub_(torch.where(moves > 0, step, 0.0))
+            value.sub_(advance(gradient, first, second, moves, large, root))
 
     def forget(self, run: int) -> None:
         """Drop a run's momentum: it points to where the run does not want to go."""

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stack import Stack, State
+from dips.stream.side import item_of
 from dips.trace import Trace
+from dips.training.lazy_adam import pick_rows
+
+
+def items_read(trace: Trace, rows: Tensor) -> Tensor:
+    """[runs, n] the items in a batch of predictions and in their sketches; -1 where there is none.
+
+    What is padding names no item: a run touches the same rows in a stack as alone.
+    """
+    place = rows.clamp_min(0)
+    evidence = trace.evidence(place)
+    kept = torch.where(evidence.weight > 0, item_of(evidence.item), -1)
+    named = torch.cat([item_of(trace.columns.token[trace.event[place]])[..., None], kept], -1)
+    return torch.where((rows >= 0)[..., None], named, -1).flatten(1)
 
 
 def recommender_gradients(
-    stack: Stack, trace: Trace, rows: Tensor
+    stack: Stack, trace: Trace, rows: Tensor, touched: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean loss [runs] of a batch of predictions [runs, batch], and its meta-gradients."""
+    """Mean loss [runs] of a batch of predictions [runs, batch], and its meta-gradients.
+
+    With the rows that it touches [runs, n], ascending, tables by item have gradients for them only.
+    """
     mass = (rows >= 0).float()
     place = rows.clamp_min(0)
     evidence = trace.evidence(place)
     event = trace.event[place]
     target = (trace.columns.token[event], trace.columns.rating[event])
-    trained = {name: stack.state[name] for name in stack.trainable}
-    fixed = {name: value for name, value in stack.state.items() if name not in trained}
+    state = stack.state
+    if touched is not None:
+        evidence = evidence._replace(item=_among(touched, evidence.item))
+        target = (_among(touched, target[0]), target[1])
+        tables = [name for name in state if name in stack.template.by_item]
+        state = state | {name: pick_rows(state[name], touched) for name in tables}
+    trained = {name: state[name] for name in stack.trainable}
+    fixed = {name: value for name, value in state.items() if name not in trained}
 
     def loss(
         parameters: State,
@@ -45,3 +69,10 @@ def recommender_gradients(
     else:
         gradients, value = vmap(grad_and_value(loss))(*arguments)
     return value, gradients
+
+
+def _among(touched: Tensor, tokens: Tensor) -> Tensor:
+    """Tokens [runs, ...] by where their items stand among the touched; padding stands anywhere."""
+    item = item_of(tokens)
+    place = torch.searchsorted(touched, item.flatten(1)).clamp_max(touched.shape[1] - 1)
+    return tokens - item + place.view_as(item)

@@ -1,0 +1,129 @@
+"""Adam for tables of which a step reads a few rows: the others cost nothing, and stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dips.training.optimizers import BETAS, StackedAdam, advance
+
+NOWHERE = torch.iinfo(torch.int64).max
+"""In place of a row, where there is none."""
+
+
+def touched_rows(items: Tensor) -> Tensor:
+    """[runs, n] the rows that `items` [runs, n] name, ascending and each once; -1 names none.
+
+    As wide as the items, whatever they are, so that nothing waits for the device.
+
+    >>> touched_rows(torch.tensor([[3, -1, 2, 3]]))[:, :2]
+    tensor([[2, 3]])
+    """
+    ranked = torch.where(items >= 0, items, NOWHERE).sort(1).values
+    again = torch.zeros_like(ranked, dtype=torch.bool)
+    again[:, 1:] = ranked[:, 1:] == ranked[:, :-1]
+    return torch.where(again, NOWHERE, ranked).sort(1).values
+
+
+def pick_rows(table: Tensor, rows: Tensor) -> Tensor:
+    """[runs, n, ...] these rows of a table [runs, items, ...]; where there is none, any."""
+    run = torch.arange(len(rows), device=rows.device)[:, None]
+    return table[run, torch.where(rows < NOWHERE, rows, 0)]
+
+
+@final
+class LazyAdam:
+    """`StackedAdam`, but a row of a table moves only in the steps that read it.
+
+    In between its moments stand still; their bias is corrected by how often the row itself has
+    moved, since by the clock of all steps a row that is first read late would leap. The L2 penalty
+    of the steps that passed it by is made up for: the row stood still, so the sum of their slopes
+    is decay * value for each of them. Thus it comes to rest where it would under `StackedAdam`,
+    and a row that every step reads moves as there.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        decay: Tensor,
+        undecayed: Collection[str],
+        tables: Collection[str],
+    ) -> None:
+        self.tables = [name for name in parameters if name in tables]
+        rest = {name: value for name, value in parameters.items() if name not in tables}
+        self.rest = StackedAdam(rest, decay, undecayed)
+        held = {name: parameters[name] for name in self.tables}
+        self.first = {name: torch.zeros_like(value) for name, value in held.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in held.items()}
+        shape = next(iter(held.values())).shape[:2]
+        self.moved = torch.zeros(shape, dtype=torch.int32, device=decay.device)
+        """[runs, items] how often each row has moved."""
+        self.seen = torch.zeros_like(self.moved)
+        """[runs, items] the step in which it last did."""
+
+    @property
+    def steps(self) -> Tensor:
+        """[runs] how often each run has moved."""
+        return self.rest.steps
+
+    def step(
+        self,
+        parameters: dict[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        rate: Tensor,
+        active: Tensor,
+        rows: Tensor | None = None,
+    ) -> None:
+        """Move the runs that are `active` [runs]; of tables, these `rows` [runs, n] or all.
+
+        Tables have gradients for those rows only: [runs, n, ...].
+        """
+        if rows is None:
+            rows = torch.arange(self.moved.shape[1], device=rate.device).expand_as(self.moved)
+        others = {name: value for name, value in parameters.items() if name not in self.first}
+        self.rest.step(others, gradients, rate, active)
+        moves = (rows < NOWHERE) & (active > 0)[:, None]  # [runs, n]
+        count = pick_rows(self.moved, rows) + moves
+        clock = count.clamp_min(1).double()
+        bias = [1 - beta**clock for beta in BETAS]
+        size, root = rate[:, None] / bias[0], bias[1].sqrt()
+        passed = self.steps[:, None] - pick_rows(self.seen, rows)
+        penalty = self.rest.decay[:, None] * passed
+        for name in self.tables:
+            table, first, second = parameters[name], self.first[name], self.second[name]
+            value, *moments = (pick_rows(whole, rows) for whole in (table, first, second))
+            shape = (*rows.shape, *[1] * (value.dim() - 2))
+            fields = [field.view(shape).to(value.dtype) for field in (moves, size, root)]
+            gradient = gradients[name]
+            if name not in self.rest.undecayed:
+                gradient = gradient + penalty.view(shape).to(value.dtype) * value
+            value -= advance(gradient, *moments, *fields)
+            for whole, part in zip((table, first, second), (value, *moments), strict=True):
+                _put_rows(whole, rows, part)
+        _put_rows(self.moved, rows, count)
+        now = torch.where(moves, self.steps[:, None].int(), pick_rows(self.seen, rows))
+        _put_rows(self.seen, rows, now)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs."""
+        named = {f"first.{name}": value for name, value in self.first.items()}
+        named |= {f"second.{name}": value for name, value in self.second.items()}
+        return self.rest.state() | named | {"moved": self.moved, "seen": self.seen}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up where a checkpoint stopped."""
+        self.rest.load(state)
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+
+def _put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Write rows of a table in place; where there is none, the first is written once more."""
+    there = rows < NOWHERE
+    shape = (*rows.shape, *[1] * (values.dim() - 2))
+    place = torch.where(there, rows, torch.where(there[:, :1], rows[:, :1], 0))
+    run = torch.arange(len(rows), device=rows.device)[:, None]
+    table[run, place] = torch.where(there.view(shape), values, values[:, :1])

@@ -1,0 +1,244 @@
+"""Only the rows that a step reads move, by the rule that the docstring states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dips import experiment
+from dips.data.layouts import read_source
+from dips.data.source import open_source
+from dips.preflight import split
+from dips.recommender.losses import FullSoftmax
+from dips.testing import random_world
+from dips.training import fitting as fitting_module
+from dips.training.config import build_config
+from dips.training.fitting import Fitting
+from dips.training.lazy_adam import NOWHERE, LazyAdam, pick_rows, touched_rows
+from dips.training.optimizers import StackedAdam
+from dips.training.recommender_gradients import items_read, recommender_gradients
+from dips.training.trainer import fit
+from dips.training.walks import Job, Walks
+
+RATES, DECAYS = torch.tensor([0.1, 0.01]), torch.tensor([0.02, 0.5])
+ITEMS, STEPS = 6, 25
+LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
+Make = Callable[..., Any]
+
+
+def _start() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "vectors": torch.randn(2, ITEMS, 3, generator=generator).double(),
+        "bias": torch.randn(2, ITEMS, 1, generator=generator).double(),
+        "loading": torch.randn(2, generator=generator).double(),
+    }
+
+
+def _lazy(parameters: dict[str, Tensor]) -> LazyAdam:
+    return LazyAdam(parameters, DECAYS, ("bias", "loading"), ("vectors", "bias", "categories"))
+
+
+def _lesson(step: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Items that are read [2, 4] with repeats and gaps, dense gradients, and who is active."""
+    generator = torch.Generator().manual_seed(100 + step)
+    items = torch.randint(-1, ITEMS - 1, (2, 4), generator=generator)  # the last one never
+    full = {
+        name: torch.randn(value.shape, generator=generator).double()
+        for name, value in _start().items()
+    }
+    return items, full, torch.tensor([1.0, float(step % 4 != 2)])
+
+
+def _learn(
+    optimizer: LazyAdam, parameters: dict[str, Tensor], steps: range, rate: Tensor = RATES
+) -> None:
+    for step in steps:
+        items, full, active = _lesson(step)
+        rows = touched_rows(items)
+        gradients = {
+            name: pick_rows(value, rows) if name != "loading" else value
+            for name, value in full.items()
+        }
+        optimizer.step(parameters, gradients, rate, active, rows)
+
+
+def _twin() -> dict[str, Tensor]:
+    """The same rule number by number, row by row, over all rows."""
+    parameters = _start()
+    for run in range(2):
+        for name in ("vectors", "bias"):
+            decay = float(DECAYS[run]) if name == "vectors" else 0.0
+            for item in range(ITEMS):
+                value = parameters[name][run, item]
+                first, second = torch.zeros_like(value), torch.zeros_like(value)
+                clock = last = moved = 0
+                for step in range(STEPS):
+                    items, full, active = _lesson(step)
+                    clock += int(active[run])
+                    if not active[run] or item not in items[run]:
+                        continue
+                    slope = full[name][run, item] + (clock - last) * decay * value
+                    moved, last = moved + 1, clock
+                    first = 0.9 * first + 0.1 * slope
+                    second = 0.999 * second + 0.001 * slope**2
+                    size = second / (1 - 0.999**moved)
+                    step_by = first / (1 - 0.9**moved) / (size.sqrt() + 1e-8)
+                    value -= float(RATES[run]) * step_by
+    return parameters
+
+
+def test_equals_the_rule_written_plainly() -> None:
+    parameters, twin = _start(), _twin()
+    _learn(_lazy(parameters), parameters, range(STEPS))
+    for name in ("vectors", "bias"):
+        torch.testing.assert_close(parameters[name], twin[name], atol=1e-6, rtol=1e-6)
+
+
+def test_rows_that_are_not_read_stand_still() -> None:
+    parameters = _start()
+    optimizer = _lazy(parameters)
+    for step in range(5):
+        before = {name: value.clone() for name, value in parameters.items()}
+        _learn(optimizer, parameters, range(step, step + 1))
+        items, _, active = _lesson(step)
+        for run in range(2):
+            for item in range(ITEMS):
+                moves = bool(active[run]) and item in items[run]
+                for name in ("vectors", "bias"):
+                    same = torch.equal(parameters[name][run, item], before[name][run, item])
+                    assert same == (not moves), (step, run, item, name)
+
+
+def test_is_adam_where_every_step_reads_every_row() -> None:
+    lazy, dense = _start(), _start()
+    optimizers = _lazy(lazy), StackedAdam(dense, DECAYS, ("bias", "loading"))
+    for step in range(10):
+        _, gradients, active = _lesson(step)
+        optimizers[0].step(lazy, gradients, RATES, active)
+        optimizers[1].step(dense, gradients, RATES, active)
+    for name, value in dense.items():
+        torch.testing.assert_close(lazy[name], value, atol=1e-12, rtol=1e-12)
+
+
+def test_goes_on_from_its_state() -> None:
+    whole, half = _start(), _start()
+    _learn(_lazy(whole), whole, range(12))
+    first, second = _lazy(half), _lazy(half)
+    _learn(first, half, range(7))
+    second.load({name: value.clone() for name, value in first.state().items()})
+    _learn(second, half, range(7, 12))
+    for name, value in whole.items():
+        assert torch.equal(half[name], value)
+
+
+def test_rows_are_found_once_and_in_order() -> None:
+    rows = touched_rows(torch.tensor([[3, -1, 2, 3], [-1, -1, -1, -1]]))
+    assert rows.tolist() == [[2, 3, NOWHERE, NOWHERE], [NOWHERE] * 4]
+
+
+def _training(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, items: int = 9, **settings: Any
+) -> tuple[Any, list[Job], Fitting]:
+    """A lab in which every catalogue is a large one, and its runs at their start."""
+    monkeypatch.setattr(fitting_module, "SCARCE", 1e-9)
+    world = lab(data=random_world(LENGTHS, items=items, seed=1), double=True)
+    jobs = [world.job(seed=seed, **settings) for seed in (0, 1)]
+    return world, jobs, world.start(jobs)
+
+
+def test_gradients_of_the_touched_rows_are_those_of_the_table(
+    lab: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, jobs, fitting = _training(lab, monkeypatch, policy="reservoir")
+    players = fitting.players(fitting.parameters())
+    trace, _ = Walks(jobs, world.columns).sketches(1, players, players)
+    batch = torch.tensor([[0, 5, 2, -1], [1, 7, -1, -1]])
+    batch[1] = torch.where(batch[1] >= 0, batch[1] + trace.run_rows[1], -1)
+    rows = touched_rows(items_read(trace, batch))
+    losses, dense = recommender_gradients(fitting.stack, trace, batch)
+    again, some = recommender_gradients(fitting.stack, trace, batch, rows)
+    torch.testing.assert_close(again, losses)
+    for name, value in dense.items():
+        if name not in fitting.stack.template.by_item:
+            torch.testing.assert_close(some[name], value)
+            continue
+        there = rows < NOWHERE
+        torch.testing.assert_close(some[name][there], pick_rows(value, rows)[there])
+        rest = value.clone()
+        for run in range(2):
+            rest[run, rows[run][there[run]]] = 0.0
+        assert not rest.any()  # no other row has a gradient
+
+
+@pytest.mark.parametrize("policy", ["last", "learned"])
+def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    settings = {"policy": policy, "policy_wait": 0, "policy_rest": 0, "batch": 5, "epochs": 2}
+    world, jobs, whole = _training(lab, monkeypatch, **settings)
+    assert isinstance(whole.optimizers["items"], LazyAdam)
+    saved: list[Any] = []
+
+    def save(fitting: Any) -> None:
+        tensors = {name: value.clone() for name, value in fitting.tensors().items()}
+        saved.append((tensors, type(fitting.progress)(**vars(fitting.progress))))
+
+    fit(whole, jobs, world.columns, world.validate, save=save)
+    alone = world.train(jobs[1:])
+    for name, value in alone.parameters().items():
+        torch.testing.assert_close(whole.parameters()[name][1:], value, atol=1e-9, rtol=1e-9)
+    resumed = world.start(jobs)
+    resumed.load(*saved[0])
+    fit(resumed, jobs, world.columns, world.validate)
+    for name, value in whole.tensors().items():
+        assert torch.equal(resumed.tensors()[name], value), name
+
+
+def test_a_step_of_training_moves_what_it_read_only(
+    lab: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items that no training user has met are as they were at the start: without a direction."""
+    world, jobs, fitting = _training(lab, monkeypatch, items=100, policy="last")
+    table = fitting.stack.state["vectors"]
+    before = table.clone()
+    fit(fitting, jobs, world.columns, world.validate)
+    for run, job in enumerate(jobs):
+        events = [job.train.events(user) for user in range(job.train.users)]
+        met = {int(item) for some in events for item in job.train.item[some]}
+        assert 10 < len(met) < 90
+        for item in range(world.data.items):
+            same = torch.equal(table[run, item], before[run, item])
+            assert same == (item not in met), (run, item)
+            assert bool(before[run, item].any()) == (item in met)
+
+
+def test_only_large_catalogues_are_lazy(lab: Make) -> None:
+    """The default for small ones, for the softmax and for whole histories is all rows."""
+    world = lab()
+    assert isinstance(world.start([world.job()]).optimizers["items"], StackedAdam)
+    assert isinstance(world.start([world.job(batch=1, size=1)]).optimizers["items"], LazyAdam)
+    whole = world.start([world.job(batch=1, size=1, policy="all")])
+    assert isinstance(whole.optimizers["items"], StackedAdam)
+    world.loss = FullSoftmax()
+    assert isinstance(world.start([world.job(batch=1, size=1)]).optimizers["items"], StackedAdam)
+
+
+@pytest.mark.skipif("DIPS_DATA" not in os.environ, reason="real data is not here: set $DIPS_DATA")
+def test_movielens_is_as_well_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 0.001 RMSE of all rows, validated after the same epochs."""
+    data = read_source(open_source(Path(os.environ["DIPS_DATA"]) / "raw" / "ml-100k.zip"))
+    config = build_config(flags={"policy": "last", "device": "cpu", "epochs": 4})
+    best = []
+    for scarce in (1e-9, 1e9):
+        monkeypatch.setattr(fitting_module, "SCARCE", scarce)
+        (outcome,) = experiment.run([(split(data, config), config)], test=False)
+        best.append(min(epoch["valid"] for epoch in outcome.history))
+    assert best[0] != best[1]
+    assert abs(best[0] - best[1]) < 0.001
