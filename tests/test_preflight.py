@@ -12,7 +12,7 @@ import pytest
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.preflight import check
+from dips.preflight import check, check_crew
 from dips.training.config import TrainConfig
 
 World = Callable[..., Interactions]
@@ -59,3 +59,21 @@ def test_histories_that_count_from_their_middle_on(world: World) -> None:
         check(data, TrainConfig(**settings))
         with pytest.raises(ConfigError, match="counts some histories from their middle on"):
             check(late, TrainConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "processes", "sentence"),
+    [
+        ({}, 3, "3 processes share the users, and"),
+        ({"policy": "learned", "estimator": "reinforce"}, 2, "train in one process"),
+    ],
+)
+def test_what_several_processes_cannot_do(
+    world: World, settings: dict[str, Any], processes: int, sentence: str
+) -> None:
+    parts = [world([5, 6, 4]), world([5, 6])]
+    config = TrainConfig(**settings)
+    check_crew(parts, config, 1)
+    check_crew(parts, TrainConfig(), 2)
+    with pytest.raises(ConfigError, match=sentence):
+        check_crew(parts, config, processes)

@@ -16,6 +16,7 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
 from dips.gradient_study import GradientStudy, study_gradients
+from dips.numerics.processes import ALONE, Crew
 from dips.outcome import Outcome, Watch
 from dips.report.figures import gradient_shares, quality_by_size
 from dips.scoring import score
@@ -75,13 +76,18 @@ def train_with(
     test: bool,
     resume: bool = False,
     watch: Watch | None = None,
+    crew: Crew = ALONE,
 ) -> Outcome:
-    """The same with all settings in hand."""
+    """The same with all settings in hand, by one process or by a crew of them."""
     preflight.check(parts[0], config)
+    preflight.check_crew(parts if test else parts[:2], config, crew.size)
+    out = out if crew.leads else None  # one of them writes
     if out is not None:
         rundir.claim(out, config, source, resume=resume)
     job = (parts, config)
-    outcome = experiment.run([job], test=test, watch=watch, directory=out, resume=resume)[0]
+    (outcome,) = experiment.run(
+        [job], test=test, watch=watch, directory=out, resume=resume, crew=crew
+    )
     if outcome.error and out is not None:
         checkpoint.remove(out)  # there is nothing to go on with
     outcome.raise_if_diverged()

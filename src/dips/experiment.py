@@ -21,6 +21,7 @@ from dips.data.sides import Sides
 from dips.data.splitting import Parts
 from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores, evaluate
+from dips.numerics.processes import ALONE, Crew
 from dips.outcome import Done, Moment, Outcome, Watch
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
@@ -34,6 +35,7 @@ from dips.stream.users import Columns, make_stream
 from dips.trace import Trace
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
+from dips.training.shards import shard_of
 from dips.training.trainer import Fitting, fit, start
 from dips.training.walks import Job, group_key, policy_of
 
@@ -54,12 +56,14 @@ def run(
     done: Done | None = None,
     directory: Path | None = None,
     resume: bool = False,
+    crew: Crew = ALONE,
 ) -> list[Outcome]:
     """Train and score runs over one dataset, as many side by side as the device holds.
 
     Results come in the order of the jobs; `done` is told of each as soon as it is there. With a
     directory each epoch leaves a checkpoint there, of several stacks each in a folder of its own,
-    and `resume` goes on from it; who gave the directory removes it.
+    and `resume` goes on from it; who gave the directory removes it. In a crew only the leader needs
+    a directory.
     """
     given = [config for _, config in jobs]
     jobs = [(parts, _fitted(parts[0], config)) for parts, config in jobs]
@@ -74,8 +78,8 @@ def run(
         place = directory
         if directory is not None and len(jobs) > 1:
             place = directory / _fingerprint([config for _, config in chosen])
-        finished = _run_stack(chosen, columns[sides], device, test, watch, place, resume)
-        _meet_rivals(finished, chosen, test, watch, place, resume)
+        finished = _run_stack(chosen, columns[sides], device, test, watch, place, resume, crew)
+        _meet_rivals(finished, chosen, test, watch, place, resume, crew)
         for index, outcome in zip(stack, finished, strict=True):
             outcome.config = given[index]
             outcomes[index] = outcome
@@ -91,6 +95,7 @@ def _meet_rivals(
     watch: Watch | None,
     directory: Path | None,
     resume: bool,
+    crew: Crew,
 ) -> None:
     """Train the rivals of each run with the same settings; the best on validation stays."""
     pairs = [
@@ -107,7 +112,7 @@ def _meet_rivals(
             watch(replace(moment, rival=True))
 
     twins = [job for _, job in pairs]
-    rivals = run(twins, test=test, watch=told, directory=place, resume=resume)
+    rivals = run(twins, test=test, watch=told, directory=place, resume=resume, crew=crew)
     for (outcome, _), rival in zip(pairs, rivals, strict=True):
         outcome.meet(rival)
     if place is not None:
@@ -161,6 +166,7 @@ def _run_stack(
     watch: Watch | None,
     directory: Path | None,
     resume: bool,
+    crew: Crew,
 ) -> list[Outcome]:
     specs = [describe(parts[0], config) for parts, config in jobs]
     models = [make_recommender(spec, job[1].seed) for spec, job in zip(specs, jobs, strict=True)]
@@ -170,10 +176,12 @@ def _run_stack(
     fitting = start(work, models, device, policies)
     if directory is not None and resume:
         checkpoint.load(fitting, directory)
+    fitting.align(crew)
     low, high = specs[0].low, specs[0].high
 
     def validate(stack: Stack, trace: Trace) -> list[float]:
-        return [scores.headline for scores in evaluate(stack, trace, low=low, high=high)]
+        found = evaluate(stack, trace, low=low, high=high, crew=crew)
+        return [scores.headline for scores in found]
 
     def after_epoch(fitting: Fitting) -> None:
         if watch is not None:
@@ -183,9 +191,9 @@ def _run_stack(
         if directory is not None:
             checkpoint.save(fitting, directory)
 
-    fit(fitting, work, columns, validate, after_epoch, save)
+    fit(fitting, work, columns, validate, after_epoch, save, crew)
     best, learned = fitting.chosen()
-    scores = _score_all(best, learned, jobs, (1, 2) if test else (1,), columns, low, high)
+    scores = _score_all(best, learned, jobs, (1, 2) if test else (1,), columns, low, high, crew)
     outcomes = []
     for run, (parts, config) in enumerate(jobs):
         policy = policies[run] if learned is None else learned.one(run)
@@ -212,6 +220,7 @@ def _score_all(
     columns: Columns,
     low: float,
     high: float,
+    crew: Crew,
 ) -> list[list[Scores]]:
     """Scores of every run on these of its parts: one walk for all runs that can share it."""
     scores: list[list[Scores]] = [[] for _ in jobs]
@@ -221,7 +230,8 @@ def _score_all(
         which = [part for part in parts for _ in range(len(runs) // len(parts))]
         config, stack = jobs[runs[0]][1], best.select(runs)
         pairs = list(zip(runs, which, strict=True))
-        stream = make_stream([jobs[run][0][part] for run, part in pairs], columns)
+        everyone = make_stream([jobs[run][0][part] for run, part in pairs], columns)
+        stream = shard_of(crew).own(everyone)
         trace = rollout(
             stream,
             policy_of(config) if learned is None else learned.select(runs),
@@ -231,7 +241,8 @@ def _score_all(
             recommenders=stack,
             selector=selector_named(config.choice),
         )
-        for run, found in zip(runs, evaluate(stack, trace, low=low, high=high), strict=True):
+        made = evaluate(stack, trace, low=low, high=high, crew=crew)
+        for run, found in zip(runs, made, strict=True):
             scores[run].append(found)
     return scores
 

@@ -137,6 +137,23 @@ def check(train: Interactions, config: TrainConfig) -> None:
         check(train, config.but(policy=name, rival=""))
 
 
+def check_crew(parts: Sequence[Interactions], config: TrainConfig, processes: int) -> None:
+    """Refuse what several processes cannot do together."""
+    if processes == 1:
+        return
+    for part in parts:
+        if part.users < processes:
+            raise ConfigError(
+                f"{processes} processes share the users, and {part.name} has {part.users}: start "
+                "fewer processes, or give every part more users"
+            )
+    if config.estimator == "reinforce" and learns(policy_of(config)):
+        raise ConfigError(
+            "estimator 'reinforce' compares a loss with the mean of its whole batch, and a process "
+            "has a part of it: train in one process, or choose another estimator"
+        )
+
+
 def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +18,9 @@ from dips.data.columns import Columns
 from dips.data.parts import open_parts
 from dips.data.sides import columns_in
 from dips.errors import ConfigError
-from dips.preflight import split
+from dips.numerics.processes import Crew, gathered
+from dips.outcome import Watch
+from dips.preflight import device_of, split
 from dips.rundir import Source
 
 
@@ -45,6 +49,9 @@ def train(
     Few epochs or users show that all works, and little of what a policy
     can learn.
 
+    Started as torchrun --nproc-per-node 2 -m dips train ..., several
+    processes share the users of one run, and the result is the same.
+
     Example: dips train ml-1m --policy last --size 4 --out runs/last-4
     """
     if (valid_data is None) != (test_data is None):
@@ -59,10 +66,13 @@ def train(
         source, whole = data, api.load(data, side=further)
         config = settings(whole)
         parts = split(whole, config)
-    with watch_training(config.epochs) as watch:
+    with gathered(device_of(config)) as crew, _watched(config.epochs, crew) as watch:
         outcome = api.train_with(
-            parts, config, out=out, source=source, test=not no_test, resume=resume, watch=watch
-        )
+            parts, config, out=out, source=source, test=not no_test, resume=resume, watch=watch,
+            crew=crew,
+        )  # fmt: skip
+    if not crew.leads:
+        return
     metrics = outcome.metrics()
     if as_json:
         print_json(metrics)
@@ -74,3 +84,13 @@ def train(
         f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s, of which "
         f"{outcome.kept()} stays; everything is in {out}; look at {out}/curve.png"
     )
+
+
+@contextmanager
+def _watched(epochs: int, crew: Crew) -> Iterator[Watch | None]:
+    """Progress on the screen of the process that leads; of others nothing is seen."""
+    if not crew.leads:
+        yield None
+        return
+    with watch_training(epochs) as watch:
+        yield watch

@@ -21,6 +21,7 @@ from dips.evaluation.metrics import (
     ranks,
     rating_terms,
 )
+from dips.numerics.processes import ALONE, Crew
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.sequential import Sequential
@@ -54,9 +55,14 @@ class Predictions:
     target: Tensor  # [rows] rating, or item
 
 
-def evaluate(stack: Stack, trace: Trace, *, low: float = 0.0, high: float = 0.0) -> list[Scores]:
-    """Metrics of every run of a walk; `low` and `high` are the range of ratings."""
-    return [_score(stack, trace, run, low, high) for run in range(trace.runs)]
+def evaluate(
+    stack: Stack, trace: Trace, *, low: float = 0.0, high: float = 0.0, crew: Crew = ALONE
+) -> list[Scores]:
+    """Metrics of every run of a walk; `low` and `high` are the range of ratings.
+
+    Where a crew has walked, each process its own users, all of them count.
+    """
+    return [_score(stack, trace, run, low, high, crew) for run in range(trace.runs)]
 
 
 def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
@@ -74,7 +80,7 @@ def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
     return Predictions(torch.cat(outputs), torch.cat(targets))
 
 
-def _score(stack: Stack, trace: Trace, run: int, low: float, high: float) -> Scores:
+def _score(stack: Stack, trace: Trace, run: int, low: float, high: float, crew: Crew) -> Scores:
     model, loss = stack.template, stack.template.loss
     made = predict(stack, trace, run)
     extra: dict[str, float] = {}
@@ -85,13 +91,14 @@ def _score(stack: Stack, trace: Trace, run: int, low: float, high: float) -> Sco
         chance = made.output.double().clamp(1e-12, 1 - 1e-12)
         cross = -(liked * chance.log() + (1 - liked) * (1 - chance).log())
         terms = {"squared_error": (chance - liked) ** 2, "logloss": cross}
-        if 0 < int(liked.sum()) < len(liked):  # else there is nothing to tell apart
-            extra["auc"] = area_under_curve(made.output, liked)
+        scores, good = crew.join(made.output), crew.join(liked)
+        if 0 < int(good.sum()) < len(good):  # else there is nothing to tell apart
+            extra["auc"] = area_under_curve(scores, good)
     else:
         terms = rating_terms(made.output, made.target, low, high)
     if isinstance(loss, CategoricalCrossEntropy):
         terms["logloss"] = _log_loss(stack, trace, run, model)
-    return _pool(trace, run, terms, extra)
+    return _pool(trace, run, terms, extra, crew)
 
 
 def evaluate_scores(
@@ -105,21 +112,24 @@ def evaluate_scores(
     for rows in torch.split(_rows(trace, run), max(1, CHUNK // breadth)):
         target = trace.columns.item[trace.event[rows]]
         parts.append(ranks(score(trace.evidence(rows)), target))
-    return _pool(trace, run, ranking_terms(torch.cat(parts)), {})
+    return _pool(trace, run, ranking_terms(torch.cat(parts)), {}, ALONE)
 
 
-def _pool(trace: Trace, run: int, terms: dict[str, Tensor], extra: dict[str, float]) -> Scores:
-    """Metrics over all predictions, and sums for each user."""
+def _pool(
+    trace: Trace, run: int, terms: dict[str, Tensor], extra: dict[str, float], crew: Crew
+) -> Scores:
+    """Metrics over all predictions, and sums for each user: every user walks in one process."""
     user = trace.user[trace.run_rows[run] : trace.run_rows[run + 1]]
-    count = _by_user(user, torch.ones_like(user, dtype=torch.float64))
-    sums = {name: _by_user(user, term) for name, term in terms.items()}
+    users = int(crew.join(user.max()[None]).max()) + 1
+    count = crew.sum(_by_user(user, torch.ones_like(user, dtype=torch.float64), users))
+    sums = {name: crew.sum(_by_user(user, term, users)) for name, term in terms.items()}
     totals = {name: math.fsum(total.tolist()) for name, total in sums.items()}  # in any order
     return Scores({**pooled(totals, float(count.sum())), **extra}, count, sums)
 
 
-def _by_user(user: Tensor, term: Tensor) -> Tensor:
+def _by_user(user: Tensor, term: Tensor, users: int) -> Tensor:
     """[users] sums of a term, on the CPU and in one order whatever the device."""
-    total = torch.zeros(int(user.max()) + 1, dtype=torch.float64)
+    total = torch.zeros(users, dtype=torch.float64)
     return total.index_add_(0, user.cpu(), term.double().cpu())
 
 

@@ -38,6 +38,14 @@ class Block(ABC):
     ) -> list[Lesson]:
         """Batches of decisions with the predictions that they earn credit from."""
 
+    def own(self, batch: Tensor) -> Tensor:
+        """What of a batch is learned from in this process: all of it, where there is but one."""
+        return batch
+
+    def own_lesson(self, lesson: Lesson) -> Lesson:
+        """What of a lesson is learned from in this process."""
+        return lesson
+
 
 @final
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from dips.numerics.processes import ALONE, Crew
 from dips.recommender.stack import Stack, State
 from dips.stream.users import Columns
 from dips.trace import Trace
 from dips.training.blocks import Block
 from dips.training.epoch import awake, diverged, learn_epoch
 from dips.training.fitting import Fitting, Progress, start
-from dips.training.sequences import whole
 from dips.training.walks import Job, Walks
 
 __all__ = ["Fitting", "Progress", "Validate", "Watch", "fit", "learn_epoch", "start"]
@@ -39,14 +39,16 @@ def fit(
     validate: Validate,
     watch: Watch = lambda fitting: None,
     save: Watch = lambda fitting: None,
+    crew: Crew = ALONE,
 ) -> None:
     """Train until the epochs are over, patience or time runs out; the best epoch of each run stays.
 
     Runs of one policy, size and schedule stand next to each other in `jobs`. `save` is called after
-    each epoch, and where users walk live, now and then after a company of them.
+    each epoch, and where users walk live, now and then after a company of them. A crew of several
+    processes trains one fit: all begin with the leader's, and all take the same steps.
     """
     config, stack, progress = jobs[0].config, fitting.stack, fitting.progress
-    walks = Walks(jobs, columns)
+    walks = Walks(jobs, columns, crew)
     training = None if walks.live else _walk(fitting, walks, config.reroll)[0]
     began = time.monotonic()
 
@@ -67,8 +69,8 @@ def fit(
             done = progress.companies
             blocks = walks.blocks(progress.epoch, stack, fitting.policies, done)
         else:
-            blocks = [whole(training, stack.template)]
-        losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause)
+            blocks = [walks.block(training, stack.template)]
+        losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause, crew)
         if all(progress.diverged):
             return
         before = {name: value.clone() for name, value in fitting.walked.items() if _moves(name)}
@@ -79,6 +81,7 @@ def fit(
             training, _ = _walk(fitting, walks, config.reroll)
         progress.companies, progress.taken, progress.total = 0, [], []
         lap()
+        progress.seconds = crew.agree(progress.seconds)  # else not all would stop in time
         save(fitting)
         watch(fitting)
 

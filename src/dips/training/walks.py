@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
 
 import torch
@@ -17,18 +18,21 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions
 from dips.numerics.hashing import combine
+from dips.numerics.processes import ALONE, Crew
 from dips.policy.base import Policy, questions
 from dips.policy.registry import learns, make_policy
 from dips.policy.stacked import Stacked
+from dips.recommender.base import Recommender
 from dips.recommender.stack import Stack
 from dips.rollout import Walk, WholeWalk, rollout
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, Stream, make_stream
-from dips.trace import StoredTrace, Trace, concatenate
+from dips.trace import StoredTrace, Trace, WholeTrace, concatenate
 from dips.training.blocks import Block, Prefixes, Stretch
 from dips.training.config import TrainConfig
 from dips.training.decisions import Clock
 from dips.training.sequences import whole
+from dips.training.shards import Shard, shard_of
 
 COMPANY = 0xC0417A
 """Keeps the draw of who walks together apart from other draws."""
@@ -66,8 +70,10 @@ def noted(policy: Policy) -> list[str] | None:
 class _Group:
     """Runs of one policy, size and schedule."""
 
-    def __init__(self, jobs: Sequence[Job], runs: Sequence[int], columns: Columns) -> None:
-        self.jobs, self.runs = jobs, list(runs)
+    def __init__(
+        self, jobs: Sequence[Job], runs: Sequence[int], columns: Columns, shard: Shard
+    ) -> None:
+        self.jobs, self.runs, self.shard = jobs, list(runs), shard
         self.config = jobs[0].config
         self.policy = policy_of(self.config)
         self.moving = self.policy.draws or self.config.choice == "sampled" or learns(self.policy)
@@ -98,7 +104,7 @@ class _Group:
 
     def _roll(self, stream: Stream, players: Players, epoch: int) -> Trace:
         stack, policies = players
-        times = stream.runs // len(self.jobs)
+        stream, times = self.shard.own(stream), stream.runs // len(self.jobs)
         keys = stream.keys(self._seeds(times), epoch)
         if times == 2:  # the second half validates, with the lots of epoch 0
             half = len(self.jobs)
@@ -125,17 +131,22 @@ class _Group:
             if not (end := some.longest):
                 return
             stretch = self.config.stretch or end
-            walk = self._walk(some, epoch)
+            walk, base = self._walk(self.shard.own(some), epoch), _first_rows(some)
             for first in range(0, end, stretch):
                 span = range(first, min(first + stretch, end))
                 walk.advance(policies or self.policy, stack, span.stop)
-                way = (walk.base, some.length, span, span.stop == end)
-                if not self.config.stretch:
-                    yield whole(walk.trace, stack.template)
-                elif isinstance(walk, Walk):
-                    yield Stretch(walk.trace, *way)
-                else:
-                    yield Prefixes(walk.trace, *way)
+                way = (base, some.length, span, span.stop == end)
+                make = partial(self._block, way, stack)
+                yield self.shard.block(partial(_same, some), walk.trace, make)
+
+    def _block(self, way: tuple[Tensor, Tensor, range, bool], stack: Stack, trace: Trace) -> Block:
+        """What is learned from some users at some steps of their `way`."""
+        if not self.config.stretch:
+            return whole(trace, stack.template)
+        if isinstance(trace, StoredTrace):
+            return Stretch(trace, *way)
+        assert isinstance(trace, WholeTrace)
+        return Prefixes(trace, *way)
 
     def _walk(self, some: Stream, epoch: int) -> Walk | WholeWalk:
         """These users at the start of their way."""
@@ -152,6 +163,16 @@ class _Group:
 
     def _seeds(self, times: int) -> list[int]:
         return [job.config.seed for job in self.jobs] * times
+
+
+def _same(stream: Stream) -> Stream:
+    return stream
+
+
+def _first_rows(stream: Stream) -> Tensor:
+    """[runs, users] the row of a user's prediction t in a walk is this + t."""
+    counted = (stream.length - stream.warmup).flatten()
+    return (counted.cumsum(0) - counted).view_as(stream.warmup) - stream.warmup
 
 
 def _companies(stream: Stream, seeds: Sequence[int], epoch: int, count: int) -> Iterator[Tensor]:
@@ -173,12 +194,13 @@ def _companies(stream: Stream, seeds: Sequence[int], epoch: int, count: int) -> 
 class Walks:
     """All groups of a stack of jobs; jobs of a group stand next to each other."""
 
-    def __init__(self, jobs: Sequence[Job], columns: Columns) -> None:
+    def __init__(self, jobs: Sequence[Job], columns: Columns, crew: Crew = ALONE) -> None:
+        self.jobs, self.columns, self.shard = jobs, columns, shard_of(crew)
         keys = [group_key(job.config) for job in jobs]
         self.groups = []
         for key in dict.fromkeys(keys):
             runs = [run for run, other in enumerate(keys) if other == key]
-            self.groups.append(_Group([jobs[run] for run in runs], runs, columns))
+            self.groups.append(_Group([jobs[run] for run in runs], runs, columns, self.shard))
         first = self.groups[0]
         self.clock = Clock.of(
             first.config.schedule,
@@ -201,6 +223,15 @@ class Walks:
         pairs = [group.walk(epoch, now, walked) for group in self.groups]
         training = [pair[0] for pair in pairs if pair[0] is not None]
         return _joined(training) if training else None, _joined([pair[1] for pair in pairs])
+
+    @cached_property
+    def everyone(self) -> Stream:
+        """The training users of all runs, of all processes."""
+        return make_stream([job.train for job in self.jobs], self.columns)
+
+    def block(self, training: Trace, model: Recommender) -> Block:
+        """What is learned from walks that are over."""
+        return self.shard.block(lambda: self.everyone, training, lambda trace: whole(trace, model))
 
     def blocks(
         self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
