@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips.numerics.influence import eliminate, influences, linear_influences, solve
+from dips.numerics import influence
+from dips.numerics.influence import (
+    covariance,
+    eliminate,
+    influences,
+    linear_influences,
+    solve,
+)
 from dips.numerics.recorded import Recorded
 
 
@@ -111,3 +118,12 @@ def test_recorded_on_the_cpu_is_a_plain_call() -> None:
     recorded(argument)
     assert all(given[0] is argument for given in calls)
     assert total.tolist() == [2.0, 4.0]
+
+
+def test_the_covariance_is_that_of_the_drawn_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(influence, "PIECE", 4)  # 10 items: two whole pieces and a part
+    chance = _random(3, 10, seed=0).softmax(1)
+    table = _random(10, 5, seed=1)
+    for row, mine in zip(chance, covariance(chance, table), strict=True):
+        away = table - row @ table
+        torch.testing.assert_close(mine, (away.T * row) @ away)

@@ -1,7 +1,7 @@
 """The effect of an example's weight on the loss of all at the optimum (the influence function).
 
-Needs only products with the Hessian, so nothing of size dim x dim is formed; where scores are
-linear in the parameters even these shrink to the Gram matrix of the examples.
+Needs only products with the Hessian; where scores are linear in the parameters these shrink to
+the Gram matrix of the examples, and for a softmax over many items to the covariance of their rows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,25 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+PIECE = 1 << 13
+"""Items whose pairs of entries are formed at once."""
+
+
+def covariance(chance: Tensor, table: Tensor) -> Tensor:
+    """[rows, dim, dim] of the rows of a table [items, dim] that are drawn with these chances.
+
+    One product of matrices, where every product of the softmax's Hessian with a vector would go
+    through all items again.
+    """
+    dim = table.shape[1]
+    mean = chance @ table
+    second = torch.zeros(len(chance), dim * dim, dtype=chance.dtype, device=chance.device)
+    for low in range(0, len(table), PIECE):
+        rows = table[low : low + PIECE]
+        pairs = rows[:, :, None] * rows[:, None, :]  # [items, dim, dim]
+        second = second + chance[:, low : low + PIECE] @ pairs.flatten(1)
+    return second.view(-1, dim, dim) - mean[:, :, None] * mean[:, None, :]
 
 
 def solve(

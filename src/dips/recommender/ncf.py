@@ -12,7 +12,7 @@ from dips.data.sides import NOTHING, Sides
 from dips.numerics import exact
 from dips.numerics.bags import sum_rows
 from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
-from dips.numerics.influence import influences, linear_influences
+from dips.numerics.influence import covariance, influences, linear_influences
 from dips.recommender.base import CURVE_STEPS, Evidence, Recommender
 from dips.recommender.losses import Contrast, Loss
 from dips.stream.side import categories_of, item_of, moment_of
@@ -266,11 +266,10 @@ class DotProduct(NCF):
             return super().influences(user, items, ratings, weight, damping)
         if self.loss.listwise:
             chance, table = self.predict_all(user).softmax(-1), self.table
+            bend = covariance(chance, table) * weight.sum(1)[:, None, None]
 
             def product(vector: Tensor) -> Tensor:
-                along = vector @ table.T  # [rows, items]
-                mean = (chance * along).sum(1, keepdim=True)
-                return ((chance * (along - mean)) @ table) * weight.sum(1, keepdim=True)
+                return (bend @ vector[:, :, None])[:, :, 0]
 
             gradients = (chance @ table)[:, None, :] - self.rows(items)
             return influences(gradients, weight, product, damping, CURVE_STEPS)
