@@ -1,6 +1,6 @@
 """The walk in one launch against the walk refresh by refresh: the same bits, or not taken at all.
 
-Programs run in Triton's interpreter; without triton only who may take the short way is tested.
+Triton's programs run in its interpreter; without triton, or numba, only the other's are tested.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dips import fused
 from dips.data.interactions import Interactions
 from dips.data.sides import Sides
+from dips.numerics import looping
 from dips.policy.base import Policy
 from dips.policy.network import RatingNetwork
 from dips.policy.recency import Last
@@ -33,7 +34,6 @@ from dips.stream.users import Stream
 from dips.trace import StoredTrace
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported: not before a walk
-interpreted = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
@@ -80,6 +80,13 @@ def stack(dot: Dot, losses: dict[str, Loss]) -> Stack:
     return Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
 
 
+def _long(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
+    """Walk refresh by refresh."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "COMPILERS", {})
+        return _everything(*arguments, **settings)
+
+
 def _everything(
     stream: Stream, policy: Policy, stack: Stack, size: int, periods: tuple[int, ...],
     stretch: int = 100, **rest: Any,
@@ -101,13 +108,17 @@ def _everything(
     return left
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Tensor]]:
+@pytest.fixture(params=["numba", "triton"])
+def short(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Tensor]]:
     """Walk the short way, and see that it was taken."""
+    if find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
 
     def walk(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
         with monkeypatch.context() as patch:
-            patch.setattr(fused, "DEVICES", ("cpu",))
+            patch.setitem(fused.COMPILERS, "cpu", request.param)
             patch.setattr("dips.rollout.Walk._transition", None)  # the long way is closed
             return _everything(*arguments, **settings)
 
@@ -120,7 +131,6 @@ def _same(short: dict[str, Tensor], long: dict[str, Tensor]) -> None:
         assert torch.equal(short[name].nan_to_num(-77.0), value.nan_to_num(-77.0)), name
 
 
-@interpreted
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", ["set", "paper"])
@@ -130,18 +140,16 @@ def test_the_short_way_leaves_the_same(
 ) -> None:  # fmt: skip
     """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
     walk = (stream, _networks(kind), stack, size, periods)
-    _same(short(*walk), _everything(*walk))
+    _same(short(*walk), _long(*walk))
 
 
-@interpreted
 def test_stretches_are_one_walk(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:
     walk = (stream, _networks("set"), stack, 2, (3, 5, 2))
-    _same(short(*walk, stretch=4), _everything(*walk))
+    _same(short(*walk, stretch=4), _long(*walk))
 
 
-@interpreted
 @pytest.mark.parametrize("kind", ["set", "paper"])
 def test_notes_can_be_left_out_and_a_network_can_stand_alone(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], kind: str
@@ -151,38 +159,48 @@ def test_notes_can_be_left_out_and_a_network_can_stand_alone(
     alone = _networks(kind).one(1).eval()
     assert isinstance(alone, Policy)
     walk = (one, alone, stack.select([1]), 2, (4,))
-    _same(
-        short(*walk, with_scores=False, noted=[]), _everything(*walk, with_scores=False, noted=[])
-    )
+    _same(short(*walk, with_scores=False, noted=[]), _long(*walk, with_scores=False, noted=[]))
 
 
-@interpreted
+def test_scores_that_are_no_numbers_disturb_nobody(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
+) -> None:
+    """A run that has diverged keeps something, and the other what it would keep anyway."""
+    networks = _networks("set")
+    whole = short(stream, networks, stack, 2, (3,))
+    networks.state["last"][0] = torch.nan
+    found = short(stream, networks, stack, 2, (3,))
+    users = stream.start.shape[1]
+    for name in ("final.position", "final.repeats"):
+        assert torch.equal(found[name][users:], whole[name][users:])
+    there = stream.length[0] > 1
+    assert bool((found["final.position"][:users].diff()[there] > 0).all())  # distinct, in order
+
+
 def test_a_network_that_looks_at_no_item(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:
     walk = (stream, _networks("set", dim=0), stack, 2, (4,))
-    _same(short(*walk), _everything(*walk))
+    _same(short(*walk), _long(*walk))
 
 
-@interpreted
 def test_without_a_reader_residuals_are_zero(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """As they are where the spread is so wide that they round to 0."""
     walk = (stream, _networks("set", spread=2.0**60), stack, 2, (4,))
-    monkeypatch.setattr(fused, "_reader", lambda *_: None)
-    _same(short(*walk, noted=[]), _everything(*walk, noted=[]))
+    monkeypatch.setattr(fused, "reader_of", lambda *_: None)
+    _same(short(*walk, noted=[]), _long(*walk, noted=[]))
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which programs would have been launched, whether there is triton or not."""
+    """Which programs would have been launched, whether there is numba or not."""
     names: list[str] = []
-    monkeypatch.setattr(fused, "DEVICES", ("cpu",))
-    monkeypatch.setattr(fused, "_has_triton", lambda: True)
-    monkeypatch.setattr(fused, "walk_set", lambda *_: names.append("set"))
-    monkeypatch.setattr(fused, "walk_items", lambda *_: names.append("paper"))
+    monkeypatch.setattr(fused, "installed", lambda _: True)
+    monkeypatch.setattr(looping, "walk_set", lambda *_: names.append("set"))
+    monkeypatch.setattr(looping, "walk_items", lambda *_: names.append("paper"))
     return names
 
 
@@ -211,10 +229,10 @@ def test_who_may_not(
     _everything(stream, told, stack, 2, (1,))
     _everything(stream, paper.with_dropout(True), stack, 2, (1,))
     _everything(stream, Last(), stack, 2, (1,))
-    for name, value in {"DEVICES": (), "SLOTS": 1, "WIDTH": 2, "ROOM": 10}.items():
+    for name, value in {"COMPILERS": {}, "SLOTS": 1, "WIDTH": 2, "ROOM": 10}.items():
         with monkeypatch.context() as patch:
             patch.setattr(fused, name, value)
             _everything(stream, networks, stack, 2, (1,))
-    monkeypatch.setattr(fused, "_has_triton", lambda: False)
+    monkeypatch.setattr(fused, "installed", lambda _: False)
     _everything(stream, networks, stack, 2, (1,))
     assert taken == []

@@ -1,45 +1,37 @@
 """The short way through a walk: one launch for all users and refreshes, where that is possible.
 
-It is for `Greedy` choices of the two networks without side information on CUDA; the dot product
-with squared error may be asked for residuals. The result is the same to the bit; everything else,
-and machines without triton, walk refresh by refresh (`dips.rollout`).
+It is for `Greedy` choices of the two networks without side information; the dot product with
+squared error may be asked for residuals. Programs are Triton's on CUDA and numba's on the CPU. The
+result is the same to the bit; everything else, and machines without them, walk refresh by refresh
+(`dips.rollout`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from importlib.util import find_spec
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dips.numerics import exact
-from dips.numerics.walking import (
-    ItemLayers,
-    Memory,
-    Reader,
-    SetLayers,
-    Way,
-    walk_items,
-    walk_set,
-)
+from dips.numerics import exact, looping, walking
+from dips.numerics.looping import installed
+from dips.numerics.walking import ItemLayers, Memory, SetLayers, Way
 from dips.policy.base import Policy
 from dips.policy.network import RatingNetwork
-from dips.policy.setnetwork import OWN, SetNetwork
+from dips.policy.setnetwork import SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
-from dips.recommender.base import Evidence
-from dips.recommender.losses import SquaredError
-from dips.recommender.ncf import NCF, DotProduct
+from dips.recommender.compiled import is_linear, reader_of, vectors_of
+from dips.recommender.ncf import NCF
 from dips.recommender.stack import Stack
 from dips.sketch.records import Sketch
 from dips.sketch.selection import Greedy, Selector
 from dips.stream.users import Stream
 from dips.trace import Asked
 
-DEVICES = ("cuda",)
-"""Where programs run; Triton's interpreter, for tests, runs on the CPU."""
+COMPILERS = {"cuda": "triton", "cpu": "numba"}
+"""What programs are written for, by device; Triton's interpreter, for tests, runs on the CPU."""
+WALKING = {"triton": walking, "numba": looping}
+"""Who launches them."""
 SLOTS, WIDTH = 64, 128
 """The largest sketch, and the most candidates, that a program can hold."""
 ROOM = 1 << 28
@@ -84,25 +76,23 @@ def advance(
         answers.get("residual"),
         *(worth or (None, None)),
     )
+    launch = WALKING[COMPILERS[kept.device.type]]
     way = _way(stream, base, refreshes)
     with torch.cuda.device_of(kept):  # type: ignore[no-untyped-call]
         if isinstance(stacked.template, SetNetwork):
-            reader = _reader(settled, size) if settled and "residual" in stacked.asks else None
-            walk_set(way, memory, _set_layers(stacked, settled, stream), reader, period)
+            reader = reader_of(settled, size) if settled and "residual" in stacked.asks else None
+            layers = _set_layers(stacked, settled, stream)
+            launch.walk_set(way, memory, layers, reader, period)
         else:
-            walk_items(way, memory, _item_layers(stacked), period)
+            launch.walk_items(way, memory, _item_layers(stacked), period)
     _look_up(sketch, stream)
     return True
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
 def _stacked(policy: Policy, stream: Stream) -> Stacked | None:
     """The policies of all runs, if there are programs for them here."""
-    if stream.start.device.type not in DEVICES or not _has_triton():
+    compiler = COMPILERS.get(stream.start.device.type, "")
+    if not compiler or not installed(compiler):
         return None
     network = policy.template if isinstance(policy, Stacked) else policy
     if isinstance(network, SetNetwork):
@@ -138,9 +128,7 @@ def _answered(stacked: Stacked, settled: Stack | None, noted: set[str]) -> bool:
         return True
     if settled is None or not isinstance(settled.template, NCF):
         return False
-    model = settled.template
-    linear = isinstance(model, DotProduct) and isinstance(model.loss, SquaredError)
-    return "residual" not in asked or (linear and not model.has_times)
+    return "residual" not in asked or is_linear(settled.template)
 
 
 def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:
@@ -163,24 +151,15 @@ def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:
 
 def _set_layers(stacked: Stacked, settled: Stack | None, stream: Stream) -> SetLayers:
     """The network as it decides; what an item adds does not depend on the sketch."""
-    state = stacked.state
-    weight, direct = state["first.weight"], state["direct"][..., 0]
-    vectors = torch.zeros(stacked.runs, _items(settled, stream), 0, device=weight.device)
+    net = grid_layers(stacked.state, stream.longest)
+    vectors = net.bias.new_zeros(stacked.runs, _items(settled, stream), 0)
     if settled is not None and "embedding" in stacked.asks:
-        vectors = _of_items(settled, lambda model, items: model.embedding(items))
-    scale = [state["center"].double(), state["spread"].double(), exact.parameter(state["slope"])]
-    return SetLayers(
-        scale=torch.stack(scale, 1),
-        table=exact.linear(vectors, weight[..., OWN:], state["first.bias"][:, None]),
-        straight=exact.matmul(vectors, direct[:, OWN:, None])[..., 0],
-        own=exact.parameter(weight[..., :OWN].mT),
-        direct=exact.parameter(direct[:, :OWN]),
-        alone=exact.parameter(state["alone.weight"].mT),
-        others=exact.parameter(state["others.weight"].mT),
-        bias=exact.parameter(state["alone.bias"]) + exact.parameter(state["others.bias"]),
-        last=exact.parameter(state["last"][..., 0]),
-        logs=_logs(stream.longest, weight.device),
-    )
+        vectors = vectors_of(settled)
+    share = exact.rounded(vectors, exact.STATE_BITS, exact.STATE_LIMIT)
+    same = {name: value for name, value in net._asdict().items() if name in SetLayers._fields}
+    table = share @ net.enter + net.enter_bias[:, None]
+    straight = (share @ net.straight[..., None])[..., 0]
+    return SetLayers(**same | {"table": table, "straight": straight})
 
 
 def _item_layers(stacked: Stacked) -> ItemLayers:
@@ -195,40 +174,11 @@ def _item_layers(stacked: Stacked) -> ItemLayers:
     )
 
 
-def _reader(settled: Stack, size: int) -> Reader:
-    """The dot product as it reads full sketches of this size."""
-    template, state = settled.template, settled.state
-    full = torch.full((settled.runs, 1), size, device=state["user_prior"].device)
-    rate = settled.call(lambda model, slots: model.rate(Evidence(slots, slots, slots, slots)), full)
-    pull = torch.full_like(rate[:, 0], 2 * template.inner_pull)
-    return Reader(
-        _of_items(settled, lambda model, items: model.rows(items)),
-        _of_items(settled, lambda model, items: model.intercept(items)),
-        state["user_prior"],
-        torch.stack([state["loading"], rate[:, 0], pull], 1),
-        template.inner_steps,
-        bool(template.inner_pull),
-    )
-
-
-def _of_items(settled: Stack, function: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    """[runs, items, ...] a function of a recommender and all its items."""
-    every = torch.arange(settled.template.items, device=settled.state["user_prior"].device)
-    result: Tensor = settled.call(function, every.expand(settled.runs, -1))
-    return result
-
-
 def _items(settled: Stack | None, stream: Stream) -> int:
     """How many items there are to look up."""
     if settled is not None:
         return settled.template.items
     return int(stream.columns.item.max()) + 1
-
-
-def _logs(longest: int, device: torch.device) -> Tensor:
-    """The logarithm of every age and number of repeats, as the network's first layer sees it."""
-    whole = torch.arange(longest + 1, device=device).double()
-    return exact.rounded(whole.log1p(), exact.STATE_BITS, exact.STATE_LIMIT)
 
 
 def _look_up(sketch: Sketch, stream: Stream) -> None:

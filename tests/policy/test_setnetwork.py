@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from dips.numerics import exact
+from dips.data.sides import Coded, Sides
+from dips.numerics import exact, looping
 from dips.policy.recency import Last
-from dips.policy.setnetwork import SetNetwork
+from dips.policy.setnetwork import SetNetwork, set_scores
 from dips.policy.stacked import Answers, Stacked
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
@@ -173,3 +174,45 @@ def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
     alone = [network.score(candidates, Answers({"residual": residual})) for network in networks]
     assert torch.equal(together, torch.cat(alone))
     assert not torch.equal(*alone)
+
+
+@pytest.mark.parametrize("dim", [0, DIM])
+@pytest.mark.parametrize("users", [1, 7, 1200])
+def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
+    """Several runs; empty slots, ghosts and uneven weights; threads share many rows."""
+    pytest.importorskip("numba")
+    stacked = Stacked.of([_network(dim, seed) for seed in (1, 2)])
+    candidates = random_candidates(users=2 * users, size=5, period=3, items=4, seed=users)[1]
+    generator = torch.Generator().manual_seed(users)
+    candidates = candidates._replace(seen=candidates.seen + 5000)  # beyond the table of logarithms
+    weight = torch.rand(candidates.item.shape, generator=generator).double().round(decimals=1)
+    residual = torch.randn(candidates.item.shape, generator=generator).double()
+    vectors = torch.randn(*candidates.item.shape, dim, generator=generator).double()
+    answers = {"residual": residual, "embedding": vectors} if dim else {"residual": residual}
+    for mass in (None, weight, (weight > 0.5).double()):
+        found = stacked.call(stacked.state, candidates, answers, mass)  # differentiable: torch's
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            with torch.no_grad():
+                quick = set_scores(stacked.template, stacked.state, candidates, answers, mass)
+        finally:
+            torch.set_num_threads(threads)
+        assert quick is not None
+        assert torch.equal(quick, found.detach())
+
+
+def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side information, and machines without numba."""
+    told = SetNetwork(dim=0, hidden=4, items=8, sides=Sides(columns=(Coded("price", 0),)))
+    plain = SetNetwork(dim=0, hidden=4)
+    candidates = _many(3)
+    answers = {"residual": candidates.rating}
+
+    def scores(network: SetNetwork) -> Tensor | None:
+        return set_scores(network, Stacked.of([network]).state, candidates, answers, None)
+
+    monkeypatch.setattr(looping, "installed", lambda _: True)
+    assert scores(told) is None
+    monkeypatch.setattr(looping, "installed", lambda _: False)
+    assert scores(plain) is None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from dips.numerics.pieces import rows_at_once
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.ncf import DotProduct, rows_of
@@ -202,7 +203,7 @@ def _target(
 def _pieces(model: Recommender, rows: T) -> Iterator[T]:
     """Tensors by rows, cut so that what a recommender computes over all items stays small."""
     first = tree_leaves(rows)[0]
-    size = max(1, PIECE[first.device.type] // model.breadth)
+    size = rows_at_once(PIECE[first.device.type], model.breadth, first.device)
     for low in range(0, max(1, len(first)), size):
         piece: T = tree_map(lambda field, low=low: field[low : low + size], rows)
         yield piece

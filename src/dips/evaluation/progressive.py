@@ -21,6 +21,7 @@ from dips.evaluation.metrics import (
     ranks,
     rating_terms,
 )
+from dips.numerics.pieces import rows_at_once
 from dips.numerics.processes import ALONE, Crew
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
@@ -175,11 +176,12 @@ def _call(stack: Stack, run: int, function: Callable[..., Tensor], *fields: Tens
 
 def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     """Rows of a run in pieces whose intermediates are of bounded size."""
-    rows = _rows(trace, run)
+    rows, dim = _rows(trace, run), model.user_prior.shape[0]
     if model.loss.listwise:
-        yield from torch.split(rows, max(1, CHUNK // model.breadth))
+        reading = 0 if isinstance(trace, WholeTrace) else 4 * dim * trace.width
+        breadth = max(model.breadth, reading)
+        yield from torch.split(rows, rows_at_once(CHUNK, breadth, rows.device))
         return
-    dim = model.user_prior.shape[0]
     yield from torch.split(rows, max(64, CHUNK // (8 * dim * trace.width)))
 
 

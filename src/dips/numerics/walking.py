@@ -48,24 +48,86 @@ class Reader(NamedTuple):
     vectors: Tensor  # [runs, items, dim]
     intercept: Tensor  # [runs, items]
     prior: Tensor  # [runs, dim + 1] where a user starts; the last entry is the user's bias
-    dials: Tensor  # [runs, 3] loading of the user's bias, step size, twice the pull to the start
+    dials: Tensor  # [runs, 3 + size] the loading of the user's bias, twice the pull to the start,
+    # and step sizes for 0, 1, ... entries
     steps: int
     pulls: bool
 
 
-class SetLayers(NamedTuple):
+class Glance(NamedTuple):
+    """Sketches to read, and what to look at from there, all rows of the first run first."""
+
+    kept: Tensor  # [rows, size] items; -1 where empty
+    kept_rating: Tensor  # [rows, size]
+    item: Tensor  # [rows, n]
+    rating: Tensor  # [rows, n]
+
+
+class SetNet(NamedTuple):
     """A network over the set of candidates, for each run; all on the grid."""
 
     scale: Tensor  # [runs, 3] centre and spread of ratings, slope per newer candidate
-    table: Tensor  # [runs, items, hidden] the share of an item in the first layer, and its bias
-    straight: Tensor  # [runs, items] the share of an item in the score
+    enter: Tensor  # [runs, dim, hidden] from an item's vector to the first layer
+    enter_bias: Tensor  # [runs, hidden]
+    straight: Tensor  # [runs, dim] from an item's vector to the score
     own: Tensor  # [runs, 7, hidden] rating, residual, age, rank, elapsed, repeats, twins
     direct: Tensor  # [runs, 7]
     alone: Tensor  # [runs, hidden, hidden] inputs first
     others: Tensor  # [runs, hidden, hidden]
     bias: Tensor  # [runs, hidden]
     last: Tensor  # [runs, hidden]
-    logs: Tensor  # [longest + 1] log1p of whole numbers
+    logs: Tensor  # [any] log1p of whole numbers from 0 on
+
+
+class Question(NamedTuple):
+    """Candidates that a network over sets is to score, all rows of the first run first."""
+
+    position: Tensor  # [rows, candidates]; -1 where empty
+    item: Tensor
+    rating: Tensor
+    time: Tensor
+    repeats: Tensor
+    seen: Tensor  # [rows]
+    weight: Tensor  # [rows, candidates] on the grid
+    residual: Tensor
+    embedding: Tensor  # [rows, candidates, dim]
+
+
+class Kept(NamedTuple):
+    """Sketches of users that arrivals change; empty slots come last, at position -1."""
+
+    position: Tensor  # [users, size]
+    item: Tensor
+    rating: Tensor
+    time: Tensor
+    repeats: Tensor
+    side: Tensor
+    seen: Tensor  # [users]
+
+
+class Arrivals(NamedTuple):
+    """Interactions in the order in which they arrive."""
+
+    row: Tensor  # [arrivals] whose
+    item: Tensor
+    rating: Tensor
+    time: Tensor
+    side: Tensor
+
+
+class SetLayers(NamedTuple):
+    """The same with what each item adds worked out."""
+
+    scale: Tensor
+    table: Tensor  # [runs, items, hidden] the share of an item in the first layer, and its bias
+    straight: Tensor  # [runs, items] the share of an item in the score
+    own: Tensor
+    direct: Tensor
+    alone: Tensor
+    others: Tensor
+    bias: Tensor
+    last: Tensor
+    logs: Tensor
 
 
 class ItemLayers(NamedTuple):
@@ -97,7 +159,8 @@ def walk_set(
     read: tuple[Tensor | None, ...] = (None,) * 4
     if reader is not None:
         dim, steps, pulls = reader.vectors.shape[2], reader.steps, int(reader.pulls)
-        read = (_wide(reader.vectors), *(field.contiguous() for field in reader[1:4]))
+        tables = _wide(reader.vectors), reader.intercept.contiguous(), reader.prior.contiguous()
+        read = (*tables, reader.dials[:, [0, -1, 1]])  # sketches are full
     across = ("table", "own", "alone", "others", "bias", "last")
     wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in across})
     noted = memory.residual

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from dips.data.sides import NOTHING, Sides
-from dips.numerics import exact
+from dips.numerics import exact, looping
+from dips.numerics.sidebyside import State
+from dips.numerics.walking import Question, SetNet
 from dips.policy.base import Signals
 from dips.policy.layers import Layer, SideInputs
 from dips.policy.network import Network
@@ -20,6 +23,9 @@ NAME = 8
 """Numbers that stand for a category, or for a name in a further column."""
 LONG = 16.0
 """Logarithm of the time that counts as one: about a hundred days in seconds."""
+
+LOGS = 1 << 12
+"""Logarithms of so many whole numbers are looked up."""
 
 
 @final
@@ -97,3 +103,56 @@ class SetNetwork(Network):
 def _weighed(values: Tensor, weight: Tensor) -> Tensor:
     """[users, n] sums over candidates of `values` [users, n, candidates] by weight."""
     return exact.matmul(values, weight[:, :, None])[..., 0]
+
+
+def set_scores(
+    network: SetNetwork,
+    state: State,
+    candidates: Candidates,
+    answers: dict[str, Tensor],
+    weight: Tensor | None,
+) -> Tensor | None:
+    """[rows, candidates] `weigh` for rows of all runs, from compiled loops; None: not possible."""
+    plain = candidates.item.device.type == "cpu" and looping.installed("numba")
+    if not plain or network.side.width:
+        return None
+    present = candidates.present
+    weight = present.double() if weight is None else exact.parameter(weight) * present
+    nothing = weight.new_zeros(*weight.shape, 0)
+    question = Question(
+        **{name: getattr(candidates, name) for name in Question._fields[:6]},
+        weight=weight,
+        residual=answers["residual"].double(),
+        embedding=answers["embedding"].double() if network.dim else nothing,
+    )
+    return looping.set_scores(question, grid_layers(state, LOGS))
+
+
+def grid_layers(state: State, logs: int) -> SetNet:
+    """Networks as they decide, for each run, for compiled programs; a table of so many logarithms.
+
+    There are no programs for side information.
+    """
+    weight = exact.parameter(state["first.weight"])
+    direct = exact.parameter(state["direct"])[..., 0]
+    scale = [state["center"].double(), state["spread"].double(), exact.parameter(state["slope"])]
+    return SetNet(
+        scale=torch.stack(scale, 1),
+        enter=weight[..., OWN:].mT,
+        enter_bias=exact.parameter(state["first.bias"]),
+        straight=direct[:, OWN:],
+        own=weight[..., :OWN].mT,
+        direct=direct[:, :OWN],
+        alone=exact.parameter(state["alone.weight"]).mT,
+        others=exact.parameter(state["others.weight"]).mT,
+        bias=exact.parameter(state["alone.bias"]) + exact.parameter(state["others.bias"]),
+        last=exact.parameter(state["last"])[..., 0],
+        logs=_logs(logs, weight.device),
+    )
+
+
+@lru_cache(maxsize=4)
+def _logs(count: int, device: torch.device) -> Tensor:
+    """The logarithms of 1, 2, ..., count + 1 as the network's first layer sees them."""
+    whole = torch.arange(count + 1, device=device).double()
+    return exact.rounded(whole.log1p(), exact.STATE_BITS, exact.STATE_LIMIT)

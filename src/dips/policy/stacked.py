@@ -17,6 +17,7 @@ from dips.errors import ConfigError
 from dips.numerics.sidebyside import SideBySide, State, each
 from dips.policy.base import Policy, Signals, questions
 from dips.policy.network import Network
+from dips.policy.setnetwork import SetNetwork, set_scores
 from dips.sketch.records import Candidates
 
 
@@ -102,6 +103,10 @@ class Stacked(SideBySide[nn.Module], Policy):
         Flat in, flat out: [runs * users, candidates]. Weights are for policies that weigh.
         """
 
+        if isinstance(self.template, SetNetwork) and not torch.is_grad_enabled():
+            quick = set_scores(self.template, state, candidates, answers, weight)
+            if quick is not None:
+                return quick
         runs = len(next(iter(state.values())))
 
         def split(field: Tensor) -> Tensor:

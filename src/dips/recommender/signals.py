@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from dips.numerics.exact import STATE_BITS, snap
+from dips.numerics.pieces import rows_at_once
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.compiled import residuals
 from dips.recommender.losses import Contrast
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
@@ -67,6 +69,9 @@ class StackSignals:
 
     def residual(self) -> Tensor:
         """[rows, candidates] how far the outcome lies above the prediction, times two for mse."""
+        found = residuals(self._stack, self._sketch, self._candidates)
+        if found is not None:
+            return found
         user = self._read(self._sketch, self._sketch.present.double())
         return self.ask(_residual, user._user)
 
@@ -91,7 +96,8 @@ class StackSignals:
         fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
         count = fields[0].shape[1]
         wide = self._stack.template.breadth
-        piece = max(1, CHUNK[rows[0].device.type] // (wide * runs))
+        device = rows[0].device
+        piece = rows_at_once(CHUNK[device.type], wide * runs, device)
         answers = [
             self._stack.call(function, *(field[:, low : low + piece] for field in fields))
             for low in range(0, count, piece)

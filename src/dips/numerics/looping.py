@@ -1,0 +1,124 @@
+"""Launch compiled loops on the CPU (`walk_loops`, `set_loops`, ...); needs numba.
+
+As many threads as torch uses share the rows. What is sorted by length is shared evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dips.numerics.walking import (
+    Arrivals,
+    Glance,
+    ItemLayers,
+    Kept,
+    Memory,
+    Question,
+    Reader,
+    SetLayers,
+    SetNet,
+    Way,
+)
+
+FEW = 512
+"""So many rows of scores are not worth a second thread."""
+
+
+@cache
+def installed(compiler: str) -> bool:
+    """Whether there is this package; what needs it is imported later."""
+    return find_spec(compiler) is not None
+
+
+def walk_set(
+    way: Way, memory: Memory, layers: SetLayers, reader: Reader | None, period: int
+) -> None:
+    """Walk under a network over sets, at most `period` new at once; no reader: no residuals."""
+    from dips.numerics.walk_loops import set_walk
+
+    width = memory.position.shape[1] + period
+    arrays = map(_arrays, (way, _noted(memory), _dense(layers), _dense(reader or _nobody())))
+    _share(set_walk, [*arrays, width], len(memory.position))
+
+
+def walk_items(way: Way, memory: Memory, layers: ItemLayers, period: int) -> None:
+    """Walk under a network from ratings to a score for each item."""
+    from dips.numerics.walk_loops import item_walk
+
+    width = memory.position.shape[1] + period
+    arrays = map(_arrays, (way, _noted(memory), _dense(layers)))
+    _share(item_walk, [*arrays, width], len(memory.position))
+
+
+def set_scores(question: Question, net: SetNet) -> Tensor:
+    """[rows, candidates] scores of a network over sets."""
+    from dips.numerics import set_loops
+
+    scores = torch.empty(question.position.shape, dtype=torch.float64)
+    arrays = map(_arrays, (_dense(question), _dense(net)))
+    _share(set_loops.set_scores, [*arrays, scores.numpy()], len(scores), FEW)
+    return scores
+
+
+def keep(kept: Kept, arrivals: Arrivals, number: Tensor, net: SetNet, reader: Reader) -> None:
+    """Take arrivals, in their order, into the sketches of their users."""
+    from dips.numerics import keeping_loops
+
+    loop: Callable[..., None] = keeping_loops.keep
+    tables = map(_arrays, (_dense(net), _dense(reader)))
+    loop(_arrays(kept), _arrays(_dense(arrivals)), number.numpy(), *tables)
+
+
+def residuals(glance: Glance, reader: Reader) -> Tensor:
+    """[rows, n] twice how far ratings lie above the predictions from these sketches."""
+    from dips.numerics import reading_loops
+
+    found = torch.empty(glance.item.shape, dtype=torch.float64)
+    arrays = map(_arrays, (_dense(glance), _dense(reader)))
+    _share(reading_loops.residuals, [*arrays, found.numpy()], len(found), FEW)
+    return found
+
+
+def _share(loop: Callable[..., None], arguments: list[Any], rows: int, few: int = 1) -> None:
+    """Every n-th row to each of n threads: loops do not hold Python's lock."""
+    threads = max(1, min(torch.get_num_threads(), rows // few))
+    if threads == 1:
+        loop(*arguments, 0, 1)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(loop, *arguments, first, threads) for first in range(threads)]:
+            done.result()
+
+
+def _arrays(fields: tuple[Any, ...]) -> Any:
+    """The same, a named tuple, as arrays of numpy, which share the memory."""
+    return type(fields)(*(f.numpy() if isinstance(f, Tensor) else f for f in fields))
+
+
+def _dense(fields: tuple[Any, ...]) -> Any:
+    """The same without gaps: loops over rows are quick, and there is one program for all."""
+    return type(fields)(*(f.contiguous() if isinstance(f, Tensor) else f for f in fields))
+
+
+def _noted(memory: Memory) -> Memory:
+    """What is not noted has no entries: so there is one program for all that may be noted."""
+    whole, real = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
+    return memory._replace(
+        kept_repeats=whole if memory.kept_repeats is None else memory.kept_repeats,
+        residual=real if memory.residual is None else memory.residual,
+        kept_scores=real if memory.kept_scores is None else memory.kept_scores,
+        scores=real if memory.scores is None else memory.scores,
+    )
+
+
+def _nobody() -> Reader:
+    """Nobody reads."""
+    nothing = torch.zeros(0, 0, dtype=torch.float64)
+    return Reader(nothing[None], nothing, nothing, nothing, 0, False)

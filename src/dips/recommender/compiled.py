@@ -1,0 +1,56 @@
+"""What compiled loops know of a recommender: the dot product with squared error, as tables."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from dips.numerics import looping
+from dips.numerics.looping import installed
+from dips.numerics.walking import Glance, Reader
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import SquaredError
+from dips.recommender.ncf import DotProduct
+from dips.recommender.stack import Stack
+from dips.sketch.records import Candidates, Sketch
+
+
+def is_linear(model: Recommender) -> bool:
+    """Whether it is the dot product with squared error, and time does not count."""
+    squared = isinstance(model, DotProduct) and isinstance(model.loss, SquaredError)
+    return squared and not model.has_times
+
+
+def vectors_of(settled: Stack) -> Tensor:
+    """[runs, items, dim] the vectors of all items."""
+    vectors: Tensor = settled.call(lambda model: model.table)
+    return vectors
+
+
+@lru_cache(maxsize=2)
+def reader_of(settled: Stack, size: int) -> Reader:
+    """The dot product as it reads sketches of this size; kept, so of a stack that stands still."""
+    template, state = settled.template, settled.state
+    entries = torch.arange(size + 1, device=state["loading"].device).expand(settled.runs, -1)
+    rate = settled.call(lambda model, n: model.rate(Evidence(n, n, n, n)), entries)
+    pull = torch.full_like(state["loading"], 2 * template.inner_pull)
+    return Reader(
+        vectors_of(settled),
+        settled.call(lambda model: model.biases[:, 0] + model.offset),
+        state["user_prior"],
+        torch.cat([torch.stack([state["loading"], pull], 1), rate], 1),
+        template.inner_steps,
+        bool(template.inner_pull),
+    )
+
+
+def residuals(settled: Stack, sketch: Sketch, candidates: Candidates) -> Tensor | None:
+    """[rows, candidates] `StackSignals.residual` from compiled loops; None: not possible."""
+    plain = sketch.item.device.type == "cpu" and installed("numba")
+    if not plain or not is_linear(settled.template):
+        return None
+    item = torch.where(sketch.present, sketch.item, -1)
+    glance = Glance(item, sketch.rating, candidates.item, candidates.rating)
+    return looping.residuals(glance, reader_of(settled, item.shape[1]))
