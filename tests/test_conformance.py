@@ -9,6 +9,7 @@ import torch
 
 from dips.policy.base import Policy
 from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
+from dips.recommender.attention import SelfAttention
 from dips.recommender.base import Recommender
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Max
@@ -45,6 +46,7 @@ def test_recommender(
 RANKING: list[tuple[type[Recommender], Loss]] = [
     (DotProduct, BPR(5)), (DotProduct, TOP1Max(5)), (Perceptron, BPRMax(5)),
     (GRU, FullSoftmax()), (GRU, TOP1(5)), (GRU, BPRMax(5)),
+    (SelfAttention, FullSoftmax()), (SelfAttention, TOP1(5)), (SelfAttention, BPRMax(5)),
 ]  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def write_run(outcome: Outcome, directory: Path, *, source: Source, curve: bool 
         part.write_text(lines)
     _write_split(outcome.parts, directory / "split.csv")
     if outcome.test is not None:
-        _write_users(outcome.test, outcome.parts[2], directory / "test_users.csv")
+        write_users(outcome.test, outcome.parts[2], directory / "test_users.csv")
     if curve:
         with written(directory / "curve.png") as part:
             training_curve(outcome.history, part)
@@ -109,6 +109,25 @@ def own_part(directory: Path, part: str) -> Interactions:
     if {found.user_id(user) for user in range(found.users)} != members:
         raise DataError(f"{found.name} is not what it was when the run was made: give data")
     return found
+
+
+def own_data(directory: Path) -> list[Interactions]:
+    """Everyone, from where a run's data came from: one table, or one for each part."""
+    source, settings = read_config(directory)["data"], read_settings(directory)
+    columns = Columns(side=columns_in(settings.side))
+    sources = source if isinstance(source, list) else [source]
+    return [read_data(place, columns=columns) for place in sources]
+
+
+def strangers(data: Interactions, splits: Iterable[Mapping[str, set[str]]]) -> Interactions:
+    """The users of data who neither trained nor validated a run; splits are of `read_split`."""
+    met = set[str]().union(*(split["train"] | split["valid"] for split in splits))
+    users = [user for user in range(data.users) if data.user_id(user) not in met]
+    if not users:
+        raise DataError(
+            f"{data.name}: all of its users trained or validated this run; give other data"
+        )
+    return data.select(users)
 
 
 def open_run(directory: Path) -> Bundle:
@@ -177,7 +196,8 @@ def _write_split(parts: Sequence[Interactions], path: Path) -> None:
     write_csv(("user", "part"), rows, path)
 
 
-def _write_users(scores: Scores, part: Interactions, path: Path) -> None:
+def write_users(scores: Scores, part: Interactions, path: Path) -> None:
+    """Write what each user of a part adds to the metrics."""
     columns = [scores.count.tolist(), *(total.tolist() for total in scores.sums.values())]
     rows = ([part.user_id(user), *values] for user, values in enumerate(zip(*columns, strict=True)))
     write_csv(("user", "count", *scores.sums), rows, path)

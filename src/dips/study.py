@@ -38,12 +38,14 @@ from dips.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Update:
-    """How far a study is: epochs of runs, done and in all."""
+    """How far a study is: so many things done, of so many in all."""
 
     stage: str
     done: int
     total: int
-    interactions_per_second: float
+    interactions_per_second: float = 0.0
+    things: str = "epochs of runs"
+    """What is counted."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ class Study:
 
     def result(self) -> Table:
         """Tune, train what is missing, and put the table together."""
+        return self._table(self.runs())
+
+    def runs(self) -> dict[tuple[Cell, int], Path]:
+        """Tune, and train what is missing: where the run of every cell and seed is."""
         cells = self.plan.cells()
         self._begin([self.plan.config(cell, self.plan.seeds[0], {}) for cell in cells])
         tuned = self._tune(cells)
@@ -143,7 +149,7 @@ class Study:
         self._train("training", [wanted[key] for key in missing], keep, test=True)
         for outcome in diverged:  # the others are kept first
             outcome.raise_if_diverged()
-        return self._table(wanted)
+        return {key: self._place(key) for key in wanted}
 
     def _begin(self, configs: Sequence[TrainConfig]) -> None:
         """Refuse what cannot work before anything is written."""
@@ -153,10 +159,7 @@ class Study:
             raise ConfigError("max_seconds: a comparison trains runs side by side; limit epochs")
         for config in {(config.policy, config.every): config for config in configs}.values():
             check(self.data, config)
-        try:
-            (self.out / "runs").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.out} cannot be written ({error}): choose another") from None
+        make_room(self.out, "runs")
 
     def _tune(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
         """The best of the same trials for every cell, by validation on the first seed."""
@@ -222,31 +225,19 @@ class Study:
             shutil.rmtree(stacks, ignore_errors=True)
 
     def _place(self, key: tuple[Cell, int]) -> Path:
-        cell, seed = key
-        policy = cell.policy.replace(":", "-").replace("/", "-")
-        return self.out / "runs" / f"{policy}-k{cell.size}-t{cell.every}-s{seed}"
+        return self.out / "runs" / name_of(*key)
 
     def _is_there(self, key: tuple[Cell, int], config: TrainConfig) -> bool:
-        place = self._place(key)
-        if not is_finished(place):
-            return False
-        wanted = {**config.to_dict(), "data": self.source}
-        if other := differing(read_config(place), wanted):
-            raise RunError(
-                f"{place} was made with another {other}: give --out another directory, or remove "
-                "that run"
-            )
-        return True
+        return is_there(self._place(key), {**config.to_dict(), "data": self.source})
 
-    def _table(self, wanted: dict[tuple[Cell, int], TrainConfig]) -> Table:
+    def _table(self, places: dict[tuple[Cell, int], Path]) -> Table:
         rows: list[dict[str, Any]] = []
         users: dict[Cell, list[UserSums]] = {}
-        for key in wanted:
-            cell, seed = key
-            metrics = read_metrics(self._place(key))
+        for (cell, seed), place in places.items():
+            metrics = read_metrics(place)
             row = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
             rows.append({**row, "valid": metrics["valid"], "test": metrics["test"]})
-            users.setdefault(cell, []).append(read_users(self._place(key)))
+            users.setdefault(cell, []).append(read_users(place))
         table = Table(rows, summarise(rows), compare_pairs(users))
         self._write(table)
         return table
@@ -261,9 +252,39 @@ class Study:
             for row in table.rows
         ]
         for name, lines in (("rows", flat), ("summary", table.summary), ("paired", table.paired)):
-            header = list(lines[0]) if lines else ["empty"]
-            cells = ([line[column] for column in header] for line in lines)
-            write_csv(header, cells, self.out / f"{name}.csv")
+            write_rows(lines, self.out / f"{name}.csv")
+
+
+def make_room(out: Path, name: str) -> None:
+    """A directory in a results directory, or a sentence."""
+    try:
+        (out / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{out} cannot be written ({error}): choose another") from None
+
+
+def name_of(cell: Cell, seed: int) -> str:
+    """What the directory of a cell's run is called."""
+    policy = cell.policy.replace(":", "-").replace("/", "-")
+    return f"{policy}-k{cell.size}-t{cell.every}-s{seed}"
+
+
+def is_there(place: Path, wanted: dict[str, Any]) -> bool:
+    """Whether there is a finished run with these settings; one with others is refused."""
+    if not is_finished(place):
+        return False
+    if other := differing(read_config(place), wanted):
+        raise RunError(
+            f"{place} was made with another {other}: give --out another directory, or remove "
+            "that run"
+        )
+    return True
+
+
+def write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write rows of the same keys as a table."""
+    header = list(rows[0]) if rows else ["empty"]
+    write_csv(header, ([row[column] for column in header] for row in rows), path)
 
 
 def _trial_name(cell: Cell, point: dict[str, Any]) -> str:

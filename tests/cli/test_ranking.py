@@ -16,6 +16,7 @@ SMALL = ("--max-users", 20, "--inner-steps", 2, "--negatives", 8)
         ("--policy", "all", "--recommender", "gru"),
         ("--policy", "all", "--recommender", "gru-separate", "--loss", "bpr-max"),
         ("--policy", "last", "--recommender", "gru", "--loss", "top1-max"),
+        ("--policy", "all", "--recommender", "sasrec"),
         ("--policy", "hardest", "--recommender", "gru", "--loss", "softmax"),
     ],
     ids=" ".join,

@@ -32,7 +32,8 @@ def _evidence(items: Tensor, weight: Tensor | None = None) -> Evidence:
 def _cell(model: GRU) -> nn.GRUCell:
     cell = nn.GRUCell(4, 4).double()
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    own = (model.from_item, model.from_state, model.item_shift, model.state_shift)
+    reader = model.reader
+    own = (reader.from_item, reader.from_state, reader.item_shift, reader.state_shift)
     cell.load_state_dict(dict(zip(names, own, strict=True)))
     return cell.requires_grad_(False)
 

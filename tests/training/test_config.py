@@ -128,3 +128,14 @@ def test_batches_suit_the_data(rows: int, implicit: bool, expected: tuple[int, i
 )
 def test_users_walk_in_companies(settings, company):
     assert TrainConfig(**settings).fitted(100, 10, implicit=False).users == company
+
+
+@pytest.mark.parametrize(
+    ("users", "implicit", "company"),
+    [(1199, False, 0), (1200, False, 600), (3624, False, 906), (99, True, 0), (600, True, 150)],
+)
+def test_a_policy_that_learns_walks_as_often_as_the_data_allows(users, implicit, company):
+    config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
+    assert config.fitted(10_000, users, implicit=implicit).users == company
+    static = build_config(flags={"policy": "last"}, implicit_data=implicit)
+    assert static.fitted(10_000, users, implicit=implicit).users == 0

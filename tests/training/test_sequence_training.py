@@ -1,4 +1,4 @@
-"""Runs of a GRU and of losses with negatives: they learn, resume, and do not mind company."""
+"""Runs that read in order, and losses with negatives: they learn, resume, and mind no company."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "gru-companies": {"recommender": "gru", "policy": "all", "users": 4, "dropout": 0.3},
     "gru-bpr-max": {"recommender": "gru-separate", "policy": "all", "loss": "bpr-max"},
     "gru-sketch": {"recommender": "gru", "policy": "reservoir", "loss": "top1-max"},
+    "sasrec": {"recommender": "sasrec", "policy": "all", "dropout": 0.3},
+    "sasrec-sketch": {"recommender": "sasrec", "policy": "reservoir", "loss": "bpr-max"},
     "dot-bpr": {"policy": "last", "loss": "bpr"},
     "mlp-top1": {"recommender": "mlp", "policy": "hardest", "loss": "top1"},
 }
@@ -111,6 +113,8 @@ def test_a_run_in_a_stack_is_the_run_alone(settings: dict[str, Any]) -> None:
         {"recommender": "gru", "policy": "all"},
         {"recommender": "gru-separate", "policy": "all", "loss": "bpr-max"},
         {"recommender": "gru", "policy": "last", "loss": "top1-max"},
+        {"recommender": "sasrec", "policy": "all"},
+        {"recommender": "sasrec", "policy": "last", "loss": "top1-max"},
         {"policy": "last", "size": 1, "loss": "bpr", "inner_steps": 5, "inner_rate": 1.0},
         {"policy": "last", "size": 1, "loss": "top1", "inner_steps": 5, "inner_rate": 1.0},
     ],

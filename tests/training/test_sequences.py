@@ -12,8 +12,10 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.numerics.descent import keep
+from dips.recommender.attention import SelfAttention
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPRMax, FullSoftmax, Loss
+from dips.recommender.sequential import Sequential
 from dips.recommender.stack import Stack
 from dips.rollout import WholeWalk
 from dips.stream.users import Columns, make_stream
@@ -24,6 +26,7 @@ from dips.training.recommender_gradients import recommender_gradients
 from dips.training.sequences import Sequences, dropouts, sequence_gradients, whole
 
 World = Callable[..., Interactions]
+Kind = Callable[..., Sequential]
 LENGTHS = [9, 3, 12, 1, 7, 6]
 
 
@@ -31,17 +34,18 @@ def _trace(parts: list[Interactions]) -> WholeTrace:
     return WholeWalk(make_stream(parts, Columns.of(parts[0]))).trace
 
 
-def _model(loss: Loss, seed: int = 0) -> GRU:
+def _model(loss: Loss, seed: int = 0, kind: Kind = GRU) -> Sequential:
     generator = torch.Generator().manual_seed(seed)
-    return GRU(items=8, loss=loss, dim=3, generator=generator)
+    return kind(items=8, loss=loss, dim=3, generator=generator)
 
 
+@pytest.mark.parametrize("kind", [GRU, SelfAttention])
 @pytest.mark.parametrize("loss", [FullSoftmax(), BPRMax(4)])
-def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss) -> None:
+def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss, kind: Kind) -> None:
     data = world(LENGTHS, items=8, explicit=False)
     late = replace(data, warmup=np.array([2, 0, 5, 0, 0, 1]))
     trace = _trace([data, late.select([2, 0, 5])])
-    stack = Stack.of([_model(loss, seed) for seed in (0, 1)])
+    stack = Stack.of([_model(loss, seed, kind) for seed in (0, 1)])
     for rows in Sequences(trace).batches([0, 1], 1, 16):
         found = sequence_gradients(stack, trace, rows, [keep, keep])
         losses, gradients = recommender_gradients(stack, trace, rows)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.outcome import Moment, Watch
+from dips.report.markup import seconds
 from dips.study import Update
 from dips.study import Watch as StudyWatch
 
@@ -59,7 +60,7 @@ def watch_study() -> Iterator[StudyWatch]:
             nonlocal told
             if time.monotonic() - told >= PLAIN_EVERY or update.done == update.total:
                 told = time.monotonic()
-                text = f"{update.stage}: {update.done} of {update.total} epochs of runs"
+                text = f"{update.stage}: {update.done} of {update.total} {update.things}"
                 console.print(text, highlight=False)
 
         yield tell
@@ -127,6 +128,12 @@ def print_metrics(title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
     Console().print(table)
 
 
+def print_verdict(text: str) -> None:
+    """What all the numbers come to, in one line, where there is something to say."""
+    if text:
+        print(f"verdict: {text}")
+
+
 def print_summary(summary: Sequence[Mapping[str, Any]], metric: str, title: str) -> None:
     """Policies by sketch size: mean and standard deviation over seeds, the best in bold."""
     rows = [row for row in summary if row["metric"] == metric]
@@ -178,6 +185,32 @@ def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) 
         Console().print(table)
 
 
+def print_kept(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Where a policy was trained and a rival of it did better, and so chose."""
+    for row in rows:
+        if row["kept_policy"] != row["policy"]:
+            place = f"{row['policy']} at {row['size']}, seed {row['seed']}"
+            print(
+                f"{place}: {row['kept_policy']} chose, better on validation than what was learned"
+            )
+
+
+def print_saved(about: Mapping[str, Any], metrics: Sequence[str]) -> None:
+    """The most that policies save against reservoir at equal quality, and the paper's claim."""
+    for row in about["saved"]:
+        if row["metric"] in metrics:
+            print(f"{row['metric']}: at best {row['sentence']}")
+    print(f"the paper: {about['paper']['claim']}")
+
+
+def print_gains(gains: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """How much better predictions are with a sketch than without."""
+    for row in gains:
+        if row["metric"] == metric and row["gain"] is not None:
+            text = f"{metric}: {row['policy']} at {row['size']} gains {100 * row['gain']:+.1f} %"
+            print(f"{text} over no sketch")
+
+
 ENTRIES = {
     "preserved": "non-zero: sign preserved",
     "negated": "non-zero: sign negated",
@@ -206,6 +239,16 @@ def print_gradients(found: Mapping[str, Any]) -> None:
         table.add_row(label, f"{ours['dips'][key]:.2f}", "", f"{ours['dips@1'][key]:.2f}", "")
     Console().print(table)
     print(f"zero: at most {found['tolerance']:g} of the largest entry of the same gradient")
+
+
+def print_stages(stages: Mapping[str, Mapping[str, Any]]) -> None:
+    """What became of each stage, and why where it could not run."""
+    table = Table()
+    for name in ("stage", "state", "time", ""):
+        table.add_column(name, justify="right" if name == "time" else "left")
+    for name, told in stages.items():
+        table.add_row(name, told["state"], seconds(told["seconds"]), escape(told["why"]))
+    Console().print(table)
 
 
 def print_sketch(found: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from dips.training.config import (
     IMPLICIT,
     NAMED,
     RECIPES,
+    SASREC,
     SUITED,
     SUITED_IMPLICIT,
     TrainConfig,
@@ -102,7 +103,7 @@ def _flag(field: dataclasses.Field[Any], hint: Any, panel: str) -> inspect.Param
 
 def _default(field: dataclasses.Field[Any]) -> str:
     """The default, and that of the implicit task and of policies that have another."""
-    others = {"implicit": IMPLICIT, "gru": GRU} | {
+    others = {"implicit": IMPLICIT, "gru": GRU, "sasrec": SASREC} | {
         policy: {**SUITED.get(policy, {}), **NAMED.get(policy, {})}
         for policy in dict.fromkeys([*SUITED, *NAMED])
     }
@@ -147,6 +148,14 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ConfigError(f"--{name} '{text}': give whole numbers, for example 2,4,8") from None
+
+
+def policy_names(text: str) -> list[str]:
+    """`last,reservoir` as names of policies, each given once."""
+    given = [name for name in text.split(",") if name]
+    if len(set(given)) < len(given) or not given:
+        raise ConfigError(f"--policies '{text}': give each policy once")
+    return given
 
 
 def seeds(text: str) -> tuple[int, ...]:

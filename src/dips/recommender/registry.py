@@ -16,6 +16,7 @@ import torch
 from dips.data.sides import NOTHING, Sides
 from dips.errors import ConfigError, PluginError
 from dips.plugin import make_own
+from dips.recommender.attention import SelfAttention
 from dips.recommender.base import Recommender
 from dips.recommender.gru import GRU
 from dips.recommender.losses import make_loss
@@ -26,6 +27,7 @@ FORMS: dict[str, Callable[..., Recommender]] = {
     "mlp": Perceptron,
     "gru": GRU,
     "gru-separate": partial(GRU, tied=False),
+    "sasrec": SelfAttention,
 }
 
 

@@ -53,7 +53,7 @@ class TrainConfig:
     recommender: str = _setting(
         "dot",
         "dot (GMF with biases), mlp; gru or gru-separate (GRU4Rec, output vectors tied to the "
-        "input's or apart); or package.module:Class.",
+        "input's or apart); sasrec (self-attention); or package.module:Class.",
     )
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
@@ -73,7 +73,7 @@ class TrainConfig:
     reroll: int = _setting(1, "Epochs between walks of policies that ask the recommender.", 1)
     users: int = _setting(0, "Users that walk together before parameters move; 0 means all.", 0)
     walks: int = _setting(
-        1, "Walks in an epoch: so many companies of users, one after the other; see users.", 1
+        1, "Walks in an epoch, a company of users each (see users); 0 chooses by the data.", 0
     )
     stretch: int = _setting(
         0, "Steps that they walk before parameters move; 0 means whole histories.", 0
@@ -92,7 +92,7 @@ class TrainConfig:
         "", "Policies to train beside one that learns, as a,b: the best on validation stays."
     )
     dropout: float = _setting(
-        0.1, "Share of hidden units left out as the paper's network or a gru learns."
+        0.1, "Share of hidden units left out as the paper's network, a gru or a sasrec learns."
     )
     queue: int = _setting(50, "Decisions over which a choice earns credit (Q).", 1)
     credit: str = _setting(
@@ -148,7 +148,9 @@ class TrainConfig:
         batch = self.batch or max(64, min(_power_of_two(rows // 32), most))
         wide = WIDEST if implicit else 4 * WIDEST
         policy_batch = self.policy_batch or max(256, min(_power_of_two(rows // 64), wide))
-        company = self.users or (-(-users // self.walks) if self.walks > 1 else 0)
+        least = COMPANY_IMPLICIT if implicit else COMPANY
+        walks = self.walks or max(1, min(users // least, MOST_WALKS))
+        company = self.users or (-(-users // walks) if walks > 1 else 0)
         return self.but(batch=batch, policy_batch=policy_batch, users=company)
 
     def but(self, **changes: Any) -> TrainConfig:
@@ -166,6 +168,13 @@ class TrainConfig:
 
 WIDEST, WIDEST_IMPLICIT = 4096, 1024
 """Batches do not grow beyond this, where none are given."""
+
+COMPANY, COMPANY_IMPLICIT, MOST_WALKS = 600, 100, 4
+"""Where walks are not given: at least so many users in each, and no more walks than this.
+
+A policy that moves several times in an epoch keeps the recommender from falling behind; but its
+steps come from fewer users each, and ratings tell it less than rankings do (LOG.md).
+"""
 
 
 def _power_of_two(number: int) -> int:
@@ -197,7 +206,7 @@ CHOICES = {
     "choice": ("greedy", "sampled"),
     "task": ("auto", "explicit", "implicit"),
     "loss": ("auto", *EXPLICIT, *RANKING),
-    "recommender": ("dot", "mlp", "gru", "gru-separate", OWN_CLASS),
+    "recommender": ("dot", "mlp", "gru", "gru-separate", "sasrec", OWN_CLASS),
     "split": ("users", "time"),
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
@@ -221,11 +230,11 @@ RECIPES: dict[str, dict[str, Any]] = {
 SUITED: dict[str, dict[str, Any]] = {
     "dips": {"queue": 100},
     "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15,
-                "rival": "last"},
+                "rival": "last", "walks": 0},
 }  # fmt: skip
 """What suits a named policy; recipe, file and flags come after it."""
 SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
-    "learned": {"rival": "last,frequent", "walks": 4},
+    "learned": {"rival": "last,frequent"},
 }
 """What suits it besides where items are predicted, which may come again and again."""
 NAMED: dict[str, dict[str, Any]] = {
@@ -239,7 +248,9 @@ IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
 """Anything else over every pair of user and item needs dim times the memory of a product."""
 GRU = {"dim": 96, "weight_decay": 0.0, "dropout": 0.25}
 """What a gru changes in the defaults."""
-BY_RECOMMENDER = {"dot": IMPLICIT, "gru": GRU, "gru-separate": GRU}
+SASREC = {**GRU, "learning_rate": 5e-3}
+"""What a sasrec changes in the defaults: attention wants smaller steps."""
+BY_RECOMMENDER = {"dot": IMPLICIT, "gru": GRU, "gru-separate": GRU, "sasrec": SASREC}
 """What the implicit task changes for a recommender; for any other it is as for the mlp."""
 
 

@@ -18,7 +18,7 @@ from dips.trace import Trace
 from dips.training.blocks import Block
 from dips.training.epoch import awake, diverged, learn_epoch
 from dips.training.fitting import Fitting, Progress, start
-from dips.training.walks import Job, Walks
+from dips.training.walks import Job, Sketching, Walks
 
 __all__ = ["Fitting", "Progress", "Validate", "Watch", "fit", "learn_epoch", "start"]
 
@@ -40,15 +40,17 @@ def fit(
     watch: Watch = lambda fitting: None,
     save: Watch = lambda fitting: None,
     crew: Crew = ALONE,
+    sketching: Sketching | None = None,
 ) -> None:
     """Train until the epochs are over, patience or time runs out; the best epoch of each run stays.
 
     Runs of one policy, size and schedule stand next to each other in `jobs`. `save` is called after
     each epoch, and where users walk live, now and then after a company of them. A crew of several
-    processes trains one fit: all begin with the leader's, and all take the same steps.
+    processes trains one fit: all begin with the leader's, and all take the same steps. What is read
+    are the sketches of the settings' policies, unless `sketching` brings others.
     """
     config, stack, progress = jobs[0].config, fitting.stack, fitting.progress
-    walks = Walks(jobs, columns, crew)
+    walks = sketching or Walks(jobs, columns, crew)
     training = None if walks.live else _walk(fitting, walks, config.reroll)[0]
     began = time.monotonic()
 
@@ -86,7 +88,7 @@ def fit(
         watch(fitting)
 
 
-def _walk(fitting: Fitting, walks: Walks, reroll: int) -> tuple[Trace | None, Trace]:
+def _walk(fitting: Fitting, walks: Sketching, reroll: int) -> tuple[Trace | None, Trace]:
     """Sketches for the next epoch and for validating the last; training's every `reroll`."""
     if fitting.progress.epoch % reroll == 0:
         for name, value in fitting.parameters().items():

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -189,6 +190,24 @@ def _companies(stream: Stream, seeds: Sequence[int], epoch: int, count: int) -> 
         far = torch.where(some >= 0, some, width)
         sorted_places = far.sort(1).values  # as in the stream: the longest first
         yield torch.where(sorted_places < width, sorted_places, -1)
+
+
+class Sketching(Protocol):
+    """Where training gets the sketches from that it reads."""
+
+    clock: Clock
+    live: bool
+
+    def sketches(self, epoch: int, now: Players, walked: Players) -> tuple[Trace | None, Trace]:
+        """(training trace, validation trace); no training trace where training walks live."""
+
+    def block(self, training: Trace, model: Recommender) -> Block:
+        """What is learned from walks that are over."""
+
+    def blocks(
+        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
+    ) -> Iterator[Block]:
+        """What is learned on the way, where training walks live."""
 
 
 class Walks:

@@ -1,0 +1,83 @@
+"""`dips transfer` and `dips session` from the shell."""
+
+import pytest
+
+FAST = ("--epochs", 1, "--dim", 4, "--batch", 256, "--inner-steps", 2, "--device", "cpu")
+FEW = ("--max-users", 20, "--seeds", 1)
+
+
+@pytest.mark.parametrize("reader", ["gru", "sasrec"])
+def test_transfer(reader, command, worlds, tmp_path):
+    out = tmp_path / "out"
+    arguments = (
+        "transfer", worlds["implicit"], "--out", out, "--policies", "last,reservoir",
+        "--sizes", "1,2", "--recommender", reader, *FEW, *FAST,
+    )  # fmt: skip
+    found = command(*arguments, "--json")
+    assert found.code == 0, found.err
+    assert found.json["kind"] == "transfer"
+    assert [row["policy"] for row in found.json["rows"]] == ["last", "last", *["reservoir"] * 2,
+                                                            "all"]  # fmt: skip
+    assert found.json["command"].startswith("dips transfer ")
+    assert (out / "figure.png").stat().st_size > 1000
+    again = command(*arguments)
+    assert again.code == 0, again.err
+    text = " ".join(again.out.split())
+    assert "at best last at" in text
+    assert "the paper: DiPS needs up to 50 % fewer" in text
+    assert f"read by {reader}" in text
+
+
+def test_session(command, worlds, tmp_path):
+    out = tmp_path / "out"
+    arguments = (
+        "session", worlds["implicit"], "--out", out, "--policies", "last,reservoir",
+        "--sizes", "0,2", *FEW, *FAST,
+    )  # fmt: skip
+    found = command(*arguments, "--json")
+    assert found.code == 0, found.err
+    assert [row["size"] for row in found.json["rows"]] == [0, 2, 2]
+    again = command(*arguments)
+    assert again.code == 0, again.err
+    text = " ".join(again.out.split())
+    assert "last at 2 gains" in text
+    assert "more than 20 % better" in text
+
+
+@pytest.mark.parametrize("name", ["transfer", "session"])
+def test_what_a_rival_chose_is_said(name, command, worlds, tmp_path):
+    found = command(
+        name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
+        2, "--rival", "frequent", "--policy-wait", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        "--json",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    (row,) = [row for row in found.json["rows"] if row["policy"] == "learned"]
+    assert row["kept_policy"] in ("learned", "frequent")
+    shown = command(
+        name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
+        2, "--rival", "frequent", "--policy-wait", 9, "--learning-rate", 0.05, *FEW, *FAST,
+    )  # fmt: skip
+    said = "frequent validated better than what was learned, and chose" in shown.out
+    assert said == (row["kept_policy"] == "frequent")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("transfer", "explicit"), "add --task implicit"),
+        (("transfer", "implicit", "--policies", "last,last"), "give each policy once"),
+        (("transfer", "implicit", "--policies", "all"), "'all' is no sketch to read"),
+        (("transfer", "implicit", "--sizes", "0,1"), "size is 0: it must be at least 1"),
+        (("transfer", "implicit", "--recommender", "dot", "--policies", "last"), "reads in order"),
+        (("session", "implicit", "--sizes", "0"), "has no sketch in it"),
+        (("session", "explicit"), "add --task implicit"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_work_is_refused(arguments, sentence, command, worlds, tmp_path):
+    name, world, *rest = arguments
+    found = command(name, worlds[world], "--out", tmp_path / "out", *rest, *FEW, *FAST)
+    assert found.code == 2
+    assert sentence in " ".join(found.err.split())
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,133 @@
+"""Who chooses and who reads are two; and at which sizes policies are equally good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from dips.bundle import Bundle
+from dips.data.interactions import Interactions
+from dips.evaluation.progressive import evaluate_scores
+from dips.evaluation.transfer import Chooser, in_words, most_saved, read_with, size_ratios
+from dips.policy.registry import PolicySpec, build_policy, make_policy
+from dips.recommender.gru import GRU
+from dips.recommender.losses import FullSoftmax
+from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.rollout import rollout
+from dips.stream.schedule import Schedule
+from dips.stream.users import Columns, make_stream
+from dips.trace import StoredTrace
+
+ITEMS = 20
+
+
+@pytest.fixture
+def data(world: Callable[..., Interactions]) -> Interactions:
+    return world([9, 3, 14, 1, 6], items=ITEMS, explicit=False, seed=1)
+
+
+def _bundle(policy: str, data: Interactions) -> Bundle:
+    spec = RecommenderSpec(form="dot", loss="softmax", items=ITEMS, dim=4)
+    named = PolicySpec(name=policy, size=2, items=ITEMS, dim=4)
+    model = make_recommender(spec, seed=5)
+    with torch.no_grad():
+        model.vectors.mul_(9.0)  # type: ignore[operator, union-attr]
+    return Bundle(
+        spec=spec,
+        recommender=model.requires_grad_(False),
+        item_ids=data.item_ids,
+        policy_spec=named,
+        policy=build_policy(named, 3),
+        periods=(1,),
+        seed=7,
+    )
+
+
+@pytest.mark.parametrize("policy", ["hardest", "reservoir", "learned"])
+def test_the_reader_sees_what_the_other_recommender_chose(policy: str, data: Interactions) -> None:
+    bundle, columns = _bundle(policy, data), Columns.of(data)
+    reader = GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
+    chooser = Chooser.of(bundle)
+    stream = make_stream([data], columns)
+    trace = chooser.walk(stream)
+    found = read_with(reader, chooser, data, columns)
+    by_hand = evaluate_scores(lambda past: reader.predict_all(reader.read(past)), trace, 0, ITEMS)
+    assert found.metrics == by_hand.metrics
+    assert torch.equal(found.count, by_hand.count)
+    assert isinstance(trace, StoredTrace)
+    seen = trace.sketches(torch.arange(len(trace.event)))
+    where = seen >= 0
+    assert (seen < trace.event[:, None])[where].all()
+    assert (seen.diff(dim=1) > 0)[where[:, 1:]].all()  # in order of time
+
+
+def test_who_asks_is_answered_by_its_own_recommender(data: Interactions) -> None:
+    bundle = _bundle("hardest", data)
+    stream = make_stream([data], Columns.of(data))
+    own = Chooser.of(bundle).walk(stream)
+    bundle.recommender.bias.copy_(torch.randn(ITEMS, 1, generator=torch.Generator().manual_seed(0)))  # type: ignore[operator, union-attr]
+    other = Chooser.of(bundle).walk(stream)
+    assert isinstance(own, StoredTrace)
+    assert isinstance(other, StoredTrace)
+    assert not torch.equal(own.kept, other.kept)
+
+
+def test_lots_are_those_of_the_seed_and_the_epoch(data: Interactions) -> None:
+    stream = make_stream([data], Columns.of(data))
+    policy = make_policy("reservoir", size=2)
+    chooser = Chooser(name="reservoir", policy=policy, size=2, schedule=Schedule((1,)), seed=4)
+    for epoch in (0, 3):
+        expected = rollout(
+            stream, policy, size=2, schedule=Schedule((1,)), keys=stream.keys([4], epoch)
+        )
+        found = chooser.walk(stream, epoch)
+        assert isinstance(found, StoredTrace)
+        assert isinstance(expected, StoredTrace)
+        assert torch.equal(found.kept, expected.kept)
+
+
+def _summary(
+    curves: dict[str, dict[int, float]], metric: str = "recall@20"
+) -> list[dict[str, Any]]:
+    return [
+        {"policy": policy, "size": size, "metric": metric, "mean": mean}
+        for policy, curve in curves.items()
+        for size, mean in curve.items()
+    ]
+
+
+CURVES = {"learned": {2: 0.2, 4: 0.3, 8: 0.45}, "reservoir": {2: 0.1, 4: 0.2, 8: 0.4}}
+
+
+def test_ratios_are_interpolated_in_log_size() -> None:
+    rows = {(row["policy"], row["size"]): row for row in size_ratios(_summary(CURVES))}
+    assert len(rows) == 6
+    assert rows["learned", 2]["equal_size"] == pytest.approx(4.0)
+    assert rows["learned", 2]["share"] == pytest.approx(0.5)
+    assert rows["learned", 4]["equal_size"] == pytest.approx(32**0.5)
+    assert rows["learned", 8]["bound"] == "above"
+    assert rows["reservoir", 2]["bound"] == "below"
+    assert rows["reservoir", 8]["share"] > 1
+
+
+def test_metrics_do_not_mix() -> None:
+    both = _summary(CURVES) + _summary(CURVES, "mrr@20")
+    assert size_ratios(both)[:6] == size_ratios(_summary(CURVES))
+    assert len(size_ratios(both)) == 12
+
+
+def test_the_most_that_is_saved_in_words() -> None:
+    ratios = size_ratios(_summary(CURVES))
+    best = most_saved(ratios, "recall@20", "learned", "reservoir")
+    assert best is not None
+    assert in_words(best) == "learned at 2 equals reservoir at 4: 50 % fewer"
+    assert most_saved(ratios, "recall@20", "learned", "last") is None
+    said = {(row["policy"], row["size"]): in_words(row) for row in ratios}
+    assert said["learned", 8] == (
+        "learned at 8 is better than reservoir at any size to 8: more than 0 % fewer"
+    )
+    assert said["reservoir", 2] == "reservoir at 2 is worse than learned at 2"
+    assert said["reservoir", 4] == "reservoir at 4 equals learned at 2: 100 % more"

@@ -1,0 +1,72 @@
+"""Two readers, one of the session and one of the sketch, and scores from both."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dips.recommender.base import Evidence
+from dips.recommender.losses import FullSoftmax
+from dips.recommender.session import SessionGRU
+
+
+def _model() -> SessionGRU:
+    generator = torch.Generator().manual_seed(1)
+    model = SessionGRU(items=6, loss=FullSoftmax(), dim=3, generator=generator)
+    model = model.double().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter += torch.randn(parameter.shape, generator=generator) / 5
+    return model
+
+
+def _evidence(items: list[list[int]]) -> Evidence:
+    """-1 is an empty place."""
+    item = torch.tensor(items)
+    weight = (item >= 0).double()
+    return Evidence(item.clamp_min(0), weight, weight, weight.sum(1).long())
+
+
+def _read(model: SessionGRU, *items: int) -> tuple[Tensor, Tensor]:
+    """What each of the readers makes of these items alone."""
+    now, past = model.user_prior[None].chunk(2, 1)
+    vectors = model.vectors[torch.tensor(items, dtype=torch.int64)][None]
+    weight = torch.ones(1, len(items)).double()
+    return model.now.read(now, vectors, weight), model.past.read(past, vectors, weight)
+
+
+def test_the_last_three_places_are_the_sessions() -> None:
+    model = _model()
+    read = model.read(_evidence([[3, 1, -1, 4, 2, -1], [0, 2, 5, -1, -1, -1]]))
+    first = torch.cat([_read(model, 4, 2)[0], _read(model, 3, 1)[1]], 1)
+    second = torch.cat([_read(model)[0], _read(model, 0, 2, 5)[1]], 1)
+    torch.testing.assert_close(read, torch.cat([first, second]))
+
+
+def test_without_a_sketch_its_reader_stays_at_the_start() -> None:
+    model = _model()
+    read = model.read(_evidence([[4, 2, 1]]))
+    assert torch.equal(read[:, 3:], model.user_prior[None, 3:])
+    torch.testing.assert_close(read[:, :3], _read(model, 4, 2, 1)[0])
+    nothing = model.read(_evidence([[-1, -1, -1]]))
+    assert torch.equal(nothing, model.user_prior[None])
+
+
+def test_both_states_score() -> None:
+    model = _model()
+    user = model.read(_evidence([[3, 1, 4, 2, -1]]))
+    now, past = user[0].chunk(2)
+    expected = torch.stack(
+        [model.vectors[i] @ now + (model.vectors[i] @ model.turn) @ past + model.bias[i, 0]
+         for i in range(6)]
+    )[None]  # fmt: skip
+    torch.testing.assert_close(model.predict_all(user), expected)
+    items = torch.tensor([[5, 0]])
+    torch.testing.assert_close(model.predict(user, items), expected.gather(1, items))
+    torch.testing.assert_close(model.predict_some(user, items[0]), expected[:, items[0]])
+
+
+def test_decay_spares_the_shifts_of_both_readers() -> None:
+    model = _model()
+    names = set(dict(model.named_parameters()))
+    assert {f"{reader}.{kind}_shift" for reader in ("now", "past") for kind in ("item", "state")} \
+        <= set(model.undecayed) & names  # fmt: skip
