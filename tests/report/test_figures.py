@@ -79,3 +79,15 @@ def test_gradient_shares(tmp_path):
     assert min(picture(tmp_path / "a.png").shape[:2]) > 300
     gradient_shares(paper, paper, tmp_path / "b.png")
     assert (picture(tmp_path / "a.png") != picture(tmp_path / "b.png")).any()
+
+
+def test_what_others_published_is_marked(tmp_path):
+    rows = [row("last", size, every, 1 / size) for size in (2, 4) for every in (1, 4)]
+    quality_by_size(rows, "rmse", tmp_path / "a.png")
+    quality_by_size(rows, "rmse", tmp_path / "b.png", marks=[row("last", 2, 4, 0.45)])
+    quality_by_size(rows, "rmse", tmp_path / "c.png", marks=[row("nobody", 2, 4, 0.45)])
+    plain, marked, other = (picture(tmp_path / f"{name}.png") for name in "abc")
+    different = (plain != marked).any(-1)
+    assert different.any()
+    assert not different[:, : different.shape[1] // 2].any()  # every 4 is the right panel
+    assert (plain == other).all()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
-import sys
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-import dips
+from dips.cli.origin import NEEDED, environment, installed
 from dips.cli.screen import print_json
 from dips.data import catalog
-
-NEEDED = ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotlib")
 
 
 def doctor(
@@ -38,25 +33,10 @@ def doctor(
 
 
 def _facts() -> dict[str, Any]:
-    versions, missing = {}, []
-    for name in NEEDED:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(f"{name} (pip install {name})")
-    import torch
-
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; training uses cpu"
     return {
-        "dips": dips.__version__,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        **versions,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "cuda": cuda,
+        **environment(),
         "DIPS_DATA": os.environ.get("DIPS_DATA", "not set"),
         "cache": str(catalog.cache()),
         "data here": [name for name in catalog.CATALOG if catalog.is_here(name)],
-        "missing": missing,
+        "missing": [f"{name} (pip install {name})" for name in NEEDED if installed(name) is None],
     }

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 LINES = ("-", "--", ":", "-.")
+CROWDED = 6
+"""With more policies than this their names stand outside."""
 SHARES = {"preserved": "tab:green", "negated": "tab:red", "zeroed": "lightgray"}
 """What can become of an entry, and its colour."""
 
@@ -36,11 +38,23 @@ def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path, format="png", dpi=120)
 
 
-def quality_by_size(summary: Sequence[Mapping[str, Any]], metric: str, path: Path) -> None:
-    """One line per policy: the mean metric over the sketch size, with its standard deviation."""
+def quality_by_size(
+    summary: Sequence[Mapping[str, Any]],
+    metric: str,
+    path: Path,
+    levels: Sequence[str] = (),
+    marks: Sequence[Mapping[str, Any]] = (),
+    note: str = "mean, std over splits",
+) -> None:
+    """One line per policy: the mean metric over the sketch size, with its standard deviation.
+
+    Policies among `levels` have no size, and are a level to compare with. `marks` are rows of means
+    that others have published: a cross in the colour of the policy. `note` says what is drawn.
+    """
     from matplotlib.figure import Figure
 
-    rows = [row for row in summary if row["metric"] == metric]
+    found = [row for row in summary if row["metric"] == metric]
+    rows = [row for row in found if row["policy"] not in levels]
     periods = sorted({row["every"] for row in rows})
     figure = Figure(figsize=(5.2 * len(periods), 3.8), layout="constrained")
     panels = figure.subplots(1, len(periods), sharey=True, squeeze=False)[0]
@@ -56,7 +70,15 @@ def quality_by_size(summary: Sequence[Mapping[str, Any]], metric: str, path: Pat
                 continue
             size, mean, std = zip(*points, strict=True)
             style = LINES[(place // 10) % len(LINES)]
-            panel.errorbar(size, mean, std, marker="o", capsize=3, linestyle=style, label=policy)
+            drawn = panel.errorbar(
+                size, mean, std, marker="o", capsize=3, linestyle=style, label=policy
+            )
+            others = [m for m in marks if (m["policy"], m["every"]) == (policy, period)]
+            published = [m["size"] for m in others], [m["mean"] for m in others]
+            panel.plot(*published, linestyle="", marker="x", color=drawn[0].get_color())
+        for row in found:
+            if row["policy"] in levels:
+                panel.axhline(row["mean"], color="tab:gray", linestyle="--", label=row["policy"])
         panel.set_xscale("log", base=2)
         panel.set_xticks(sorted({row["size"] for row in rows}))
         panel.xaxis.set_major_formatter("{x:g}")
@@ -65,7 +87,12 @@ def quality_by_size(summary: Sequence[Mapping[str, Any]], metric: str, path: Pat
         panel.grid(alpha=0.3)
     better = "lower" if metric in ("rmse", "logloss") else "higher"
     panels[0].set_ylabel(f"test {metric} ({better} is better)")
-    panels[-1].legend(loc="best", title="mean, std over splits")
+    crowded = len(policies) > CROWDED
+    keys = panels[-1].get_legend_handles_labels()
+    if crowded:
+        figure.legend(*keys, loc="outside right upper", title=note)
+    else:
+        panels[-1].legend(*keys, loc="best", title=note)
     figure.savefig(path, format="png", dpi=120)
 
 

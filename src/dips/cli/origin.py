@@ -1,0 +1,59 @@
+"""Where results come from: the command that was typed, and the environment it ran in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import dips
+from dips.rundir import write_json
+
+FILE = "origin.json"
+NEEDED = ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotlib")
+_typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())
+
+
+def remember(arguments: Sequence[str]) -> None:
+    """Note what was typed after `dips`, for the files that tell of it."""
+    _typed.set(tuple(arguments))
+
+
+def command() -> str:
+    """The command as it was typed."""
+    return shlex.join(["dips", *_typed.get()])
+
+
+def note_origin(directory: Path) -> None:
+    """Write how the results in a directory were made, for people and for `dips report`."""
+    write_json({"command": command(), "environment": environment()}, directory / FILE)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, as far as they decide results and speed."""
+    import torch
+
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; training uses cpu"
+    return {
+        "dips": dips.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        **{name: version for name in NEEDED if (version := installed(name))},
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": cuda,
+    }
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is missing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

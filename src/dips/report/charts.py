@@ -1,0 +1,254 @@
+"""Charts as inline SVG: numbers in, markup out. Colours come from the page's style."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 480, 300
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 46
+COLOURS = 12
+"""How many colours there are; more series begin again, dashed."""
+ACROSS = ' stroke-dasharray="6 4"'
+"""How a line across is drawn."""
+Place = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point with an interval around it, if there is one, and what is said of it."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one name; `colour` also decides the marker."""
+
+    name: str
+    colour: int
+    points: tuple[Point, ...]
+    level: bool = False
+    """Whether it is one height for every x: a line across."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a bar."""
+
+    name: str
+    colour: str
+    size: float
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    x_ticks: Sequence[float] = (),
+) -> str:
+    """Lines with markers and whiskers over a common x."""
+    points = [point for one in series for point in one.points]
+    if not points:
+        return ""
+    heights = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
+    y_ticks = nice_ticks(min(heights), max(heights))
+    across = [p.x for one in series if not one.level for p in one.points] or [p.x for p in points]
+    marks = list(x_ticks) or nice_ticks(min(across), max(across))
+    x = _scale(min(*across, *marks), max(*across, *marks), LEFT + 14, WIDTH - RIGHT - 14, log_x)
+    y = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    parts = [_y_axis(y, y_ticks, y_label), _x_axis(x, marks, x_label)]
+    for index, one in enumerate(series):
+        parts.append(_drawn(one, x, y, 3.0 * (index - (len(series) - 1) / 2)))
+    said = f"{y_label} by {x_label}: " + "; ".join(map(_in_words, series))
+    return _svg(title, said, HEIGHT, parts)
+
+
+def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_label: str) -> str:
+    """A row for each name: the difference (x of the point) and its interval, about zero."""
+    if not rows:
+        return ""
+    step, top = 26, 12
+    bottom = top + step * len(rows)
+    ends = [v for _, _, p in rows for v in (p.x, p.low, p.high, 0.0) if v is not None]
+    ticks = nice_ticks(min(ends), max(ends), 4)
+    x = _scale(ticks[0], ticks[-1], 150, WIDTH - RIGHT - 10)
+    parts = [_x_axis(x, ticks, x_label, bottom)]
+    parts.append(f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top}" y2="{bottom}"/>')
+    for place, (name, colour, point) in enumerate(rows):
+        at = top + step * (place + 0.5)
+        ink = f"var(--c{colour % COLOURS})"
+        low = point.x if point.low is None else point.low
+        high = point.x if point.high is None else point.high
+        parts.append(
+            f'<g><title>{escape(point.note)}</title><text class="name" x="138" y="{at + 4:.1f}" '
+            f'text-anchor="end">{escape(name)}</text>'
+            f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{at}" y2="{at}" '
+            f'stroke="{ink}" stroke-width="2"/>{marker(colour, x(point.x), at)}</g>'
+        )
+    said = "; ".join(point.note for _, _, point in rows)
+    return _svg(title, said, bottom + BOTTOM, parts)
+
+
+def bar_chart(bars: Sequence[tuple[str, Sequence[Share]]], *, title: str) -> str:
+    """A bar of 100 % for each name, cut into shares."""
+    step, top, left = 40, 6, 150
+    wide = WIDTH - RIGHT - left
+    parts = []
+    for place, (name, shares) in enumerate(bars):
+        at, above = left * 1.0, top + step * place
+        parts.append(
+            f'<text class="name" x="{left - 12}" y="{above + 19}" text-anchor="end">'
+            f"{escape(name)}</text>"
+        )
+        for share in shares:
+            width = share.size * wide
+            parts.append(
+                f"<g><title>{escape(f'{name}: {share.name} {share.size:.1%}')}</title>"
+                f'<rect x="{at:.1f}" y="{above}" width="{width:.1f}" height="28" '
+                f'fill="{share.colour}"/>'
+            )
+            if share.size >= 0.12:
+                parts.append(
+                    f'<text x="{at + width / 2:.1f}" y="{above + 19}" text-anchor="middle" '
+                    f'style="fill: var(--card)">{100 * share.size:.0f} %</text>'
+                )
+            parts.append("</g>")
+            at += width
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{share.name} {share.size:.1%}" for share in shares)
+        for name, shares in bars
+    )
+    return _svg(title, said, top + step * len(bars), parts)
+
+
+def legend(series: Sequence[Series]) -> str:
+    """Names with their lines and markers."""
+    rows = "".join(
+        f'<li><svg viewBox="0 0 26 12" aria-hidden="true"><line x1="1" x2="25" y1="6" y2="6" '
+        f'stroke="var(--c{one.colour % COLOURS})" stroke-width="2"'
+        f"{ACROSS if one.level else _dash(one.colour)}/>"
+        f"{'' if one.level else marker(one.colour, 13, 6)}</svg>{escape(one.name)}</li>"
+        for one in series
+    )
+    return f'<ul class="legend">{rows}</ul>'
+
+
+def marker(colour: int, x: float, y: float) -> str:
+    """A small shape: colours alone do not tell lines apart for everyone."""
+    shapes = (
+        "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+        "M-3.6 -3.6h7.2v7.2h-7.2Z",
+        "M0 -4.8L4.6 3.6H-4.6Z",
+        "M0 -5L5 0L0 5L-5 0Z",
+        "M0 4.8L4.6 -3.6H-4.6Z",
+        "M-1.5 -4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3Z",
+        "M-4.5 -2h9v4h-9Z",
+        "M-2 -4.5h4v9h-4Z",
+    )
+    ink = f"var(--c{colour % COLOURS})"
+    shape = shapes[colour % len(shapes)]
+    return f'<path d="{shape}" transform="translate({x:.1f} {y:.1f})" fill="{ink}"/>'
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About so many round numbers that enclose both ends.
+
+    >>> nice_ticks(0.13, 0.29)
+    [0.1, 0.15, 0.2, 0.25, 0.3]
+    """
+    if high <= low:
+        low, high = low - (abs(low) * 0.05 or 1.0), high + (abs(high) * 0.05 or 1.0)
+    rough = (high - low) / max(1, count - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(place * step, 10) for place in range(first, last + 1)]
+
+
+def _scale(low: float, high: float, start: float, end: float, log: bool = False) -> Place:
+    """From values to places; a logarithm where asked."""
+    turn: Place = math.log if log else float
+    first, span = turn(low), turn(high) - turn(low)
+    if span == 0:
+        return lambda value: (start + end) / 2
+    return lambda value: start + (turn(value) - first) / span * (end - start)
+
+
+def _y_axis(y: Place, ticks: Sequence[float], label: str) -> str:
+    lines = "".join(
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>'
+        f'<text x="{LEFT - 8}" y="{y(t) + 4:.1f}" text-anchor="end">{t:.6g}</text>'
+        for t in ticks
+    )
+    middle = (HEIGHT - BOTTOM + TOP) / 2
+    return (
+        f'{lines}<text transform="translate(11 {middle}) rotate(-90)" text-anchor="middle">'
+        f"{escape(label)}</text>"
+    )
+
+
+def _x_axis(x: Place, ticks: Sequence[float], label: str, at: float = HEIGHT - BOTTOM) -> str:
+    marks = "".join(
+        f'<line class="axis" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{at}" y2="{at + 4}"/>'
+        f'<text x="{x(t):.1f}" y="{at + 18}" text-anchor="middle">{t:.6g}</text>'
+        for t in ticks
+    )
+    middle = (x(ticks[0]) + x(ticks[-1])) / 2
+    return (
+        f'{marks}<text x="{middle:.1f}" y="{at + 38}" text-anchor="middle">{escape(label)}</text>'
+    )
+
+
+def _drawn(series: Series, x: Place, y: Place, aside: float) -> str:
+    """One line; whiskers stand a little aside of those of other lines."""
+    colour = series.colour
+    ink = f"var(--c{colour % COLOURS})"
+    if series.level:
+        height = y(series.points[0].y)
+        return (
+            f'<g><title>{escape(series.points[0].note)}</title><line x1="{LEFT}" '
+            f'x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{ink}" '
+            f'stroke-width="2"{ACROSS}/></g>'
+        )
+    path = " ".join(f"{x(p.x) + aside:.1f},{y(p.y):.1f}" for p in series.points)
+    parts = [f'<polyline class="line" points="{path}" stroke="{ink}"{_dash(colour)}/>']
+    for point in series.points:
+        at = x(point.x) + aside
+        whisker = ""
+        if point.low is not None and point.high is not None:
+            whisker = (
+                f'<line class="whisker" x1="{at:.1f}" x2="{at:.1f}" y1="{y(point.low):.1f}" '
+                f'y2="{y(point.high):.1f}" stroke="{ink}"/>'
+            )
+        shape = marker(colour, at, y(point.y))
+        parts.append(f"<g><title>{escape(point.note)}</title>{whisker}{shape}</g>")
+    return "".join(parts)
+
+
+def _dash(colour: int) -> str:
+    return "" if colour < COLOURS else ' stroke-dasharray="5 3"'
+
+
+def _in_words(series: Series) -> str:
+    first, last = series.points[0], series.points[-1]
+    if series.level or first == last:
+        return f"{series.name} {first.y:.4g}"
+    return f"{series.name} from {first.y:.4g} at {first.x:.4g} to {last.y:.4g} at {last.x:.4g}"
+
+
+def _svg(title: str, said: str, height: float, parts: Sequence[str]) -> str:
+    label = escape(title, quote=True)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{label}">'
+        f"<title>{escape(title)}</title><desc>{escape(said)}</desc>{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,16 @@
+import json
+
+from dips.cli.origin import command, environment, installed, note_origin, remember
+
+
+def test_the_command_is_as_it_was_typed(tmp_path):
+    remember(["compare", "my data.csv", "--out", "o"])
+    assert command() == "dips compare 'my data.csv' --out o"
+    note_origin(tmp_path)
+    origin = json.loads((tmp_path / "origin.json").read_text())
+    assert origin == {"command": command(), "environment": environment()}
+
+
+def test_versions():
+    assert environment()["numpy"] == installed("numpy")
+    assert installed("no-such-package") is None

@@ -1,0 +1,101 @@
+import json
+
+import pytest
+
+LAST = ("--policy", "last", "--size", "2")
+
+
+def somebody(run, part="test"):
+    rows = (run / "split.csv").read_text().splitlines()
+    return next(row.split(",")[0] for row in rows if row.endswith(f",{part}"))
+
+
+def test_text_for_people(command, trained, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    run = trained("explicit", *LAST)
+    found = command("story", run, "--user", somebody(run), "--steps", "5")
+    assert found.code == 0, found.err
+    assert "(test user): last keeps 2" in " ".join(found.out.split())
+    assert "the last 5 of" in " ".join(found.out.split())
+    assert "What was predicted" in found.out
+    assert "What was dropped, and why" in found.out
+    assert max(map(len, found.out.splitlines())) <= 80
+    assert "The " in found.out  # titles, not ids
+
+
+@pytest.mark.parametrize("world", ["explicit", "implicit"])
+def test_json_has_it_all(command, trained, world):
+    run = trained(world, *LAST)
+    user = somebody(run, "train")
+    told = command("story", run, "--user", user, "--steps", "0", "--json").json
+    assert (told["user"], told["part"], told["size"]) == (user, "train", 2)
+    assert told["explicit"] == (world == "explicit")
+    assert len(told["steps"]) == told["length"]
+    assert len(told["refreshes"]) == told["length"] - 2
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype html>")]
+)
+def test_files(command, trained, tmp_path, name, start):
+    run = trained("implicit", *LAST)
+    found = command("story", run, "--user", somebody(run), "--out", tmp_path / name)
+    assert found.code == 0, found.err
+    assert (tmp_path / name).read_bytes().startswith(start)
+    assert found.out == f"the story of user {somebody(run)} is in {tmp_path / name}\n"
+
+
+def test_data_that_has_moved(command, trained, worlds, tmp_path):
+    run = trained("explicit", *LAST)
+    user = somebody(run)
+    config = json.loads((run / "config.json").read_text())
+    moved = tmp_path / "run"
+    moved.mkdir()
+    for file in run.iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    gone = {**config, "data": str(tmp_path / "gone.safetensors")}
+    (moved / "config.json").write_text(json.dumps(gone))
+    refused = command("story", moved, "--user", user)
+    assert refused.code == 2
+    assert "gone.safetensors" in refused.err
+    assert refused.err.endswith("give --data\n")
+    found = command("story", moved, "--user", user, "--data", worlds["explicit"], "--json")
+    assert found.json == command("story", run, "--user", user, "--json").json
+
+
+def test_a_stranger_is_refused_with_names(command, trained, tmp_path):
+    run = trained("explicit", *LAST)
+    found = command("story", run, "--user", "nobody", "--out", tmp_path / "a.html")
+    assert found.code == 2
+    assert found.out == ""
+    assert len(found.err.splitlines()) == 1
+    assert "--user nobody: " in found.err
+    assert "try, for example, " in found.err
+    named = found.err.strip().split("for example, ")[1].split(", ")
+    assert f"{named[0]},test" in (run / "split.csv").read_text().splitlines()
+    assert command("story", run, "--user", named[0]).code == 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--out", "story.txt"), "the name must end in .png, .svg or .html"),
+        (("--steps", "-1"), "--steps -1: give how many predictions to show"),
+    ],
+)
+def test_bad_input(command, trained, arguments, sentence):
+    run = trained("explicit", *LAST)
+    found = command("story", run, "--user", somebody(run), *arguments)
+    assert found.code == 2
+    assert sentence in found.err
+
+
+def test_there_must_be_a_run_and_a_sketch(command, trained, tmp_path):
+    found = command("story", tmp_path / "nothing", "--user", "1")
+    assert found.code == 2
+    assert "there is no such run directory" in found.err
+    run = trained("explicit", "--policy", "all")
+    found = command("story", run, "--user", somebody(run))
+    assert found.code == 2
+    assert "keeps everything" in found.err

@@ -1,0 +1,130 @@
+"""Stories and results made by hand, as small as can be."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from dips.evaluation.story import Candidate, Kept, Refresh, Step, Story
+
+HOSTILE = "<script>document.title='owned'</script>\"' & $x_1$ \x1b[31m"
+
+
+def make_story(*, explicit: bool = True, title: str = "Heat & Dust (1983)") -> Story:
+    """Three predictions; item a has the title, b and c have none."""
+    sketches = [(), (Kept(0, "a", -0.5),), (Kept(0, "a", 0.1), Kept(1, "b", 0.001))]
+    outcomes = [(4.0, 3.5, 21.0), (5.0, 4.9, 20.0), (1.0, 3.0, 1.5)]
+    steps = tuple(
+        Step(
+            t=t,
+            item="abc"[t],
+            rating=rating if explicit else None,
+            estimate=guess if explicit else None,
+            rank=None if explicit else rank,
+            error=abs(rating - guess) if explicit else None,
+            kept=sketches[t],
+        )
+        for t, (rating, guess, rank) in enumerate(outcomes)
+    )
+    candidates = (Candidate(0, "a", -0.0, True), Candidate(1, "b", 1.5, True),
+                  Candidate(2, "c", -2.25, False))  # fmt: skip
+    return Story(
+        user="u1", data="toy", part="test", policy="last", size=2, periods=(1,), explicit=explicit,
+        items=50, length=3, titles={"a": title}, steps=steps,
+        refreshes=(Refresh(2, candidates), Refresh(3, candidates)),
+    )  # fmt: skip
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+MEANS = {
+    "learned": {2: 0.95, 4: 0.93, 8: 0.91},
+    "last": {2: 0.96, 4: 0.94, 8: 0.92},
+    "reservoir": {2: 0.97, 4: 0.95, 8: 0.93},
+    "all": {8: 0.90},
+}
+
+
+def write_comparison(place: Path, *, metric: str = "rmse", data: str = "ml-1m") -> Path:
+    """What `dips compare` writes, with numbers of ours: K = 2, 4, 8, two seeds, two periods."""
+    rows, summary, paired = [], [], []
+    for policy, by_size in MEANS.items():
+        for size, mean in by_size.items():
+            for every in (1, 4):
+                cell = {"policy": policy, "size": size, "every": every}
+                for seed in (0, 1):
+                    value = mean + 0.1 * seed  # the splits differ, alike for all
+                    rows.append({**cell, "seed": seed, f"valid_{metric}": size**seed,
+                                 f"test_{metric}": value})  # fmt: skip
+                summary.append({**cell, "metric": metric, "mean": mean, "std": 0.01, "n": 2})
+    for a, b in (("learned", "last"), ("last", "reservoir")):
+        for size in (2, 4, 8):
+            paired.append({"a": a, "b": b, "size": size, "every": 1, "metric": metric,
+                           "diff": -0.01, "low": -0.015, "high": -0.005, "p": 0.0123})  # fmt: skip
+    for name, table in (("rows", rows), ("summary", summary), ("paired", paired)):
+        write_table(place / f"{name}.csv", table)
+    for policy in ("learned", "last"):
+        write_run(place / "runs" / f"{policy}-k4-t1-s0", policy=policy, data=data)
+    origin = {"command": f"dips compare {data} --out {HOSTILE}", "environment": {"torch": "2.13"}}
+    (place / "origin.json").write_text(json.dumps(origin))
+    return place
+
+
+def write_run(place: Path, *, policy: str = "learned", data: str = "ml-1m") -> Path:
+    """What `dips train` writes, as far as a report reads it."""
+    place.mkdir(parents=True)
+    config = {"policy": policy, "size": 4, "every": 1, "seed": 0, "periods": [], "data": data,
+              "rival": "last" if policy == "learned" else "", "dim": 32}  # fmt: skip
+    metrics = {"policy": policy, "size": 4, "every": 1, "data": data, "epochs": 2,
+               "train_seconds": 75.0, "interactions_per_second": 1234.5,
+               "peak_memory_bytes": 2**29}  # fmt: skip
+    history = [
+        {"epoch": e, "train_loss": 1 / e, "valid": 0.9 / e, "metric": "rmse", "rival": 0.8}
+        for e in (1, 2)
+    ]
+    (place / "config.json").write_text(json.dumps(config))
+    (place / "metrics.json").write_text(json.dumps(metrics))
+    (place / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history))
+    return place
+
+
+def write_gradients(place: Path) -> None:
+    shares = {"preserved": 0.6, "negated": 0.3, "zeroed": 0.1, "made_nonzero": 0.0}
+    both = {"dips": shares, "dips@1": shares}
+    found = {"data": "toy", "steps": 5, "users": 7, "ours": both, "paper_ml_1m": both}
+    (place / "gradients.json").write_text(json.dumps(found))
+
+
+def write_experiment(place: Path, kind: str) -> Path:
+    """What `dips transfer` and `dips session` write, as far as a report reads it."""
+    sizes = {"transfer": {1: 0.1, 2: 0.2, 4: 0.3}, "session": {0: 0.05, 2: 0.2, 4: 0.3}}[kind]
+    rows, summary = [], []
+    for policy, lift in (("learned", 0.05), ("reservoir", 0.0)):
+        for size, value in sizes.items():
+            score = value + (lift if size else 0.0)
+            cell = {"policy": policy, "size": size, "every": 4}
+            rows.append({**cell, "seed": 0, "kept_policy": policy, "recall@20": score})
+            summary.append({**cell, "metric": "recall@20", "mean": score, "std": 0.0, "n": 1})
+    write_table(place / "rows.csv", rows)
+    write_table(place / "summary.csv", summary)
+    about = {"kind": kind, "data": "toy", "command": f"dips {kind} toy", "sizes": list(sizes),
+             "saved": [{"metric": "recall@20", "sentence": "learned at 2 equals reservoir at 2.8"}],
+             "gains": [{"metric": "recall@20", "policy": "last", "size": 2, "gain": 0.25}],
+             "reader": {"recommender": "gru"}}  # fmt: skip
+    (place / f"{kind}.json").write_text(json.dumps(about))
+    return place
+
+
+def overflow(view: Any) -> int:
+    """How far the page itself can be scrolled sideways."""
+    script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    found: int = view.evaluate(script)
+    return found

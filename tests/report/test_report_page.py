@@ -1,0 +1,150 @@
+"""The report: what is on it, and how it behaves in Chromium."""
+
+import re
+
+import pytest
+
+from dips.report.report_page import leading, metrics_of, report_page
+from dips.report.results import read_results
+from tests.report.made import (
+    overflow,
+    write_comparison,
+    write_experiment,
+    write_gradients,
+    write_run,
+)
+
+
+def render(*places):
+    return report_page(
+        read_results(places),
+        bytes_of=lambda size, every, rated: 100 * size + every + rated,
+        version="9.9",
+    )
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    write_comparison(folder / "compare")
+    write_experiment(folder / "transfer", "transfer")
+    write_experiment(folder / "session", "session")
+    write_run(folder / "run")
+    write_gradients(folder / "run")
+    return render(*(folder / name for name in ("compare", "transfer", "session", "run")))
+
+
+@pytest.fixture(scope="module")
+def path(html, tmp_path_factory):
+    place = tmp_path_factory.mktemp("page") / "report.html"
+    place.write_text(html, encoding="utf-8")
+    return place
+
+
+def test_everything_is_on_it(html):
+    headings = re.findall(r"<h2>(.*?)</h2>", html)
+    assert headings == [
+        "Policies on ml-1m", "Policy transfer: toy", "Sessions with a sketch: toy",
+        "Policy gradients", "Training", "Timings", "Settings", "Commands and environment",
+    ]  # fmt: skip
+    for text in (
+        "Results of 1 comparison, 2 experiments and 1 single run.",
+        "learned at 4 equals last at 5.66",
+        "paper's DiPS 0.9418",
+        "bytes of a user&#x27;s record",
+        "up to 50 % fewer sketch items",
+        "more than 20 %",
+        "recall@20: learned at 2 equals reservoir at 2.8",
+        "recall@20: last at 2 is +25.0% on no sketch",
+        "no sketch",
+        "1,234",
+        "75.0 s",
+        "512 MB",
+        "dips transfer toy",
+        "2.13",
+        "Made by dips 9.9",
+    ):
+        assert text in html, text
+
+
+def test_it_loads_nothing_runs_nothing_and_escapes_everything(html):
+    assert "<script" not in html
+    assert "&lt;script&gt;document" in html  # a command that was typed
+    assert "script-src 'none'" in html
+    assert not re.search(r"(?:src|href)=[\"'](?!#|data:)", html)
+    assert "http" not in re.sub(r"http-equiv", "", html)
+
+
+def test_anchors_lead_somewhere(html):
+    wanted = set(re.findall(r'href="#([^"]+)"', html))
+    assert wanted <= set(re.findall(r'id="([^"]+)"', html))
+    assert len(wanted) == 8 + 1
+
+
+def test_a_lone_run_is_enough(tmp_path):
+    html = render(write_run(tmp_path / "run"))
+    assert "Results of 1 single run." in html
+    assert "No command was recorded" in html
+    assert "cards" not in html.split("</style>")[1]
+
+
+def test_the_deciding_metric_comes_first():
+    rows = [{"metric": name} for name in ("mrr@20", "recall@20", "ndcg@20")]
+    assert metrics_of(rows) == ["recall@20", "mrr@20"]
+
+
+def test_others_are_held_against_ours_or_the_best():
+    def row(policy, mean):
+        return {"policy": policy, "size": 4, "every": 1, "metric": "rmse", "mean": mean}
+
+    assert leading([row("last", 0.9), row("learned", 1.0)], "rmse") == "learned"
+    assert leading([row("last", 0.9), row("reservoir", 0.8)], "rmse") == "reservoir"
+    assert leading([row("last", 0.9), row("all", 0.1)], "rmse") == "last"
+
+
+def test_two_comparisons_of_the_same_data_are_told_apart(tmp_path):
+    html = render(write_comparison(tmp_path / "one"), write_comparison(tmp_path / "two"))
+    assert "Policies on ml-1m (one)" in html
+    assert "Policies on ml-1m (two)" in html
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (390, "dark")])
+def test_it_renders_without_scrolling_sideways(look, path, width, scheme):
+    view = look(path, width=width, scheme=scheme)
+    assert view.get_by_role("heading", level=1).inner_text() == "Which interactions to keep"
+    assert overflow(view) == 0
+    view.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert overflow(view) == 0
+    paper = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(251, 250, 247)") == (scheme == "light")
+
+
+def test_charts_are_drawn_and_have_names(look, path):
+    view = look(path)
+    charts = view.get_by_role("img").all()
+    assert len(charts) >= 9
+    for chart in charts:
+        assert chart.get_attribute("aria-label")
+        box = chart.bounding_box()
+        assert box["width"] > 300
+        assert box["height"] > 60
+    figure = view.locator("figure", has=view.get_by_text("Quality by sketch size, every 1"))
+    line = figure.locator("polyline").first
+    assert line.bounding_box()["width"] > 200
+    assert line.evaluate("e => getComputedStyle(e).stroke") == "rgb(31, 95, 139)"
+
+
+def test_tables_and_figures_are_reached_by_keys(look, path):
+    view = look(path)
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.textContent") == "Skip to the content"
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.getAttribute('href')") == "#compare-0"
+    view.keyboard.press("Enter")
+    view.wait_for_url("**#compare-0")
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.getAttribute('role')") == "region"
+    summary = view.get_by_text("The numbers").first
+    summary.focus()
+    view.keyboard.press("Enter")
+    assert summary.locator("..").get_attribute("open") is not None

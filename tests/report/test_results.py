@@ -1,0 +1,70 @@
+"""Reading what dips wrote, and saying what is wrong with the rest."""
+
+import pytest
+
+from dips.errors import RunError
+from dips.report.results import read_results
+from tests.report.made import write_comparison, write_experiment, write_gradients, write_run
+
+
+def test_everything_is_found(tmp_path):
+    write_comparison(tmp_path / "a" / "compare")
+    write_experiment(tmp_path / "a" / "transfer", "transfer")
+    write_run(tmp_path / "run")
+    write_gradients(tmp_path / "run")
+    found = read_results([tmp_path / "a", tmp_path / "run"])
+    (comparison,) = found.comparisons
+    assert (comparison.name, comparison.data, len(comparison.runs)) == ("compare", "ml-1m", 2)
+    assert comparison.origin["environment"] == {"torch": "2.13"}
+    (experiment,) = found.experiments
+    assert (experiment.kind, experiment.origin["command"]) == ("transfer", "dips transfer toy")
+    (run,) = found.runs
+    assert run.gradients["steps"] == 5
+    assert [line["epoch"] for line in run.history] == [1, 2]
+
+
+def test_numbers_are_numbers_and_splits_common_shifts_are_gone(tmp_path):
+    (comparison,) = read_results([write_comparison(tmp_path / "c")]).comparisons
+    first = comparison.summary[0]
+    assert (first["policy"], first["size"], first["mean"], first["std"]) == (
+        "learned", 2, 0.95, 0.01,
+    )  # fmt: skip
+    assert all(row["spread"] == pytest.approx(0, abs=1e-9) for row in comparison.summary)
+
+
+def test_without_runs_the_origin_or_the_directory_names_the_data(tmp_path):
+    place = write_comparison(tmp_path / "ml-10m")
+    for run in (place / "runs").iterdir():
+        (run / "metrics.json").unlink()
+    assert read_results([place]).comparisons[0].data == "ml-10m"
+    (place / "origin.json").write_text('{"data": "netflix"}')
+    assert read_results([place]).comparisons[0].data == "netflix"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("summary.csv", "policy,size,every,metric,mean,std,n\nlast,x,1,rmse,1,0,2\n",
+         r"summary\.csv, line 2: size is 'x', not a number"),
+        ("rows.csv", None, r"is not whole: rows\.csv is missing"),
+        ("origin.json", "[1]", r"origin\.json is damaged: there is no JSON object"),
+        ("origin.json", "{", r"origin\.json is damaged"),
+    ],
+)  # fmt: skip
+def test_damage_is_named(file, content, sentence, tmp_path):
+    place = write_comparison(tmp_path / "c")
+    (place / file).unlink()
+    if content is not None:
+        (place / file).write_text(content)
+    with pytest.raises(RunError, match=sentence):
+        read_results([place])
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    with pytest.raises(RunError, match="there is no such directory"):
+        read_results([tmp_path / "nothing"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="there are no results in it"):
+        read_results([write_run(tmp_path / "run"), tmp_path / "empty"])
+    with pytest.raises(RunError, match="there is nothing to report"):
+        read_results([])

@@ -1,0 +1,111 @@
+"""The story as text and as pictures."""
+
+import dataclasses
+
+import pytest
+from matplotlib.image import imread
+
+from dips.report.story import degree, draw_story, helpers, number, outcome, plain, story_text, why
+from tests.report.made import HOSTILE, make_story
+
+
+def test_the_text_shows_the_matrix_the_predictions_and_the_drops():
+    lines = story_text(make_story()).splitlines()
+    assert lines[0].startswith("User u1 of toy (test user): last keeps 2, refreshed every 1; all 3")
+    assert lines[2].split() == ["interaction", "1", "2", "3"]
+    assert lines[3].split() == ["error", "0.5", "0.1", "2.0"]
+    assert lines[4].split() == ["Heat", "&", "Dust", "(1983)", "++", "-"]
+    assert lines[5].split() == ["b", "."]
+    assert (
+        "  2: b; rated 5, predicted 4.90, error 0.10; Heat & Dust (1983) -0.500 helped most"
+        in lines
+    )
+    assert "  after 2: dropped c (-2.250); kept b (1.500), Heat & Dust (1983) (0.000)" in lines
+
+
+def test_hits_and_misses():
+    story = make_story(explicit=False)
+    assert story_text(story).splitlines()[3].split()[4:] == ["n", "y", "y"]
+    assert outcome(story.steps[0], story) == "miss, rank 21 of 50"
+    assert outcome(story.steps[1], story) == "hit, rank 20 of 50"
+
+
+@pytest.mark.parametrize("width", [10, 80, 133, 200, 500])
+def test_lines_fit_the_terminal_and_the_newest_steps_are_shown(width):
+    story = make_story(title="A very long title " * 9)
+    long = dataclasses.replace(
+        story,
+        length=300,
+        steps=tuple(dataclasses.replace(story.steps[2], t=t) for t in range(300)),
+    )
+    text = story_text(long, width)
+    assert max(map(len, text.splitlines())) <= min(max(width, 80), 200)
+    assert text.splitlines()[[*map(len, text.splitlines())].index(0) + 1].split()[-1] == "300"
+
+
+def test_who_helped_and_who_hurt():
+    story = make_story()
+    assert helpers(story.steps[0], story) == ""
+    assert helpers(story.steps[2], story) == "Heat & Dust (1983) +0.100 hurt most"
+
+
+def test_degrees():
+    assert [degree(e, 1.0) for e in (-1, -0.5, -0.2, -0.04, 0, 0.04, 0.2, 0.5)] == [
+        2, 2, 1, 0, 0, 0, -1, -2,
+    ]  # fmt: skip
+    assert degree(-1.0, 0.0) == 0
+
+
+def test_scores_have_no_minus_nothing():
+    assert [number(x) for x in (-0.0, -0.0004, -1.0)] == ["0.000", "0.000", "-1.000"]
+
+
+def test_a_recommender_without_effects_is_said_to_have_none():
+    story = make_story()
+    steps = tuple(
+        dataclasses.replace(
+            step, kept=tuple(dataclasses.replace(kept, effect=None) for kept in step.kept)
+        )
+        for step in story.steps
+    )
+    text = story_text(dataclasses.replace(story, steps=steps))
+    assert "no inner loop" in text
+    assert "helped most" not in text
+
+
+def test_titles_cannot_move_the_cursor():
+    assert plain("a\x1b[31m\nb\u202e") == "a?[31m?b?"
+    assert "\x1b" not in story_text(make_story(title=HOSTILE))
+
+
+def test_why_names_all_candidates():
+    story = make_story()
+    assert why(story.refreshes[0], story).count("(") == 4  # three scores and a year
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_pictures(explicit, tmp_path):
+    story = make_story(explicit=explicit, title=HOSTILE)
+    draw_story(story, tmp_path / "story.png", "png")
+    pixels = imread(tmp_path / "story.png")[..., :3]
+    assert min(pixels.shape[:2]) > 250
+    assert len({tuple(pixel) for pixel in pixels.reshape(-1, 3).round(1).tolist()}) > 10
+    draw_story(story, tmp_path / "story.svg", "svg")
+    assert (tmp_path / "story.svg").read_text().startswith("<?xml")
+
+
+def test_the_shade_is_the_error(tmp_path):
+    story = make_story()
+    calm = dataclasses.replace(
+        story, steps=tuple(dataclasses.replace(step, error=0.5) for step in story.steps)
+    )
+    draw_story(story, tmp_path / "a.png", "png")
+    draw_story(calm, tmp_path / "b.png", "png")
+    assert (imread(tmp_path / "a.png") != imread(tmp_path / "b.png")).any()
+
+
+def test_a_story_without_a_sketch_yet_is_drawn(tmp_path):
+    story = make_story()
+    short = dataclasses.replace(story, steps=story.steps[:1], refreshes=(), length=1)
+    draw_story(short, tmp_path / "a.png", "png")
+    assert "What was dropped" not in story_text(short)
