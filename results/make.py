@@ -1,8 +1,8 @@
-"""Make a table of the README where there is nothing but torch, numpy and safetensors.
+"""Make one of the first tables again: plans that were cut to minutes; new ones take protocol.py.
 
 PYTHONPATH=src python3 results/make.py PLAN PREPARED.safetensors OUT [SECONDS]
 
-PLAN is explicit, paper, ml-1m-implicit, foursquare-nyc or amazon-cds. Stops itself after SECONDS,
+PLAN is paper, ml-1m-implicit, foursquare-nyc or amazon-cds. Stops itself after SECONDS,
 and goes on when called again with the same OUT. Prepare the data first, with `dips data prepare`.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from protocol import carry_out, clock
 
 from dips import experiment
 from dips.api import load
@@ -23,11 +23,10 @@ from dips.data.interactions import Interactions
 from dips.evaluation import tuning
 from dips.preflight import split
 from dips.rundir import read_json, write_json
-from dips.study import Plan, Study, Update
+from dips.study import Plan, Table
 from dips.training.config import TrainConfig, build_config
 
 SEEDS = [0, 1, 2]
-STATIC = ["last", "reservoir", "mix:1", "mix:2", "mix:4", "hardest", "influence"]
 ONLINE = ["last", "reservoir", "mix:1", "mix:2", "hardest"]
 REPEATS = ["last", "reservoir", "mix:1", "mix:2", "last-distinct", "frequent", "hardest"]
 
@@ -80,16 +79,6 @@ POINTS = tuning.trials(8, "implicit")
 """The settings that are tried; the first changes nothing."""
 
 
-def explicit(data: Interactions, source: str, out: Path, tick: Callable[[str], None]) -> None:
-    """MovieLens 1M: the same as `dips compare` with these settings."""
-    settings = build_config(flags={"epochs": 12, "reroll": 4}, implicit_data=not data.explicit)
-    plan = Plan(
-        policies=STATIC, sizes=[2, 4, 8], every=[1, 4], seeds=SEEDS,
-        settings=lambda policy: settings, tune=8, tune_once=True,
-    )  # fmt: skip
-    _carry_out(data, plan, source, out, tick)
-
-
 def paper(data: Interactions, source: str, out: Path, tick: Callable[[str], None]) -> None:
     """The paper's own policies on MovieLens 1M, whole histories at a time, tuned at K = 4."""
     flags = {"epochs": 10, "patience": 10, **PAPER["both"]}
@@ -99,7 +88,7 @@ def paper(data: Interactions, source: str, out: Path, tick: Callable[[str], None
             "default", flags={**flags, **PAPER[policy], "policy": policy}
         ),
     )  # fmt: skip
-    _carry_out(data, plan, source, out, tick)
+    _show(carry_out(data, plan, source, out, tick))
 
 
 def implicit(
@@ -118,7 +107,7 @@ def implicit(
             policies=policies, sizes=[4], every=[1], seeds=SEEDS,
             settings=lambda policy: settings.but(**chosen[policy]),
         )  # fmt: skip
-        _carry_out(data, plan, source, out, tick)
+        _show(carry_out(data, plan, source, out, tick))
 
 
 def tune(
@@ -159,28 +148,17 @@ def _line(policy: str, point: dict[str, Any]) -> str:
     return json.dumps([policy, point])
 
 
-def _carry_out(
-    data: Interactions, plan: Plan, source: str, out: Path, tick: Callable[[str], None]
-) -> None:
-    def watch(update: Update) -> None:
-        tick(f"{update.stage} {', '.join(plan.policies)}: {update.done} of {update.total}")
-
-    for row in Study(data, plan, out, source=source, watch=watch).result().summary:
+def _show(table: Table) -> None:
+    for row in table.summary:
         print(row, flush=True)
 
 
 def main(kind: str, source: str, out: str, seconds: str = "1e9") -> None:
     """Carry out one plan, and print the means."""
-    data, began, place = load(source), time.monotonic(), Path(out)
+    data, place, tick = load(source), Path(out), clock(kind, float(seconds))
     place.mkdir(parents=True, exist_ok=True)
-
-    def tick(text: str) -> None:
-        print(f"{kind} {time.monotonic() - began:.0f} s: {text}", file=sys.stderr, flush=True)
-        if time.monotonic() - began > float(seconds):
-            raise KeyboardInterrupt
-
-    if kind in ("explicit", "paper"):
-        {"explicit": explicit, "paper": paper}[kind](data, source, place, tick)
+    if kind == "paper":
+        paper(data, source, place, tick)
     else:
         implicit(data, source, place, tick, kind)
 

@@ -35,6 +35,11 @@ def test_a_rival_takes_the_place_of_a_run_that_is_worse(tmp_path):
     assert found.best_epoch == rival.best_epoch
     assert f"epoch {rival.best_epoch} of reservoir" in found.kept()
     assert (found.valid, found.test.metrics) == (rival.valid, rival.test.metrics)
+    assert found.metrics()["rivals"] == {"reservoir": rival.valid}
+    assert (found.learned.valid, found.learned.test.metrics) == (alone.valid, alone.test.metrics)
+    assert found.verdict().startswith("reservoir stays: what was learned is ")
+    assert alone.verdict() == ""
+    assert "rivals" not in alone.metrics()
     assert [line["valid"] for line in found.history] == [line["valid"] for line in alone.history]
     assert [line["rival"] for line in found.history] == [line["valid"] for line in rival.history]
     assert [moment.epoch for moment in seen if moment.rival] == [1, 2, 3, 4]
@@ -66,6 +71,17 @@ def test_a_rival_replaces_a_run_that_diverged():
     found = run([(split(EXPLICIT, chosen), chosen)])[0]
     assert not found.error
     assert found.beaten
+
+
+def test_of_a_run_that_diverged_no_numbers_are_told():
+    chosen = config(**{**RIVALRY, "rival": ""})
+    parts = split(EXPLICIT, chosen)
+    gone, rival = (run([(parts, chosen.but(policy=name))])[0] for name in ("learned", "reservoir"))
+    gone.error = "the loss is not a number"
+    gone.meet(rival)
+    gone.meet(rival)  # another one
+    assert (gone.error, gone.learned, len(gone.rivals)) == ("", None, 2)
+    assert gone.verdict() == "reservoir stays: what was learned diverged; use reservoir-3"
 
 
 def test_a_rival_must_be_a_policy():

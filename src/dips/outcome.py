@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dips.bundle import Bundle
@@ -11,6 +11,7 @@ from dips.data.splitting import Parts
 from dips.errors import TrainingDiverged
 from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.progressive import Scores
+from dips.evaluation.verdict import Entrant, of_run
 from dips.policy.registry import learns
 from dips.training.config import TrainConfig
 from dips.training.walks import policy_of
@@ -33,6 +34,10 @@ class Outcome:
     peak_memory: int
     error: str = ""
     """Why there is no result: the run diverged."""
+    learned: Entrant | None = None
+    """What was learned, where rivals were met; None where it diverged."""
+    rivals: list[Entrant] = field(default_factory=list)
+    """Who was trained beside."""
 
     @property
     def beaten(self) -> bool:
@@ -45,8 +50,15 @@ class Outcome:
         if self.beaten:
             rival = self.bundle.policy_spec.name
             return f"{epoch} of {rival}, better on validation than what was learned,"
-        early = self.best_epoch <= self.config.policy_wait and learns(policy_of(self.config))
-        return epoch + (" (before the policy began to learn)" if early else "")
+        return epoch + (" (before the policy began to learn)" if self._early else "")
+
+    @property
+    def _early(self) -> bool:
+        return self.best_epoch <= self.config.policy_wait and learns(policy_of(self.config))
+
+    def verdict(self) -> str:
+        """Whether what was learned is worth it, in one line; empty where no rival was met."""
+        return of_run(self.learned, self.rivals, self.config.size, taught=not self._early)
 
     def metrics(self) -> dict[str, Any]:
         """What metrics.json holds."""
@@ -67,6 +79,11 @@ class Outcome:
             "train_seconds": round(self.seconds, 3),
             "interactions_per_second": round(len(train) * self.epochs / max(self.seconds, 1e-9), 1),
             "peak_memory_bytes": self.peak_memory,
+            **(
+                {"rivals": {one.name: dict(one.valid) for one in self.rivals}}
+                if self.rivals
+                else {}
+            ),
         }
 
     def meet(self, rival: Outcome) -> None:
@@ -74,6 +91,9 @@ class Outcome:
         self.seconds += rival.seconds
         if rival.error:
             return
+        if not self.rivals and not self.error:
+            self.learned = Entrant(self.config.policy, self.valid, self.test)
+        self.rivals.append(Entrant(rival.config.policy, rival.valid, rival.test))
         name = headline(rival.valid)
         sign, better = (1, min) if name in LOWER_IS_BETTER else (-1, max)
         for line, other in zip(self.history, rival.history, strict=False):

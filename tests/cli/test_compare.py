@@ -45,7 +45,7 @@ def test_json(results):
 def test_files(results):
     out, _ = results
     files = {path.name for path in out.iterdir()}
-    assert files == {"rows.csv", "summary.csv", "paired.csv", "figure.png", "runs"}
+    assert files == {"rows.csv", "summary.csv", "paired.csv", "figure.png", "runs", "origin.json"}
     with (out / "rows.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 20
     assert len(list((out / "runs").iterdir())) == 20
@@ -59,7 +59,15 @@ def test_people_get_tables(results, worlds, command):
     found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST)
     assert found.code == 0, found.err
     text = " ".join(found.out.split())
-    for words in ("test rmse on", "K=2", "K=3 every 2", "difference to last", "±", "figure.png"):
+    for words in (
+        "test rmse on",
+        "K=2",
+        "K=3 every 2",
+        "difference to last",
+        "±",
+        "figure.png",
+        "verdict: ",
+    ):
         assert words in text
     assert "epochs of runs" not in found.err
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 FILES = {
+    "origin.json",
     "config.json", "metrics.json", "model.safetensors", "log.jsonl", "split.csv", "curve.png",
     "test_users.csv",
 }  # fmt: skip

@@ -197,6 +197,10 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
 def test_people_are_told_which_epoch_stays(settings, said, command, worlds, tmp_path):
     found = command("train", worlds["explicit"], "--out", tmp_path / "run", *settings, *FAST)
     assert f"of which {said}" in found.out
+    verdict = found.out.splitlines()[-1]
+    assert verdict.startswith("verdict: ") == ("learned" in settings)
+    if "before" in said:
+        assert "nothing that was learned is better than last-4" in verdict
 
 
 @pytest.mark.parametrize("world", ["explicit", "implicit"])

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from dips import api
-from dips.cli.screen import print_json, print_pairs, print_summary, watch_study
-from dips.cli.settings import Settings, numbers, seeds, with_settings
+from dips.cli.origin import note_origin
+from dips.cli.screen import print_json, print_pairs, print_summary, print_verdict, watch_study
+from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
 from dips.data.sides import columns_in
-from dips.errors import ConfigError
+from dips.evaluation.verdict import of_table
 from dips.study import Table
 
 
@@ -45,9 +46,7 @@ def compare(
 
     Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results
     """
-    names = [name for name in policies.split(",") if name]
-    if len(set(names)) < len(names) or not names:
-        raise ConfigError(f"--policies '{policies}': give each policy once")
+    names = policy_names(policies)
     whole = api.load(data, side=columns_in(settings().side))
     with watch_study() as watch:
         table = api.compare(
@@ -63,6 +62,7 @@ def compare(
             source=data,
             config=lambda policy: settings(whole, policy=policy),
         )
+    note_origin(out)
     if as_json:
         print_json(table.to_dict())
         return
@@ -77,3 +77,4 @@ def show(table: Table, names: list[str], data: str, out: Path) -> None:
     print_pairs(table.paired, metrics[0], "last" if "last" in names else names[0])
     text = f"all rows, pairs and runs are in {out}; look at {out}/figure.png"
     print(text)
+    print_verdict(of_table(table.summary, table.paired, metrics[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +10,6 @@ import typer
 from dips import api, nightly, rundir
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
-from dips.data.interactions import Interactions
-from dips.errors import DataError
 
 
 def evaluate(
@@ -33,7 +30,8 @@ def evaluate(
     if data is None:
         unseen = rundir.own_part(run, "test")
     else:
-        unseen = _unseen(run, data, bundle.sides.names)
+        other = api.load(data, side=bundle.sides.names)
+        unseen = rundir.strangers(other, [rundir.read_split(run)])
     source = data or unseen.name
     metrics = api.evaluate(bundle, unseen)
     if predictions is not None:
@@ -44,15 +42,3 @@ def evaluate(
     print_metrics(f"{run} on {unseen.users} users of {source}", {"test": metrics})
     if predictions is not None:
         print(f"every prediction is in {predictions}")
-
-
-def _unseen(run: Path, source: str, side: Sequence[str]) -> Interactions:
-    """The users of other data who neither trained nor validated the run."""
-    data, parts = api.load(source, side=side), rundir.read_split(run)
-    met = parts["train"] | parts["valid"]
-    users = [user for user in range(data.users) if data.user_id(user) not in met]
-    if not users:
-        raise DataError(
-            f"{source}: all of its users trained or validated this run; give other data"
-        )
-    return data.select(users)

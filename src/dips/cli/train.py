@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from dips import api
-from dips.cli.screen import print_json, print_metrics, watch_training
+from dips.cli.origin import note_origin
+from dips.cli.screen import print_json, print_metrics, print_verdict, watch_training
 from dips.cli.settings import Settings, with_settings
 from dips.data.catalog import read_data
 from dips.data.columns import Columns
@@ -73,6 +74,7 @@ def train(
         )  # fmt: skip
     if not crew.leads:
         return
+    note_origin(out)
     metrics = outcome.metrics()
     if as_json:
         print_json(metrics)
@@ -84,6 +86,7 @@ def train(
         f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s, of which "
         f"{outcome.kept()} stays; everything is in {out}; look at {out}/curve.png"
     )
+    print_verdict(outcome.verdict())
 
 
 @contextmanager

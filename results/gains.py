@@ -1,0 +1,141 @@
+"""Where do gains come from, and what is left? The 2 x 2 and the headroom of a table of results.
+
+    PYTHONPATH=src python3 results/gains.py RESULTS OUT [--policies last,learned] [--data DATA] \
+        [--sizes 2,4] [--every 1] [--ahead 10] [--device auto] [--max-seconds S]
+
+RESULTS is a directory of results/protocol.py or `dips compare` with its runs. For every size and
+period the recommenders trained under both policies read the sketches of both (pooled over splits:
+crossed.csv, effects.csv), and the second policy is held against last-K and a hindsight oracle
+(headroom.csv: a row per split and recommender; the mean of the shares is no share of the means).
+Runs with torch, numpy and safetensors alone; goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from protocol import clock, note, numbers
+
+from dips.api import load
+from dips.data.interactions import Interactions
+from dips.evaluation.comparison import Cell
+from dips.evaluation.headroom import AHEAD, covered
+from dips.rundir import is_finished, read_json, write_json
+from dips.sketch_study import cross_runs, headroom
+from dips.study import name_of, write_rows
+
+Pairs = dict[int, list[Path]]
+"""By seed, the runs of both policies."""
+
+
+def cells_of(runs: Path, policies: Sequence[str]) -> dict[tuple[int, int], Pairs]:
+    """By size and period, the splits on which runs of both policies are finished."""
+    found: dict[tuple[int, int], Pairs] = {}
+    for place in sorted(runs.glob("*")):
+        if (name := re.search(r"-k(\d+)-t(\d+)-s(\d+)$", place.name)) is None:
+            continue
+        size, every, seed = map(int, name.groups())
+        both = [runs / name_of(Cell(policy, size, every), seed) for policy in policies]
+        if place == both[-1] and all(map(is_finished, both)):
+            found.setdefault((size, every), {})[seed] = both
+    return dict(sorted(found.items()))
+
+
+def look(
+    pairs: Pairs, policies: Sequence[str], data: Interactions | None, given: Any
+) -> dict[str, Any]:
+    """The 2 x 2 over all splits, and the headroom in each."""
+    both = [(old, new) for old, new in pairs.values()]
+    crossed = cross_runs(both, (policies[0], policies[1]), data, device=given.device)
+    rooms = {}
+    for seed, (old, new) in pairs.items():
+        rooms[seed] = headroom(new, data, readers=[old], ahead=given.ahead, device=given.device)
+    return {"crossed": crossed, "headroom": rooms}
+
+
+def room_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row per split, recommender and metric, then the mean over splits."""
+    rows = [
+        {"reader": row["reader"], "seed": seed, "metric": metric, "last": last}
+        | {"own": row["own"][metric], "oracle": row["oracle"][metric]}
+        for seed, room in found.items()
+        for row in room["rows"]
+        for metric, last in row["last"].items()
+    ]
+    for reader, metric in dict.fromkeys((row["reader"], row["metric"]) for row in rows):
+        same = [row for row in rows if (row["reader"], row["metric"]) == (reader, metric)]
+        means = {name: float(np.mean([row[name] for row in same])) for name in ORDER}
+        rows.append({"reader": reader, "seed": "mean", "metric": metric, **means})
+    return [
+        {**row, "share": covered(row["metric"], *(row[name] for name in ORDER))} for row in rows
+    ]
+
+
+ORDER = ("last", "own", "oracle")
+
+
+def write_tables(found: dict[str, Any], out: Path) -> None:
+    """Everything that was found so far, as tables."""
+    tables: dict[str, list[dict[str, Any]]] = {"crossed": [], "effects": [], "headroom": []}
+    for name, one in found.items():
+        size, every = (int(part) for part in name.split("/"))
+        cell = {"size": size, "every": every}
+        crossed = one["crossed"]
+        tables["crossed"] += [{**cell, "n": crossed["splits"], **row} for row in crossed["rows"]]
+        tables["effects"] += [{**cell, **row} for row in crossed["effects"]]
+        tables["headroom"] += [{**cell, **row} for row in room_rows(one["headroom"])]
+    for name, rows in tables.items():
+        write_rows(rows, out / f"{name}.csv")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look at every size and period for which there are runs."""
+    found = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    found.add_argument("results", type=Path)
+    found.add_argument("out", type=Path)
+    found.add_argument("--policies", default="last,learned")
+    found.add_argument("--data", default=None, help="the runs' data, where it has moved")
+    found.add_argument("--sizes", default=[], type=numbers, help="else all there are")
+    found.add_argument("--every", default=[], type=numbers, help="else all there are")
+    found.add_argument("--ahead", default=AHEAD, type=int)
+    found.add_argument("--device", default="auto")
+    found.add_argument("--max-seconds", default=1e9, type=float)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    given = found.parse_args(typed)
+    policies = given.policies.split(",")
+    cells = {
+        f"{size}/{every}": pairs
+        for (size, every), pairs in cells_of(given.results / "runs", policies).items()
+        if size in (given.sizes or [size]) and every in (given.every or [every])
+    }
+    if len(policies) != 2 or not cells:
+        print(f"{given.results}/runs has no finished runs of two policies", file=sys.stderr)
+        return 2
+    data = None if given.data is None else load(given.data)
+    tick = clock("gains", given.max_seconds)
+    path = given.out / "gains.json"
+    done: dict[str, Any] = read_json(path) if path.exists() else {}
+    note(given.out, given.results.name, ["results/gains.py", *typed], {"ahead": given.ahead})
+    try:
+        for name, pairs in cells.items():
+            if name not in done:
+                tick(f"K/every {name}, {len(pairs)} splits")
+                done[name] = look(pairs, policies, data, given)
+                write_json(done, path)
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on", file=sys.stderr)
+        return 130
+    finally:
+        if done:
+            write_tables(read_json(path), given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

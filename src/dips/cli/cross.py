@@ -1,0 +1,66 @@
+"""`dips cross`: parse, call dips.api, print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dips import api, rundir
+from dips.cli.screen import print_json
+
+
+def cross(
+    first: Annotated[Path, typer.Argument(help="A run directory, for example of last.")],
+    second: Annotated[Path, typer.Argument(help="Another one, for example of learned.")],
+    data: Annotated[str | None, typer.Argument(help="Other data; else FIRST's test users.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
+) -> None:
+    """Let the recommenders of two runs read the sketches of both: where does a gain come from?
+
+    Prints the two by two of recommenders and sketches, and the differences
+    (second minus first) with 95 % intervals over users. Nobody who trained
+    or validated either run is scored.
+
+    Example: dips cross runs/last-4 runs/learned-4
+    """
+    other = None if data is None else api.load(data, side=rundir.open_run(first).sides.names)
+    found = api.cross(first, second, other, device=device)
+    if as_json:
+        print_json(found)
+        return
+    _print(found)
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    old, new, metric = found["old"], found["new"], found["metric"]
+    value = {(row["reader"], row["sketches"]): row[metric] for row in found["rows"]}
+    table = Table(title=f"test {metric}, {found['users']} users", title_justify="left")
+    table.add_column("recommender of")
+    for chooser in (old, new):
+        table.add_column(f"sketches of {chooser}", justify="right")
+    for reader in (old, new):
+        table.add_row(reader, *(f"{value[reader, chooser]:.4f}" for chooser in (old, new)))
+    Console().print(table)
+    changes = Table(title=f"{new} minus {old} (95 %)", title_justify="left")
+    for name in ("changed", "difference", "interval", "p"):
+        changes.add_column(name, justify="left" if name == "changed" else "right")
+    for row in found["effects"]:
+        if row["metric"] == metric:
+            label = f"{row['changed']}, {row['while']}" if row["while"] else row["changed"]
+            interval = f"{row['low']:+.4f} to {row['high']:+.4f}"
+            changes.add_row(label, f"{row['diff']:+.4f}", interval, f"{row['p']:.4f}")
+    Console().print(changes)
+    for name, kept in found["kept_policies"].items():
+        for policy in set(kept) - {found["policies"][name]}:
+            print(f"{name}: {policy} chose, better on validation than what was learned")
+    share = found["shares"]
+    print(
+        f"of the difference of {share['both']:+.4f} in {metric} the sketches make "
+        f"{share['sketches']:+.4f} and the recommender {share['recommender']:+.4f}"
+    )

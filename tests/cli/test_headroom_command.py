@@ -1,0 +1,77 @@
+"""`dips headroom` and `dips cross`, as people call them."""
+
+import pytest
+
+LEARNED = ("--policy", "learned", "--size", "2")
+LAST = ("--policy", "last", "--size", "2")
+
+
+@pytest.mark.parametrize(("world", "metric"), [("explicit", "rmse"), ("implicit", "recall@20")])
+def test_headroom(world, metric, command, trained):
+    run, other = trained(world, *LEARNED), trained(world, *LAST)
+    found = command("headroom", run, "--reader", other, "--device", "cpu", "--json")
+    assert found.code == 0, found.err
+    assert found.json["metric"] == metric
+    assert (found.json["policy"], found.json["size"], found.json["ahead"]) == ("learned", 2, 10)
+    assert [row["reader"] for row in found.json["rows"]] == ["learned", "last"]
+    for row in found.json["rows"]:
+        share, last, own, oracle = row["share"][metric], row["last"], row["own"], row["oracle"]
+        if share is not None:
+            way = last[metric] - oracle[metric]
+            assert share * way == pytest.approx(last[metric] - own[metric])
+    shown = command("headroom", other, "--ahead", 4, "--device", "cpu")
+    assert shown.code == 0
+    assert "chose" not in shown.out
+    assert "even-numbered" in shown.out
+    assert "oracle" in shown.out
+
+
+def test_cross(command, trained):
+    last, learned = trained("explicit", *LAST), trained("explicit", *LEARNED)
+    found = command("cross", last, learned, "--device", "cpu", "--json")
+    assert found.code == 0, found.err
+    value = {(row["reader"], row["sketches"]): row["rmse"] for row in found.json["rows"]}
+    own = {run: command("evaluate", run, "--json").json["test"]["rmse"] for run in (last, learned)}
+    assert value["last", "last"] == pytest.approx(own[last], abs=1e-7)
+    assert value["learned", "learned"] == pytest.approx(own[learned], abs=1e-7)
+    whole = next(row for row in found.json["effects"] if row["changed"] == "both")
+    assert whole["diff"] == pytest.approx(own[learned] - own[last], abs=1e-7)
+    shown = command("cross", last, learned, "--device", "cpu")
+    words = " ".join(shown.out.split())
+    assert "sketches of learned" in words
+    assert "of the difference of" in words
+
+
+def test_what_cannot_be_crossed_is_refused(command, trained, worlds, tmp_path):
+    last = trained("explicit", *LAST)
+    for arguments, reason in [
+        (("cross", last, trained("implicit", *LAST)), "another task"),
+        (("cross", last, tmp_path / "nothing"), "not a finished run"),
+        (("headroom", last, "--reader", trained("explicit", "--size", "3")), "another size"),
+        (("headroom", last, "--ahead", 0), "ahead is 0"),
+        (("cross", last, last), "named twice"),
+        (("headroom", trained("explicit", "--policy", "all")), "keeps everything"),
+    ]:
+        found = command(*arguments, "--device", "cpu")
+        assert found.code == 2, arguments
+        assert reason in found.err
+        assert len(found.err.splitlines()) == 1
+
+
+def test_who_trained_either_run_is_not_scored(command, trained, worlds):
+    first, second = trained("explicit", *LAST), trained("explicit", *LAST, "--seed", "4")
+    alike = command("cross", first, trained("explicit", *LEARNED), "--device", "cpu", "--json")
+    found = command("cross", first, second, "--device", "cpu", "--json")
+    assert alike.json["users"] == 8
+    assert 0 < found.json["users"] < 8
+    assert {found.json["old"], found.json["new"]} == {str(first), str(second)}
+    everyone = command("cross", first, second, worlds["explicit"], "--device", "cpu", "--json")
+    assert everyone.json["users"] == found.json["users"]
+
+
+def test_where_a_rival_chose_it_is_said(command, trained):
+    run = trained("explicit", *LEARNED, "--rival", "reservoir", "--policy-rate", "0")
+    chose = "reservoir chose, better on validation than what was learned"
+    assert command("headroom", run, "--device", "cpu", "--json").json["kept_policy"] == "reservoir"
+    for arguments in (("headroom", run), ("cross", trained("explicit", *LAST), run)):
+        assert chose in command(*arguments, "--device", "cpu").out

@@ -1,0 +1,176 @@
+"""The oracle does what it says, sees nothing of what is scored, and is better where it looked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dips.bundle import Bundle
+from dips.data.interactions import Interactions
+from dips.evaluation.crossed import read
+from dips.evaluation.headroom import covered, foresee, numbered, room
+from dips.evaluation.transfer import Chooser
+from dips.policy.registry import PolicySpec, build_policy
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.recommender.stack import Stack
+from dips.stream.users import Columns, Stream, make_stream
+from dips.trace import StoredTrace
+
+ITEMS = 12
+LENGTHS = [9, 3, 26, 1, 17, 14]
+
+
+def bundle_of(data: Interactions, period: int = 1, policy: str = "reservoir") -> Bundle:
+    explicit = data.explicit
+    spec = RecommenderSpec(
+        form="dot", loss="mse" if explicit else "softmax", items=ITEMS, dim=4, inner_rate=0.2,
+        low=1.0, high=5.0,
+    )  # fmt: skip
+    named = PolicySpec(name=policy, size=3, items=ITEMS, dim=4)
+    model = make_recommender(spec, seed=5)
+    with torch.no_grad():
+        model.vectors.mul_(6.0)  # type: ignore[operator, union-attr]
+    return Bundle(
+        spec=spec, recommender=model.requires_grad_(False), item_ids=data.item_ids,
+        policy_spec=named, policy=build_policy(named, 3), periods=(period,), seed=7,
+    )  # fmt: skip
+
+
+def stream(data: Interactions) -> Stream:
+    return make_stream([data], Columns.of(data))
+
+
+def slow_oracle(bundle: Bundle, data: Interactions, ahead: int) -> dict[tuple[int, int], list[int]]:
+    """By user and step, the positions kept: one user, one choice, one sketch at a time."""
+    settled = Stack.of([bundle.recommender], "cpu").settled()
+    period, found = bundle.periods[0], {}
+
+    def lost(events: np.ndarray, kept: list[int], future: list[int]) -> float:
+        rating = np.ones(len(data.item)) if data.rating is None else data.rating
+        past, later = events[kept], events[future]
+
+        def total(model: Recommender, *fields: torch.Tensor) -> torch.Tensor:
+            item, given, token, outcome = fields
+            sketch = Evidence(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
+            return model.losses(model.read(sketch), token, outcome).sum()
+
+        fields = [data.item[past], rating[past], data.item[later], rating[later]]
+        tensors = [torch.tensor(np.asarray(field, float))[None, None] for field in fields]
+        tensors[0], tensors[2] = tensors[0].long(), tensors[2].long()
+        return float(settled.call(total, *tensors))
+
+    for user in range(data.users):
+        events = data.starts[user] + np.arange(data.lengths[user])
+        kept: list[int] = []
+        for step in range(len(events)):
+            found[user, step] = list(kept)
+            fresh = list(range(step + 1))  # revealed by now
+            if step < bundle.size:
+                kept = fresh
+            elif (step + 1 - bundle.size) % period == 0:
+                kept += fresh[-period:]
+                future = [p for p in range(step + 1, min(step + 1 + ahead, len(events)))]
+                future = [position for position in future if (position + 1) % 2 == 1]
+                while len(kept) > bundle.size:
+                    losses = [
+                        lost(events, [k for k in kept if k != one], future) if future else 0.0
+                        for one in kept
+                    ]
+                    kept.pop(int(np.argmin(np.round(losses, 6))))
+    return found
+
+
+def positions(trace: StoredTrace) -> dict[tuple[int, int], list[int]]:
+    first = trace.event - trace.step
+    return {
+        (int(user), int(step)): [int(event - start) for event in kept if event >= 0]
+        for user, step, start, kept in zip(trace.user, trace.step, first, trace.kept, strict=True)
+    }
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize(("period", "ahead"), [(1, 10), (2, 10), (1, 3)])
+def test_it_is_the_slow_one(
+    world: Callable[..., Interactions], explicit: bool, period: int, ahead: int
+) -> None:
+    data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
+    bundle = bundle_of(data, period)
+    trace = foresee(bundle, stream(data), ahead)
+    assert positions(trace) == slow_oracle(bundle, data, ahead)
+
+
+def with_other_outcomes(data: Interactions, since: int, *, even: bool) -> Interactions:
+    """Outcomes of all even- or odd-numbered interactions from a position on are others."""
+    place = np.arange(len(data.item)) - np.repeat(data.starts, data.lengths)
+    changed = (place >= since) & ((place + 1) % 2 == (0 if even else 1))
+    item = np.where(changed, (data.item + 5) % ITEMS, data.item).astype(data.item.dtype)
+    if data.rating is None:
+        return replace(data, item=item)
+    return replace(data, item=item, rating=np.where(changed, 6 - data.rating, data.rating))
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_no_choice_sees_an_even_numbered_outcome_before_it_is_revealed(
+    world: Callable[..., Interactions], explicit: bool
+) -> None:
+    data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
+    bundle = bundle_of(data)
+    before = positions(foresee(bundle, stream(data)))
+    noticed = 0
+    for since in range(1, max(LENGTHS), 4):
+        early = {place: kept for place, kept in before.items() if place[1] <= since}
+        for even in (True, False):
+            other = with_other_outcomes(data, since, even=even)
+            after = positions(foresee(bundle, stream(other)))
+            same = all(after[place] == kept for place, kept in early.items())
+            assert same or not even
+            noticed += not same
+    assert noticed  # odd-numbered ones are looked at
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_it_beats_last_where_it_looked(world: Callable[..., Interactions], explicit: bool) -> None:
+    data = world([40] * 12, items=ITEMS, explicit=explicit, seed=1)
+    bundle = bundle_of(data, policy="last")
+    last = Chooser.of(bundle).walk(stream(data))
+    assert isinstance(last, StoredTrace)
+    traces = (foresee(bundle, stream(data)), last)
+    metrics = [read(bundle, numbered(trace, even=False)).metrics for trace in traces]
+    if explicit:
+        assert metrics[0]["rmse"] < metrics[1]["rmse"]
+    else:
+        assert metrics[0]["mrr@20"] > metrics[1]["mrr@20"]
+
+
+def test_all_are_scored_on_even_numbered_interactions_only(
+    world: Callable[..., Interactions],
+) -> None:
+    data = world(LENGTHS, items=ITEMS, seed=3)
+    bundle = bundle_of(data)
+    found = room(bundle, {"own": Chooser.of(bundle)}, stream(data))
+    assert list(found) == ["own", "last", "oracle"]
+    for scores in found.values():
+        assert scores.count.tolist() == [length // 2 for length in LENGTHS]
+    own = Chooser.of(bundle).walk(stream(data))
+    assert isinstance(own, StoredTrace)
+    even, odd = (numbered(own, even=side) for side in (True, False))
+    assert set((even.step + 1).tolist()) == set(range(2, 27, 2))
+    both = (
+        read(bundle, even).sums["squared_error"].sum()
+        + read(bundle, odd).sums["squared_error"].sum()
+    )
+    assert float(both) == pytest.approx(float(read(bundle, own).sums["squared_error"].sum()))
+    assert found["own"].metrics == read(bundle, even).metrics
+
+
+def test_the_share_of_the_way() -> None:
+    assert covered("rmse", 0.93, 0.92, 0.90) == pytest.approx(1 / 3)
+    assert covered("rmse", 0.93, 0.94, 0.90) == pytest.approx(-1 / 3)
+    assert covered("recall@20", 0.2, 0.25, 0.3) == pytest.approx(0.5)
+    assert covered("recall@20", 0.2, 0.25, 0.2) is None
+    assert covered("rmse", 0.90, 0.89, 0.93) is None

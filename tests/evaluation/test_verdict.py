@@ -1,0 +1,150 @@
+"""One line that says what the numbers say: gains, losses, chance, and what nobody knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dips.evaluation.progressive import Scores
+from dips.evaluation.verdict import Entrant, of_run, of_table
+
+
+def scores(rmse: float, noise: float = 0.0) -> Scores:
+    wobble = noise * torch.sin(37.0 * torch.arange(40, dtype=torch.float64))
+    total = 10 * (rmse**2 + wobble)
+    mean = float(total.sum() / 400) ** 0.5
+    return Scores({"rmse": mean}, torch.full((40,), 10.0), {"squared_error": total})
+
+
+def entrant(name: str, valid: float, test: Scores | None = None) -> Entrant:
+    return Entrant(name, {"rmse": valid}, test)
+
+
+LAST = entrant("last", 0.94, scores(0.93))
+
+
+def test_without_a_rival_there_is_nothing_to_say() -> None:
+    assert of_run(entrant("learned", 0.9), [], 4) == ""
+
+
+def test_what_holds_on_test_is_said_to() -> None:
+    found = of_run(entrant("learned", 0.92, scores(0.92)), [LAST], 4)
+    assert found.startswith(
+        "learned beats last-4 on validation by 2.1 % (rmse 0.9200 against 0.9400); on test by 1.1 %"
+    )
+    assert found.endswith("(95 %: +1.1 to +1.1 %): use learned")
+
+
+def test_what_may_be_chance_is_said_to() -> None:
+    found = of_run(entrant("learned", 0.92, scores(0.9295, noise=0.5)), [LAST], 4)
+    assert "which may be chance: keep last-4 unless" in found
+
+
+def test_worse_on_test_is_said_to() -> None:
+    found = of_run(entrant("learned", 0.92, scores(0.94)), [LAST], 4)
+    assert "but on test it is 1.1 % worse" in found
+    assert found.endswith("keep last-4")
+
+
+def test_without_test_it_says_who_can_tell() -> None:
+    found = of_run(entrant("learned", 0.92), [LAST], 4)
+    assert found.endswith("'dips compare' tells whether that holds on test, over several splits")
+
+
+def test_the_best_rival_counts() -> None:
+    better, worse = entrant("frequent", 0.91), entrant("last", 0.95)
+    for rivals in ([better, worse], [worse, better]):
+        found = of_run(entrant("learned", 0.92), rivals, 8)
+        assert found == (
+            "frequent stays: what was learned is 1.1 % worse on validation (rmse 0.9200 against "
+            "0.9100); use frequent-8"
+        )
+
+
+def test_nothing_learned_and_nothing_left() -> None:
+    nothing = "nothing that was learned is better than last-4 on validation; use last-4"
+    assert of_run(entrant("learned", 0.94), [LAST], 4) == nothing
+    assert of_run(entrant("learned", 0.93), [LAST], 4, taught=False) == nothing
+    assert of_run(None, [LAST], 4) == "last stays: what was learned diverged; use last-4"
+
+
+def test_more_is_better_for_a_recall() -> None:
+    own, rival = (Entrant(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2)))
+    assert of_run(own, [rival], 4).startswith("learned beats last-4 on validation by 10.0 %")
+
+
+Table = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def table(
+    metric: str = "rmse", doubt: float = 0.001, every: int = 1, **curves: dict[int, float]
+) -> Table:
+    """Means of policies by size, and pairs whose intervals are as wide as twice the doubt."""
+    summary = [
+        {"policy": policy, "size": size, "every": every, "metric": metric, "mean": mean}
+        for policy, by_size in curves.items()
+        for size, mean in by_size.items()
+    ]
+    names = list(curves)
+    paired = []
+    for place, a in enumerate(names):
+        for b in names[place + 1 :]:
+            for size in curves[a].keys() & curves[b].keys():
+                diff = curves[a][size] - curves[b][size]
+                paired.append(
+                    {"a": a, "b": b, "size": size, "every": every, "metric": metric,
+                     "diff": diff, "low": diff - doubt, "high": diff + doubt}
+                )  # fmt: skip
+    return summary, paired
+
+
+LAST_BY_SIZE = {2: 0.96, 4: 0.94, 8: 0.92}
+
+
+@pytest.mark.parametrize("first", ["last", "learned"])
+def test_ahead_everywhere(first: str) -> None:
+    curves = {"last": LAST_BY_SIZE, "learned": {2: 0.95, 4: 0.93, 8: 0.91}}
+    ordered = dict(sorted(curves.items(), key=lambda pair: pair[0] != first))
+    assert of_table(*table(**ordered), "rmse") == (
+        "learned at 4 equals last at 5.7; learned beats last in all 3 cells, by 1.0 to 1.1 %: use "
+        "learned; keep last if that is too little"
+    )
+
+
+def test_beyond_the_sizes_nothing_is_made_up() -> None:
+    good = table(last=LAST_BY_SIZE, learned={2: 0.93, 4: 0.91, 8: 0.90})
+    assert of_table(*good, "rmse").startswith(
+        "learned at 4 is better than last at 8, the largest tried; "
+    )
+    bad = table(last=LAST_BY_SIZE, learned={2: 0.99, 4: 0.97, 8: 0.95})
+    assert of_table(*bad, "rmse") == (
+        "learned at 4 is worse than last at 2, the smallest tried; last beats learned in all 3 "
+        "cells, and is beaten in none: keep last"
+    )
+
+
+def test_chance_is_called_chance() -> None:
+    close = table(doubt=0.05, last=LAST_BY_SIZE, learned={2: 0.95, 4: 0.93, 8: 0.91})
+    assert of_table(*close, "rmse") == "no difference beyond chance in any of 3 cells: keep last"
+    same = table(doubt=0.0, last={4: 0.94}, learned={4: 0.94})
+    assert of_table(*same, "rmse") == "no difference beyond chance in the one cell: keep last"
+
+
+def test_cells_that_are_not_won_are_named() -> None:
+    mixed = table(every=4, last=LAST_BY_SIZE, learned={2: 0.95, 4: 0.93, 8: 0.925})
+    assert of_table(*mixed, "rmse") == (
+        "learned at 4 equals last at 5.7 (every 4); learned beats last in 2 of 3 cells, by 1.0 to "
+        "1.1 %, beyond chance; keep last in K = 8 every 4"
+    )
+
+
+def test_other_policies_and_measures() -> None:
+    found = table("recall@20", reservoir={4: 0.1}, hardest={4: 0.12}, all={4: 0.5}, mix={4: 0.3})
+    assert of_table(*found, "recall@20") == (
+        "mix beats reservoir in the one cell, by 200.0 %: use mix; keep reservoir if that is too "
+        "little"
+    )
+    assert of_table(*table(last=LAST_BY_SIZE, all={8: 0.5}), "rmse") == ""
+    assert of_table(*table(last={2: 0.9}, learned={4: 0.8}), "rmse") == ""

@@ -1,0 +1,70 @@
+"""README's tables are what the files in results/ say."""
+
+from pathlib import Path
+
+import figure
+import pytest
+
+from dips.report.results import Comparison
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows(policy, seeds, size=4, every=1, shift=0.0):
+    return [
+        {"policy": policy, "size": size, "every": every, "seed": seed,
+         "test_rmse": 0.9 + shift + 0.1 * seed}
+        for seed in seeds
+    ]  # fmt: skip
+
+
+def comparison(*groups, summary=(), paired=()):
+    flat = [row for group in groups for row in group]
+    return Comparison("made", "ml-1m", flat, list(summary), list(paired), [], {})
+
+
+def test_readme_is_up_to_date():
+    """`make results` makes it so."""
+    assert figure.main(["--check"], ROOT / "README.md") == 0
+
+
+def test_a_page_that_is_not_is_noticed_and_mended(tmp_path, monkeypatch):
+    page = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text()
+    page.write_text(text.replace("| `last` | 0.", "| `last` | 7."))
+    monkeypatch.setattr(figure, "FIGURE", tmp_path / "figure.png")
+    assert figure.main(["--check"], page) == 1
+    assert figure.main([], page) == 0
+    assert page.read_text() == text
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_only_splits_that_all_have_count_and_the_first_folder_wins():
+    first = comparison(rows("last", [0, 1]), rows("mix:1", [0, 1]))
+    second = comparison(rows("last", [0, 1, 2], shift=5.0), rows("learned", [1, 2, 3, 0]))
+    merged = figure.merged([first, second])
+    assert [(row["policy"], row["seed"]) for row in merged] == [
+        ("learned", 1), ("learned", 0), ("last", 0), ("last", 1), ("mix:1", 0), ("mix:1", 1),
+    ]  # fmt: skip
+    summary = figure.summary_of(merged)
+    assert [row["mean"] for row in summary] == pytest.approx([0.95] * 3)
+    assert [row["std"] for row in summary] == pytest.approx([0.0] * 3)  # splits differ alike
+
+
+def test_the_best_is_bold_and_the_paper_in_brackets():
+    merged = figure.merged([
+        comparison(rows("last", [0, 1]), rows("dips", [0, 1], shift=0.01)),
+        comparison(rows("learned", [0, 1], size=8)),
+    ])  # fmt: skip
+    assert figure.everyone(figure.summary_of(merged)).splitlines() == [
+        "| policy | K=4 | K=8 |",
+        "|---|---|---|",
+        "| `learned` | | **0.9500** |",
+        "| `last` | **0.9500** | |",
+        "| `dips` | 0.9600 (0.9418) | |",
+    ]
+
+
+def test_a_page_without_a_place_is_refused():
+    with pytest.raises(SystemExit, match="no place marked"):
+        figure.put("nothing here", {"all": "text"})
