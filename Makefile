@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench bench-serving crash bench-gpu grid clean
+.PHONY: demo test check browser format bench bench-serving crash bench-gpu screenshot grid results clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
 	rm -rf demo
@@ -16,6 +16,10 @@ check: .venv/ready ## Lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+browser: ## Install Chromium, with which the pages are tested; without it those tests are skipped
+	@command -v chromium >/dev/null || timeout 300 sh -c "apt-get update -qq && apt-get install -y -qq chromium" >/dev/null 2>&1 \
+		|| echo "Chromium could not be installed: the tests of pages will be skipped"
 
 format: .venv/ready ## Rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
@@ -36,6 +40,12 @@ bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in o
 
 crash: .venv/ready ## 200 kills of a keeper, at random and at marked points; prints what was lost (about a minute)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/crashing.py --kills 200
+
+screenshot: .venv/ready browser ## docs/report.png again: a small comparison on made worlds, its report, a picture (minutes)
+	$(BIN)/python docs/screenshot.py
+
+results: .venv/ready ## README's tables and figure again, from the csv files in results/
+	$(BIN)/python results/figure.py
 
 grid: .venv/ready ## Learned against the best static policy over a grid of made worlds (hours on 2 cores)
 	$(BIN)/python results/grid.py

@@ -4,7 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dips.api import compare, evaluate, gradients, load, sketches, train
+    from dips.api import (
+        compare,
+        evaluate,
+        gradients,
+        load,
+        paper,
+        session,
+        sketches,
+        train,
+        transfer,
+    )
     from dips.bundle import Bundle
     from dips.data.interactions import Interactions
     from dips.errors import DipsError
@@ -30,8 +40,11 @@ __all__ = [
     "gradients",
     "load",
     "open_keeper",
+    "paper",
+    "session",
     "sketches",
     "train",
+    "transfer",
 ]
 _HOMES = {
     "Bundle": "dips.bundle",

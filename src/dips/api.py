@@ -1,13 +1,14 @@
-"""The front door: load, train, evaluate, compare, sketches, gradients. Composition, no logic."""
+"""The front door: load, train, evaluate, compare, and the other studies. Composition, no logic."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dips import experiment, nightly, preflight, rundir
+from dips import __version__, experiment, nightly, preflight, rundir
 from dips.bundle import Bundle
 from dips.data.atomic import written
 from dips.data.catalog import open_data
@@ -15,18 +16,33 @@ from dips.data.columns import Columns as TableColumns
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
+from dips.evaluation.story import Story
 from dips.gradient_study import GradientStudy, study_gradients
+from dips.handover import Result
 from dips.numerics.processes import ALONE, Crew
 from dips.outcome import Outcome, Watch
+from dips.paper_plan import FULL, QUICK
+from dips.paper_study import STAGES, PaperStudy, Tools
 from dips.report.figures import gradient_shares, quality_by_size
+from dips.report.report_page import report_page
+from dips.report.results import read_results
 from dips.scoring import score
+from dips.serve.sizing import record_bytes
+from dips.session_study import study_sessions
+from dips.sketch_study import cross as cross
+from dips.sketch_study import headroom as headroom
+from dips.stages import Progress
 from dips.stream.users import Columns
 from dips.study import Plan, Study, Table
 from dips.study import Watch as StudyWatch
 from dips.training import checkpoint
 from dips.training.config import TrainConfig, build_config
+from dips.transfer_study import study_transfer
+from dips.user_story import story_of
 
 Model = Outcome | Bundle | str | Path
+TRANSFERRED = FULL.grids["transfer"].policies
+"""Policies of the paper's transfer experiment, and ours."""
 
 
 def load(data: str, *, side: Iterable[str] = ()) -> Interactions:
@@ -127,21 +143,11 @@ def compare(
     name, or `config`, a function from a policy's name to all of them.
     """
 
-    def by_policy(policy: str) -> TrainConfig:
-        flags = {**settings, "policy": policy}
-        return build_config(recipe, flags=flags, implicit_data=not data.explicit)
-
-    if config is not None and settings:
-        raise ConfigError(f"{', '.join(settings)}: give settings by name or a config, not both")
+    configs = _configs(data, recipe, config, settings)
     plan = Plan(
-        policies=list(policies),
-        sizes=list(sizes),
-        every=list(every),
-        seeds=list(seeds),
-        settings=config or by_policy,
-        tune=tune,
-        tune_once=tune_once,
-    )
+        policies=list(policies), sizes=list(sizes), every=list(every), seeds=list(seeds),
+        settings=config or (lambda policy: configs(policy=policy)), tune=tune, tune_once=tune_once,
+    )  # fmt: skip
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dips-") as folder:
             return Study(data, plan, Path(folder), source=data.name, watch=watch).result()
@@ -150,6 +156,76 @@ def compare(
     with written(Path(out) / "figure.png") as part:
         quality_by_size(table.summary, metric, part)
     return table
+
+
+def transfer(
+    data: Interactions,
+    policies: Sequence[str] = TRANSFERRED,
+    sizes: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    seeds: Iterable[int] = range(3),
+    *,
+    recommender: str = "gru",
+    out: str | Path | None = None,
+    recipe: str | None = None,
+    watch: StudyWatch | None = None,
+    source: str | None = None,
+    command: str = "",
+    config: Callable[..., TrainConfig] | None = None,
+    **settings: Any,
+) -> Result:
+    """Let policies that were trained with NCF choose what a sequential model reads.
+
+    `recommender` (gru or sasrec) learns from whole histories, and is shown sketches at test time.
+    Settings hold for both; or `config`, a function of `policy` and perhaps `recommender`.
+    """
+    configs = _configs(data, recipe, config, settings)
+    plan = Plan(
+        policies=list(policies), sizes=list(sizes), every=[1], seeds=list(seeds),
+        settings=lambda policy: configs(policy=policy, recommender="dot"),
+    )  # fmt: skip
+    reader = configs(policy="all", recommender=recommender)
+    name = source or data.name
+    with _kept(out) as place:
+        result = study_transfer(
+            data, plan, reader, place, source=name, command=command, watch=watch
+        )
+        with written(place / "figure.png") as part:
+            quality_by_size(result.summary, result.summary[0]["metric"], part, ["all"])
+    return result
+
+
+def session(
+    data: Interactions,
+    policies: Sequence[str] = ("reservoir", "last", "learned"),
+    sizes: Sequence[int] = (0, 2, 4, 8),
+    seeds: Iterable[int] = range(3),
+    *,
+    out: str | Path | None = None,
+    recipe: str | None = None,
+    watch: StudyWatch | None = None,
+    source: str | None = None,
+    command: str = "",
+    config: Callable[..., TrainConfig] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train session-based recommenders that see the session so far and a sketch; 0 is without one.
+
+    Settings hold for the session models and for NCF, with which policies are trained.
+    """
+    configs = _configs(data, recipe, config, settings)
+    plan = Plan(
+        policies=list(policies), sizes=list(sizes), every=[4], seeds=list(seeds),
+        settings=lambda policy: configs(policy=policy, recommender="dot", every=4),
+    )  # fmt: skip
+    reader = configs(policy="last", recommender="gru", every=4)
+    name = source or data.name
+    with _kept(out) as place:
+        result = study_sessions(
+            data, plan, reader, place, source=name, command=command, watch=watch
+        )
+        with written(place / "figure.png") as part:
+            quality_by_size(result.summary, result.summary[0]["metric"], part, ["none"])
+    return result
 
 
 def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
@@ -184,19 +260,83 @@ def gradients(
         bundle,
         config,
         nightly.in_vocabulary(bundle, data or rundir.own_part(directory, "train")),
-        users=users,
-        steps=steps,
-        longest=longest,
-        queue=queue,
-        seed=seed,
-        tolerance=tolerance,
+        users=users, steps=steps, longest=longest, queue=queue, seed=seed, tolerance=tolerance,
         watch=watch,
-    )
+    )  # fmt: skip
     found = study.to_dict()
     rundir.write_json(found, directory / "gradients.json")
     with written(directory / "gradients.png") as part:
         gradient_shares(found["ours"], found["paper_ml_1m"], part)
     return study
+
+
+def story(run: str | Path, user: str, data: Interactions | None = None) -> Story:
+    """What a run kept of one user when, what helped which prediction, and why something went.
+
+    `user` is an original id, of the run's own data or of `data`.
+    """
+    return story_of(Path(run), user, data)
+
+
+def report(results: Sequence[str | Path], out: str | Path) -> None:
+    """One self-contained page of what compare, transfer, session, gradients and train wrote."""
+    made = report_page(
+        read_results([Path(place) for place in results]),
+        bytes_of=lambda size, every, rated: record_bytes(size, every, rated=rated),
+        version=__version__,
+    )
+    with written(Path(out)) as part:
+        part.write_text(made, encoding="utf-8")
+
+
+def paper(
+    data: Interactions,
+    out: str | Path,
+    *,
+    quick: bool = False,
+    stages: Sequence[str] = STAGES,
+    seeds: Sequence[int] | None = None,
+    source: str | None = None,
+    command: str = "",
+    note: Callable[[Path], None] = lambda place: None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Run everything that the paper shows for one data set; it ends in report.html.
+
+    The same call goes on where it stopped. `note` is told of each directory of results.
+    """
+    plan = (QUICK if quick else FULL).but(seeds, settings)
+    tools = Tools(compare, transfer, session, gradients, story, report)
+    name = source or data.name
+    study = PaperStudy(data, plan, Path(out), tools, source=name, command=command, note=note)
+    return study.result(stages, watch)
+
+
+def _configs(
+    data: Interactions,
+    recipe: str | None,
+    config: Callable[..., TrainConfig] | None,
+    settings: dict[str, Any],
+) -> Callable[..., TrainConfig]:
+    """From what a study sets itself to all settings."""
+    if config is not None and settings:
+        raise ConfigError(f"{', '.join(settings)}: give settings by name or a config, not both")
+
+    def named(**own: Any) -> TrainConfig:
+        return build_config(recipe, flags={**settings, **own}, implicit_data=not data.explicit)
+
+    return config or named
+
+
+@contextmanager
+def _kept(out: str | Path | None) -> Iterator[Path]:
+    """Where results are kept; nowhere for long unless it is said."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="dips-") as folder:
+        yield Path(folder)
 
 
 def _bundle(model: Model) -> Bundle:

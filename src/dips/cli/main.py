@@ -10,7 +10,26 @@ import typer
 from typer.core import TyperGroup
 
 from dips import __version__
-from dips.cli import compare, data, demo, doctor, evaluate, gradients, sketch, store, stream, train
+from dips.cli import (
+    compare,
+    cross,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    gradients,
+    headroom,
+    paper,
+    report,
+    session,
+    sketch,
+    store,
+    story,
+    stream,
+    train,
+    transfer,
+)
+from dips.cli.origin import remember
 from dips.errors import DipsError
 
 
@@ -47,6 +66,13 @@ app.command()(stream.stream)
 app.command("import")(store.import_lists)
 app.add_typer(store.app, name="store")
 app.command()(gradients.gradients)
+app.command()(cross.cross)
+app.command()(headroom.headroom)
+app.command()(transfer.transfer)
+app.command()(session.session)
+app.command()(story.story)
+app.command()(report.report)
+app.command()(paper.paper)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 
@@ -63,4 +89,6 @@ def _version(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
     sys.path.insert(0, "")  # a policy of one's own lies where the command is called
-    app(sys.argv[1:] if arguments is None else list(arguments), prog_name="dips")
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    remember(typed)
+    app(typed, prog_name="dips")
