@@ -26,11 +26,11 @@ def test_the_suite_notices_a_keeper_that_lies(lasting, here, monkeypatch):
     """One that acknowledges before it has committed is found out."""
 
     class Late(crashing.Deadly):
-        def commit(self, change):
+        def stage(self, change):
             if self._turn > 1:  # an acknowledged commit that never happens
                 self._turn -= 1
-            else:
-                super().commit(change)
+                return lambda: None
+            return super().stage(change)
 
     monkeypatch.setattr(crashing, "Deadly", Late)
     assert crashing.crash(lasting, kills=4, seed=7).lost > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,6 +65,38 @@ def test_a_commit_is_whole_or_nothing(lasting):
     assert list(store.scan(Table.USERS)) == [(b"a", b"1")]
     assert not list(store.scan(Table.FACTS))
     store.close()
+
+
+def test_the_first_half_of_a_commit_is_seen_here_only(store):
+    store.commit({Table.USERS: {b"a": b"1"}})
+    end = store.stage({Table.USERS: {b"a": b"2", b"b": b""}, Table.FACTS: {b"x": b""}})
+    assert store.get(Table.USERS, [b"b", b"a"]) == [b"", b"2"]
+    worker = threading.Thread(target=end)
+    worker.start()
+    worker.join()
+    assert list(store.scan(Table.USERS)) == [(b"a", b"2"), (b"b", b"")]
+    assert list(store.scan(Table.FACTS)) == [(b"x", b"")]
+    store.commit({Table.USERS: {b"a": None}})  # a commit may follow
+
+
+def test_half_a_commit_is_nothing(lasting):
+    """Others do not see it, and it does not outlive the process that made it."""
+    store = open_store(lasting)
+    store.commit({Table.USERS: {b"a": b"1"}})
+    end = store.stage({Table.USERS: {b"a": b"2"}})
+    reader = open_store(lasting, readonly=True)
+    assert reader.get(Table.USERS, [b"a"]) == [b"1"]
+    end()
+    assert reader.get(Table.USERS, [b"a"]) == [b"2"]
+    reader.close()
+    store.stage({Table.USERS: {b"a": b"3"}})
+    store.close()
+    again = open_store(lasting)
+    assert again.get(Table.USERS, [b"a"]) == [b"2"]
+    with pytest.raises(StoreError, match="cannot be written"):
+        again.stage({Table.USERS: {b"a": b"4", b"b": object()}})
+    assert again.get(Table.USERS, [b"a"]) == [b"2"]
+    again.close()
 
 
 def test_compacting_and_verifying_change_nothing(store):

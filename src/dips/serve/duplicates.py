@@ -64,6 +64,15 @@ class Window:
             self.count += len(new)
             self._low = max(self._low, self.count - self.length)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the window ends and begins."""
+        return self.count, self._low
+
+    def back_to(self, place: tuple[int, int]) -> None:
+        """What came after this has not been written after all."""
+        self.count, self._low = place
+
 
 @final
 class Glance:

@@ -6,6 +6,7 @@ the batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, final
 
 import torch
@@ -13,13 +14,20 @@ from torch import Tensor
 
 from dips.bundle import Bundle
 from dips.errors import ConfigError
+from dips.numerics import looping
 from dips.numerics.hashing import combine
+from dips.numerics.walking import Arrivals, Kept, SetNet
 from dips.policy.base import NoSignals, Signals
+from dips.policy.setnetwork import LOGS, SetNetwork, grid_layers
+from dips.policy.stacked import Stacked
+from dips.recommender.compiled import is_linear, reader_of
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.serve.cold import ColdSignals, hidden, numbered, widened
+from dips.serve.rounds import rounds
 from dips.serve.states import States
 from dips.sketch.records import Candidates, Sketch
+from dips.sketch.selection import Greedy
 from dips.sketch.update import decide, fill
 
 WAIT, FILL = -1, 0
@@ -47,11 +55,40 @@ class Engine:
         self.bundle, self.size = bundle, bundle.size
         self.schedule, self.longest = bundle.schedule, bundle.schedule.longest
         rows = max(self.size, widest) + self.longest + 1
-        self._policy, self._selector = widened(bundle, rows), bundle.selector
+        policy = widened(bundle, rows)
+        self._policy = Stacked.of([policy]) if isinstance(policy, SetNetwork) else policy
+        self._selector = bundle.selector
         asks = bundle.policy.asks
         self._settled = Stack.of([bundle.recommender]).settled() if asks else None
         self._items = len(bundle.item_ids)
+        self._net = self._compiled()
         self.shadow: Watcher | None = None
+
+    @torch.no_grad()
+    def arrive_all(
+        self,
+        states: States,
+        row: Tensor,
+        arrivals: Sketch,
+        identity: Callable[[], Tensor],
+        number: Tensor,
+    ) -> None:
+        """These users, `row` [events], have more interactions, in this order: `arrivals` [events].
+
+        Where loops are compiled, at once; else the first of every user, then the second, and so on.
+        `identity` is asked only where it is needed.
+        """
+        plain = states.depth == 1 and states.sketch.position.shape[1] == self.size
+        if self._net is not None and self._settled is not None and plain and self.shadow is None:
+            columns = (arrivals.item, arrivals.rating, arrivals.time, arrivals.side)
+            reader = reader_of(self._settled, self.size)
+            kept = Kept(*states.sketch, states.seen)
+            looping.keep(kept, Arrivals(row, *columns), number, self._net, reader)
+            return
+        whose, once = identity(), bool((row.diff() > 0).all())
+        for places in [slice(None)] if once else rounds(row.numpy()):
+            part = Sketch(*(column[places, None] for column in arrivals))
+            self.arrive(states, row[places], part, whose, number)
 
     @torch.no_grad()
     def arrive(
@@ -84,6 +121,16 @@ class Engine:
                 part = _blank(part)
             if states.depth > 1:
                 _put(states.waiting, these, part)
+
+    def _compiled(self) -> SetNet | None:
+        """The network, if there is a compiled loop for all that happens at an arrival."""
+        policy, stack = self._policy, self._settled
+        if not isinstance(policy, Stacked) or stack is None or not looping.installed("numba"):
+            return None
+        network, simple = policy.template, self.longest == 1 and isinstance(self._selector, Greedy)
+        if not isinstance(network, SetNetwork) or network.side.width:
+            return None
+        return grid_layers(policy.state, LOGS) if simple and is_linear(stack.template) else None
 
     def _waiting(self, states: States, users: Tensor, arrivals: Sketch) -> Sketch:
         """What these users wait with, the newest arrival included."""

@@ -6,44 +6,38 @@ whole; the result does not depend on how events are batched. Knows nothing of tr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from dips.bundle import Bundle, open_bundle
 from dips.errors import ConfigError
 from dips.numerics.hashing import text_keys
 from dips.serve import versions
-from dips.serve.admission import Refusal, Tally, admit
-from dips.serve.duplicates import Window, id_key
+from dips.serve.admission import Refusal, Tally
+from dips.serve.batches import Given, Opened, decide, gone_key, open_batch
+from dips.serve.duplicates import Window
 from dips.serve.engine import Engine
-from dips.serve.events import Event, EventError, Rules, read_event
+from dips.serve.events import EventError, Rules
 from dips.serve.reading import UserSketch, read_sketches
 from dips.serve.recommending import recommend
-from dips.serve.records import Rows, decode, encode, fault, unpack
-from dips.serve.rounds import arrivals_of, rounds
+from dips.serve.records import Rows, decode, encode, fault
 from dips.serve.shadow import Shadow
 from dips.serve.states import States, stored
 from dips.serve.store import RESTORING, Store, StoreError, Table, open_store
+from dips.serve.underway import Flight, Underway
 from dips.serve.vocabulary import Numbering, Vocabulary
-from dips.sketch.records import Sketch
 
 BATCH = 1000
 """Events in a commit."""
 ID_BYTES = 64 * 1024 * 1024
 """Budget of the side table of event ids: the newest million."""
-COUNTS, GONE, MARKS = b"counts", b"gone/", b"mark/"
-Given = Event | Mapping[str, Any]
-"""An event, or what a line of JSON says of one."""
+COUNTS, MARKS = b"counts", b"mark/"
 COUNTED = ("users", "applied", "repeated", "forgotten", "refused")
 
 
@@ -81,6 +75,7 @@ class Keeper:
             raise StoreError("a restore into this store was interrupted: restore it anew elsewhere")
         self._items = Vocabulary(store)
         self._window = Window(store, id_bytes, batch)
+        self._underway = Underway()
         (found,) = store.get(Table.FACTS, [COUNTS])
         self._counts: dict[str, int] = json.loads(found or b"{}")
         self.swap(bundle)
@@ -115,15 +110,21 @@ class Keeper:
         `marks` are numbers by name that are written with the last commit, such as how much of a
         source has been read. `refuse` is given the bad events of a batch before its commit.
         """
-        tally, source = Tally(), iter(events)
+        tally, source, flight = Tally(), iter(events), None
         piece = list(islice(source, self.batch))
-        while True:
-            following = list(islice(source, self.batch))
+        try:
+            while True:
+                following = list(islice(source, self.batch))
+                told = {} if following else marks or {}
+                with self._lock:
+                    tally.add(self._apply(piece, following, flight, told, refuse))
+                    flight = self._underway.flight
+                if not following:
+                    return tally
+                piece = following
+        finally:
             with self._lock:
-                tally.add(self._apply(piece, {} if following else marks or {}, refuse))
-            if not following:
-                return tally
-            piece = following
+                self._underway.settle()
 
     def sketch(self, user: str) -> UserSketch:
         """What is remembered of a user; nothing where there is no record."""
@@ -131,13 +132,13 @@ class Keeper:
 
     def sketches(self, users: Sequence[str]) -> list[UserSketch]:
         """What is remembered of several users."""
-        with self._lock:
+        with self._alone():
             rows = self._rows([user.encode() for user in users])
             return read_sketches(self._items.names, users, rows)
 
     def recommend(self, user: str, n: int = 20) -> list[tuple[str, float]]:
         """The `n` best items for a user by the run's recommender, with their scores."""
-        with self._lock:
+        with self._alone():
             rows = self._rows([user.encode()])
             sketch = States.of(rows, self._engine.size, 1).sketch
             number = self._numbering.number
@@ -148,7 +149,7 @@ class Keeper:
 
         Afterwards only events with a sequence number above the user's last one count again.
         """
-        with self._lock:
+        with self._alone():
             key = user.encode()
             (found,) = self._store.get(Table.USERS, [key])
             if found is None:
@@ -157,15 +158,15 @@ class Keeper:
             counts = self._counted(users=-1)
             self._store.commit({
                 Table.USERS: {key: None},
-                Table.FACTS: {_gone(user): b"%d" % last, COUNTS: json.dumps(counts).encode()},
+                Table.FACTS: {gone_key(user): b"%d" % last, COUNTS: json.dumps(counts).encode()},
             })  # fmt: skip
             self._counts = counts
             return True
 
     def readmit(self, user: str) -> None:
         """Let a user who was forgotten start anew with any event."""
-        with self._lock:
-            self._store.commit({Table.FACTS: {_gone(user): None}})
+        with self._alone():
+            self._store.commit({Table.FACTS: {gone_key(user): None}})
 
     def swap(self, run: str | Path | Bundle) -> int:
         """Go on under another run, of the same or another size; return its version number.
@@ -173,7 +174,7 @@ class Keeper:
         Sketches stay as they are until their user's next refresh. Swapping back is the same call.
         """
         bundle = run if isinstance(run, Bundle) else open_bundle(Path(run))
-        with self._lock:
+        with self._alone():
             known = versions.versions(self._store)
             widest = max((about["size"] for about in known.values()), default=0)
             engine = Engine(bundle, widest=widest)
@@ -192,7 +193,7 @@ class Keeper:
         What it returns counts the differences from now on.
         """
         bundle = run if run is None or isinstance(run, Bundle) else open_bundle(Path(run))
-        with self._lock:
+        with self._alone():
             shadow = None if bundle is None else Shadow(bundle, self._items)
             self._engine.shadow = shadow
             return shadow
@@ -202,7 +203,7 @@ class Keeper:
 
         Returns how many were changed; commits in pieces, and may be repeated.
         """
-        with self._lock:
+        with self._alone():
             changed = 0
             for keys, rows in stored(self._store, self.batch):
                 states = States.of(rows, self._engine.size, self._engine.longest)
@@ -217,7 +218,7 @@ class Keeper:
 
     def stats(self) -> dict[str, Any]:
         """Counts since the store was made, and what is at work now."""
-        with self._lock:
+        with self._alone():
             bundle = self._engine.bundle
             counts = {name: self._counts.get(name, 0) for name in COUNTED}
             return {
@@ -232,17 +233,19 @@ class Keeper:
 
     def mark(self, name: str) -> int:
         """The number that was written under this name with the last commit; 0 where none was."""
-        (found,) = self._store.get(Table.FACTS, [MARKS + name.encode()])
-        return int(found or b"0")
+        with self._alone():
+            (found,) = self._store.get(Table.FACTS, [MARKS + name.encode()])
+            return int(found or b"0")
 
     def compact(self) -> None:
         """Write the store's files anew: nothing of what was deleted stays in them."""
-        with self._lock:
+        with self._alone():
             self._store.compact()
 
     def close(self) -> None:
         """Let go of the store."""
-        with self._lock:
+        with self._alone():
+            self._underway.close()
             self._store.close()
 
     def __enter__(self) -> Self:
@@ -262,86 +265,79 @@ class Keeper:
     def _counted(self, **more: int) -> dict[str, int]:
         return {n: self._counts.get(n, 0) + more.get(n, 0) for n in COUNTED}
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else is at work, and no commit on its way."""
+        with self._lock:
+            self._underway.settle()
+            yield
+
     def _apply(
         self,
         piece: Sequence[Given],
+        following: Sequence[Given],
+        before: Flight | None,
         marks: Mapping[str, int],
         refuse: Callable[[Sequence[Refusal]], None],
     ) -> Tally:
-        """One batch: admit, change the sketches round by round, commit."""
-        tally = Tally()
-        events = self._checked(piece, tally)
-        users = list(dict.fromkeys(event.user for event in events))
-        keys = [user.encode() for user in users]
-        found = self._store.get(Table.USERS, keys)
-        damaged: dict[str, str] = {}
-        healthy = list(found)
-        for place, record in enumerate(found):
-            if record is not None and (reason := fault(keys[place], record)):
-                damaged[users[place]], healthy[place] = reason, None
-        rows = unpack(healthy)
-        last = dict(zip(users, rows.last.tolist(), strict=True))
-        gone = self._forgotten([user for user, r in zip(users, found, strict=True) if r is None])
-        ids = self._window.look([id_key(e.user, e.id) for e in events if e.id is not None])
-        events = admit(events, last, gone, damaged, ids, tally)
+        """One batch: admit, change the sketches, commit.
+
+        `before` is the commit of the batch before: sketches are changed while it waits for the
+        disk. Where more is `following`, this commit is sent on its way, too.
+        """
+        opened = self._underway.opened(before)
+        if opened is None:  # the first batch, or others have been at work
+            self._underway.settle()
+            opened = self._open(piece)
+        run = self._rules, self._engine, self._items, self._numbering, self.version
+        tally, records, users, items, number = decide(opened, *run)
+        self._underway.settle()
+        if before is not None:
+            before.done.result()  # raises what went wrong
         refuse(tally.refused)
-        new: dict[str, int] = {}
-        code = [self._items.code(event.item, new) for event in events]
-        number = self._numbering.with_new(new)
-        written = self._advanced(rows, last, events, code, number)
-        new_users = [key for key, record in zip(keys, found, strict=True) if record is None]
-        counts = self._counted(users=sum(key in written for key in new_users), **tally.counts())
-        if events or marks:  # else there is nothing that must not be lost
-            change = self._window.rows(ids.new)
-            facts = change.pop(Table.FACTS, {}) | self._items.rows(new)
-            facts |= {MARKS + name.encode(): b"%d" % value for name, value in marks.items()}
-            facts[COUNTS] = json.dumps(counts).encode()
-            self._store.commit({Table.USERS: written, Table.FACTS: facts, **change})
-        self._items.adopt(new)
-        self._window.adopt(ids.new)
+        counts, ids = self._counted(users=users, **tally.counts()), opened.ids.new
+        change = {Table.USERS: records, Table.FACTS: {}, **self._window.rows(ids)}
+        change[Table.FACTS] |= self._items.rows(items)
+        change[Table.FACTS] |= {MARKS + n.encode(): b"%d" % value for n, value in marks.items()}
+        change[Table.FACTS][COUNTS] = json.dumps(counts).encode()
+        undo, end = self._undo(), _nothing
+        if tally.applied or marks:  # else there is nothing that must not be lost
+            end = self._store.stage(change)
+        ahead = following and self._engine.shadow is None  # what a shadow counts is not undone
+        if not ahead:
+            end()
+        self._items.adopt(items)
+        self._window.adopt(ids)
         self._numbering.number, self._counts = number, counts
+        if ahead:
+            self._send(end, undo, following)
         return tally
 
-    def _advanced(
-        self,
-        rows: Rows,
-        last: Mapping[str, int],
-        events: Sequence[Event],
-        code: Sequence[int],
-        number: Tensor,
-    ) -> dict[bytes, bytes]:
-        """The records of all users of these events after them; `last` is in the order of rows."""
-        row_of = {user: place for place, user in enumerate(last)}
-        row = np.array([row_of[event.user] for event in events], np.int64)
-        states = States.of(rows, self._engine.size, self._engine.longest)
-        states.last[:] = torch.tensor(list(last.values()), dtype=torch.int64)
-        identity, arrivals = text_keys(last), arrivals_of(events, code, self._rules)
-        for places in rounds(row):
-            part = Sketch(*(column[places, None] for column in arrivals))
-            self._engine.arrive(states, torch.from_numpy(row[places]), part, identity, number)
-        changed, names = np.unique(row), list(last)
-        keys = [names[place].encode() for place in changed.tolist()]
-        picked = Rows(*(field[changed] for field in states.rows(self.version)))
-        return dict(zip(keys, encode(keys, picked), strict=True))
+    def _open(self, piece: Sequence[Given]) -> Opened:
+        return open_batch(piece, self._store, self._rules, self._items, self._window)
 
-    def _checked(self, piece: Sequence[Given], tally: Tally) -> list[Event]:
-        events = []
-        for value in piece:
-            try:
-                event = value if isinstance(value, Event) else read_event(value)
-                self._rules.check(event)
-                self._items.check(event.item)
-                events.append(event)
-            except EventError as error:
-                tally.refused.append((value, str(error)))
-        return events
+    def _send(
+        self, end: Callable[[], None], undo: Callable[[], None], following: Sequence[Given]
+    ) -> None:
+        """Read what comes next, as this batch leaves it, and send its commit on its way."""
+        opened = None
+        try:
+            opened = self._open(following)
+        finally:  # what is staged is ended, whatever happens
+            self._underway.send(end, undo, opened)
 
-    def _forgotten(self, users: Sequence[str]) -> dict[str, int]:
-        """1 + the last sequence number of those who were forgotten."""
-        found = self._store.get(Table.FACTS, [_gone(user) for user in users])
-        return {u: int(last) for u, last in zip(users, found, strict=True) if last is not None}
+    def _undo(self) -> Callable[[], None]:
+        """How to go back to what is known now."""
+        items, place = len(self._items.names), self._window.place
+        number, counts = self._numbering.number, self._counts
+
+        def undo() -> None:
+            self._items.cut(items)
+            self._window.back_to(place)
+            self._numbering.number, self._counts = number, counts
+
+        return undo
 
 
-def _gone(user: str) -> bytes:
-    """Where it is noted that a user was forgotten: by a hash, not by name."""
-    return GONE + hashlib.blake2b(user.encode(), digest_size=16).digest()
+def _nothing() -> None:
+    """The end of a commit that need not be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
@@ -32,6 +32,11 @@ class MemoryStore:
             self._tables[table].update({k: v for k, v in rows.items() if v is not None})
             for key in [key for key, value in rows.items() if value is None]:
                 self._tables[table].pop(key, None)
+
+    def stage(self, change: Change) -> Callable[[], None]:
+        """There is no second half."""
+        self.commit(change)
+        return lambda: None
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Nobody else can write."""

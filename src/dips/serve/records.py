@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,8 @@ WIDTHS: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((3, 4), (0, 2, 4), (0, 4, 8), (2, 4), (0, 1, 4), (0, 8)),
 }
 """By version: how many bytes an entry of each column may take; 0 where all are as in `BLANK`."""
+PLAIN = {1: "u1", 2: "<u2", 4: "<u4", 8: "<i8"}
+"""Widths that numpy has a number for; the other one is 3 bytes."""
 BLANK = {"item": 0, "rating": 0x3F800000, "time": 0, "age": 0, "repeats": 1, "side": 0}
 """What a column without bytes holds; ratings as the bits of a float, here of 1.0."""
 MOST_SEEN, MOST_LAST, MOST_ITEMS, MOST_ENTRIES = 2**32 - 1, 2**63 - 1, 2**32, 2**16 - 1
@@ -75,13 +77,18 @@ def encode(users: Sequence[bytes], rows: Rows) -> list[bytes]:
         blocks = [head.view(np.uint8).reshape(len(group), -1)]
         for name, values, width in zip(COLUMNS, columns, widths, strict=True):
             part = _shifted(name, values[group, :length], width)
-            raw = np.ascontiguousarray(part, dtype="<i8").view(np.uint8)
-            blocks.append(raw.reshape(len(group), length, 8)[:, :, :width].reshape(len(group), -1))
+            if width:
+                blocks.append(_bytes(part, width))
         body = np.concatenate(blocks, 1)
-        stride, flat = body.shape[1], body.tobytes()
-        for place, index in enumerate(group.tolist()):
-            record = flat[place * stride + 4 : (place + 1) * stride]
-            records[index] = _checksum(users[index], record) + record
+        stride, flat, places = body.shape[1], body.tobytes(), group.tolist()
+        ends = range(stride, len(flat) + 1, stride)
+        sums = [
+            _checksum(users[n], flat[e - stride + 4 : e]) for n, e in zip(places, ends, strict=True)
+        ]
+        body[:, :4] = np.array(sums, "<u4").view(np.uint8).reshape(-1, 4)
+        flat = body.tobytes()
+        for index, end in zip(places, ends, strict=True):
+            records[index] = flat[end - stride : end]
     return records
 
 
@@ -99,7 +106,7 @@ def decode(users: Sequence[bytes], found: Sequence[bytes | None]) -> Rows:
 def unpack(found: Sequence[bytes | None]) -> Rows:
     """The same for records in which `fault` found nothing."""
     records = [NOTHING if record is None else record for record in found]
-    heads = np.frombuffer(b"".join(record[: HEADER.itemsize] for record in records), HEADER)
+    heads = np.frombuffer(b"".join([record[: HEADER.itemsize] for record in records]), HEADER)
     count = heads["kept"].astype(np.int64) + heads["waiting"]
     slots = int(count.max(initial=0))
     columns = {name: np.full((len(records), slots), BLANK[name], np.int64) for name in COLUMNS}
@@ -133,19 +140,30 @@ def unpack(found: Sequence[bytes | None]) -> Rows:
 
 def fault(user: bytes, record: bytes) -> str:
     """Why this cannot be the record of this user; empty where it can."""
+    whole = int.from_bytes(record[:4], "little") == _checksum(user, record[4:])
+    if whole and len(record) == _length(record[4:10]):
+        return ""
     if len(record) < HEADER.itemsize:
         return "is cut off"
     if record[4] not in WIDTHS:
         return f"has version {record[4]}, this dips reads up to {VERSION}: install a newer dips"
-    if record[:4] != _checksum(user, record[4:]):
+    if not whole:
         return "is damaged: restore it from a backup, or forget the user"
     if record[5] >= math.prod(map(len, WIDTHS[record[4]])):
         return f"has layout {record[5]}, which does not exist"
-    widths = _widths(record[4], record[5])
-    count = int.from_bytes(record[6:8], "little") + int.from_bytes(record[8:10], "little")
-    if len(record) != HEADER.itemsize + count * sum(widths):
-        return "has another length than its header says"
-    return ""
+    return "has another length than its header says"
+
+
+@lru_cache(maxsize=1024)
+def _length(start: bytes) -> int:
+    """How long a record is whose header goes on so after the checksum; -1 where none can be."""
+    if len(start) < 6 or start[0] not in WIDTHS:
+        return -1
+    version, layout = start[0], start[1]
+    if layout >= math.prod(map(len, WIDTHS[version])):
+        return -1
+    count = int.from_bytes(start[2:4], "little") + int.from_bytes(start[4:6], "little")
+    return HEADER.itemsize + count * sum(_widths(version, layout))
 
 
 def bytes_of(size: int, waiting: int = 0, layout: int = 0) -> int:
@@ -195,10 +213,18 @@ def _shifted(name: str, values: Array, width: int) -> Array:
 
 def _integers(raw: Raw, width: int) -> Array:
     """[users, entries] whole numbers from so many bytes each; only 8 bytes have a sign."""
-    wide = np.zeros((len(raw), raw.shape[1] // width, 8), np.uint8)
-    wide[:, :, :width] = raw.reshape(len(raw), -1, width)
-    numbers: Array = wide.view("<i8")[:, :, 0].astype(np.int64)
-    return numbers
+    if width in PLAIN:
+        return np.ascontiguousarray(raw).view(PLAIN[width]).astype(np.int64)
+    low, middle, high = (raw[:, place::3].astype(np.int64) for place in range(3))
+    return low | middle << 8 | high << 16
+
+
+def _bytes(numbers: Array, width: int) -> Raw:
+    """[users, bytes] the other way round."""
+    raw: Raw = np.ascontiguousarray(numbers, PLAIN.get(width, "<u4")).view(np.uint8)
+    if width in PLAIN:
+        return raw
+    return raw.reshape(*numbers.shape, 4)[:, :, :width].reshape(len(numbers), -1)
 
 
 @cache
@@ -219,5 +245,5 @@ def _groups(kind: Array, count: Array) -> Iterator[Array]:
     yield from np.split(order, starts[1:]) if len(order) else ()
 
 
-def _checksum(user: bytes, record: bytes) -> bytes:
-    return zlib.crc32(record, zlib.crc32(user)).to_bytes(4, "little")
+def _checksum(user: bytes, rest: bytes) -> int:
+    return zlib.crc32(rest, zlib.crc32(user))

@@ -15,12 +15,13 @@ from dips.sketch.records import Sketch
 def arrivals_of(events: Sequence[Event], code: Sequence[int], rules: Rules) -> Sketch:
     """The events as columns; positions are given when they arrive."""
     rating = [1.0 if event.rating is None else event.rating for event in events]
-    item = torch.tensor(code, dtype=torch.int64)
+    time = [event.time or 0 for event in events]
+    item = torch.from_numpy(np.array(code, np.int64))
     return Sketch(
         torch.full_like(item, -1),
         item,
-        torch.tensor(rating, dtype=torch.float64).float(),
-        torch.tensor([event.time or 0 for event in events], dtype=torch.int64),
+        torch.from_numpy(np.array(rating, np.float64)).float(),
+        torch.from_numpy(np.array(time, np.int64)),
         torch.ones_like(item),
         torch.from_numpy(rules.pack(events)),
     )

@@ -9,7 +9,7 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -49,11 +49,14 @@ class SqliteStore:
         """Many keys in one statement."""
         found: dict[bytes, bytes] = {}
         with self._told("read"):
+            ordered = sorted(keys)  # neighbours share pages
             for start in range(0, len(keys), ASKED):
-                piece = keys[start : start + ASKED]
+                piece = ordered[start : start + ASKED]
                 marks = ",".join("?" * len(piece))
                 query = f"SELECT key, value FROM {table} WHERE key IN ({marks})"
                 found.update(self.connection.execute(query, piece))
+        if table is Table.USERS:  # records have a checksum of their own
+            return [found.get(key) for key in keys]
         pairs = ((key, found.get(key)) for key in keys)
         return [None if v is None else self._unsealed(table, k, v) for k, v in pairs]
 
@@ -74,17 +77,16 @@ class SqliteStore:
 
     def commit(self, change: Change) -> None:
         """One transaction, synchronised to the disk."""
-        run = self.connection.execute
+        self.stage(change)()
+
+    def stage(self, change: Change) -> Callable[[], None]:
+        """The rows in an open transaction; waiting for the disk is the second half."""
         with self._told("written"):
-            run("BEGIN IMMEDIATE")
-            try:
+            self.connection.execute("BEGIN IMMEDIATE")
+            with self._whole():
                 for table, rows in change.items():
                     self._write(table, rows)
-                run("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):  # a full disk has rolled back already
-                    run("ROLLBACK")
-                raise
+        return self._end
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -145,10 +147,26 @@ class SqliteStore:
         marks = f"PRAGMA application_id = {MARK}; PRAGMA user_version = {FORMAT};"
         self.connection.executescript(f"BEGIN IMMEDIATE; {tables} {marks} COMMIT;")
 
+    def _end(self) -> None:
+        with self._told("written"), self._whole():
+            self.connection.execute("COMMIT")
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A transaction that fails leaves nothing."""
+        try:
+            yield
+        except BaseException:
+            with suppress(sqlite3.Error):  # a full disk has rolled back already
+                self.connection.execute("ROLLBACK")
+            raise
+
     def _write(self, table: Table, rows: Mapping[bytes, bytes | None]) -> None:
         pairs = sorted(rows.items(), key=itemgetter(0))  # neighbours share pages
         put = f"INSERT INTO {table} VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
-        filled = [(key, _sealed(table, key, value)) for key, value in pairs if value is not None]
+        filled = [(key, value) for key, value in pairs if value is not None]
+        if table is not Table.USERS:  # records have a checksum of their own
+            filled = [(key, value + _seal(key, value)) for key, value in filled]
         self.connection.executemany(put, filled)
         gone = [(key,) for key, value in pairs if value is None]
         self.connection.executemany(f"DELETE FROM {table} WHERE key = ?", gone)
@@ -172,11 +190,6 @@ class SqliteStore:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _sealed(table: Table, key: bytes, value: bytes) -> bytes:
-    """Records have a checksum of their own; other values get one here."""
-    return value if table is Table.USERS else value + _seal(key, value)
 
 
 def _seal(key: bytes, value: bytes) -> bytes:

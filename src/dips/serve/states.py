@@ -45,6 +45,10 @@ class States:
     def rows(self, policy: int) -> Rows:
         """For records, as changed by this version of the policy."""
         kept, waiting = self.sketch.present.sum(1), self.waiting.present.sum(1)
+        number = np.full(len(kept), policy, np.int64)
+        counts = (kept.numpy(), waiting.numpy(), number, self.seen.numpy(), self.last.numpy())
+        if not waiting.any():
+            return Rows(*counts, **{n: f.numpy() for n, f in self.sketch._asdict().items()})
         width = int((kept + waiting).max()) if len(kept) else 0
         slot = torch.arange(width)
         late = slot >= kept[:, None]  # these slots take what waits
@@ -57,8 +61,6 @@ class States:
             joined = torch.where(late, new.gather(1, second), held.gather(1, first))
             blank = -1 if name == "position" else 0
             fields[name] = torch.where(there, joined, blank).numpy()
-        number = np.full(len(kept), policy, np.int64)
-        counts = (kept.numpy(), waiting.numpy(), number, self.seen.numpy(), self.last.numpy())
         return Rows(*counts, **fields)
 
 
@@ -72,8 +74,10 @@ def stored(store: Store, piece: int) -> Iterator[tuple[list[bytes], Rows]]:
 
 def _part(rows: Rows, first: Tensor, count: Tensor, width: int) -> Sketch:
     """`count` entries of each row from slot `first` on, in `width` slots."""
-    blank = empty(len(count), width)
     slots = rows.item.shape[1]
+    if slots == width and np.array_equal(rows.kept + rows.waiting, count):  # all of it, as it is
+        return Sketch(*(torch.from_numpy(getattr(rows, name)) for name in Sketch._fields))
+    blank = empty(len(count), width)
     if slots == 0:
         return Sketch(*(field.clone() for field in blank))  # they are changed in place
     slot = torch.arange(width)

@@ -5,7 +5,7 @@ Another store fits when it passes `tests/serve/test_stores.py` and the crash sui
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +49,13 @@ class Store(Protocol):
 
     def commit(self, change: Change) -> None:
         """Write all of it or nothing; what was written is durable when this returns."""
+
+    def stage(self, change: Change) -> Callable[[], None]:
+        """The first half of a commit: write it where only reads of this object see it.
+
+        What is returned is the second half, once and in any thread; nothing may be asked of the
+        store meanwhile. Where it fails, nothing was written.
+        """
 
     def snapshot(self) -> AbstractContextManager[None]:
         """While it is open, reads see one moment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
 import torch
@@ -37,6 +37,11 @@ class Vocabulary:
             return code
         return new.setdefault(name, len(self.names) + len(new))
 
+    def codes(self, names: Sequence[str], new: dict[str, int]) -> list[int]:
+        """The codes of many names; `new` as in `code`."""
+        codes = [self._codes.get(name, -1) for name in names]
+        return [self.code(name, new) for name in names] if -1 in codes else codes
+
     def check(self, name: str) -> None:
         """Refuse a new name when there are too many."""
         if len(self.names) >= LIMIT and name not in self._codes:
@@ -54,6 +59,12 @@ class Vocabulary:
         """The new names have been written."""
         self.names += new
         self._codes.update(new)
+
+    def cut(self, count: int) -> None:
+        """Only so many names have been written after all."""
+        for name in self.names[count:]:
+            del self._codes[name]
+        del self.names[count:]
 
 
 @final

@@ -1,0 +1,54 @@
+"""A commit that waits for the disk in a thread of its own, while the next batch is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+from dips.serve.batches import Opened
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """A commit on its way to the disk."""
+
+    done: Future[None]
+    undo: Callable[[], None]
+    """Forget what it says, if it fails."""
+    opened: Opened | None
+    """The batch after it, read as it leaves the store."""
+
+
+@final
+class Underway:
+    """The commit on its way, of which there is one at most."""
+
+    def __init__(self) -> None:
+        self.flight: Flight | None = None
+        self._thread = ThreadPoolExecutor(1, "commits")
+
+    def send(
+        self, end: Callable[[], None], undo: Callable[[], None], opened: Opened | None
+    ) -> None:
+        """Do the second half of a commit in the thread."""
+        self.flight = Flight(self._thread.submit(end), undo, opened)
+
+    def opened(self, before: Flight | None) -> Opened | None:
+        """The batch that was read for whoever sent this commit, if nobody has been here since."""
+        return before.opened if before is not None and before is self.flight else None
+
+    def settle(self) -> None:
+        """Wait for the commit; where it fails, nothing of it stays in memory."""
+        flight = self.flight
+        if flight is not None:
+            failed = flight.done.exception() is not None
+            self.flight = None
+            if failed:
+                flight.undo()
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self.settle()
+        self._thread.shutdown()
