@@ -52,7 +52,9 @@ class Setting(NamedTuple):
         config = build_config(recipe, None, flags, implicit_data=not data.explicit)
         parts = split(data, config)
         implicit = config.implicit(data.explicit)
-        return cls(parts, config.fitted(len(parts[0]), parts[0].users, implicit=implicit))
+        train = parts[0]
+        extent = len(train), train.users, train.items
+        return cls(parts, config.fitted(*extent, implicit=implicit))
 
     @property
     def train(self) -> Interactions:

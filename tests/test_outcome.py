@@ -17,7 +17,7 @@ def config(**settings):
 
 RIVALRY = {
     "policy": "learned", "rival": "reservoir", "size": 3, "policy_rest": 0,
-    "policy_rate": 0.0, "inner_rate": 0.2,
+    "policy_rate": 0.0, "inner_rate": 0.21, "weight_decay": 3e-4,
 }  # fmt: skip
 
 

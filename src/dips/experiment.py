@@ -34,7 +34,7 @@ from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
 from dips.trace import Trace
 from dips.training import checkpoint
-from dips.training.config import TrainConfig
+from dips.training.config import TrainConfig, beside
 from dips.training.shards import shard_of
 from dips.training.trainer import Fitting, fit, start
 from dips.training.walks import Job, group_key, policy_of
@@ -79,7 +79,8 @@ def run(
         if directory is not None and len(jobs) > 1:
             place = directory / _fingerprint([config for _, config in chosen])
         finished = _run_stack(chosen, columns[sides], device, test, watch, place, resume, crew)
-        _meet_rivals(finished, chosen, test, watch, place, resume, crew)
+        asked = [(jobs[index][0], given[index]) for index in stack]
+        _meet_rivals(finished, asked, test, watch, place, resume, crew)
         for index, outcome in zip(stack, finished, strict=True):
             outcome.config = given[index]
             outcomes[index] = outcome
@@ -97,9 +98,9 @@ def _meet_rivals(
     resume: bool,
     crew: Crew,
 ) -> None:
-    """Train the rivals of each run with the same settings; the best on validation stays."""
+    """Train the rivals of each run as well as they can be; the best on validation stays."""
     pairs = [
-        (outcome, (parts, config.but(policy=name, rival="", walks=1)))
+        (outcome, (parts, beside(config, name, implicit_data=not parts[0].explicit)))
         for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
         for name in config.rivals
     ]
@@ -122,7 +123,8 @@ def _meet_rivals(
 def _fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
     """The settings with everything decided that depends on the data."""
     rows = int((train.lengths - train.warmup).sum())
-    return config.fitted(rows, train.users, implicit=config.implicit(train.explicit))
+    implicit = config.implicit(train.explicit)
+    return config.fitted(rows, train.users, train.items, implicit=implicit)
 
 
 def _fingerprint(configs: Sequence[TrainConfig]) -> str:

@@ -120,7 +120,7 @@ def study_gradients(
     first = bundle.size + bundle.periods[0]
     rng = np.random.default_rng(seed)
     some = _some_users(data, users, first, longest, rng)
-    config = _continued(config, some.users, queue, data.users)
+    config = _continued(config, some.users, queue, data)
     device = device_of(config)
     job = Job(some, some, config)
     fitting = start([job], [bundle.recommender], device, [policy])
@@ -175,14 +175,16 @@ def _some_users(
     return replace(some, lengths=cut, warmup=np.zeros_like(cut))
 
 
-def _continued(config: TrainConfig, users: int, queue: int, everyone: int) -> TrainConfig:
+def _continued(config: TrainConfig, users: int, queue: int, data: Interactions) -> TrainConfig:
     """The run's settings at stretch 1, step by step as in Algorithm 1.
 
     Rates are those of one update a step: the run's own if it was trained so, else the recipe
     paper's; in proportion to the users who walk together, as in the paper.
     """
     taught = config if config.stretch == 1 else config.but(**RECIPES["paper"])
-    share = users / (taught.users or everyone)
+    share = users / (taught.users or data.users)
+    extent = len(data), data.users, data.items
+    taught = taught.fitted(*extent, implicit=config.implicit(data.explicit))
     rates = {name: getattr(taught, name) * share for name in RATES}
     decays = {name: getattr(taught, name) for name in DECAYS}
     return config.but(

@@ -68,7 +68,7 @@ def study_sessions(
     if reader.split == "time":
         raise ConfigError("sessions are cut from whole histories: leave split = time out")
     work = Handover(data, sketched, out, source=source, watch=watch)
-    work.check([reader])
+    work.check("session", [reader])
     choose = work.choosers()
     bare = [Cell("none", 0, LENGTH)] if 0 in plan.sizes else []
     keys = [(cell, seed) for cell in [*bare, *sketched.cells()] for seed in plan.seeds]
@@ -104,7 +104,7 @@ def score_sessions(
     """
     train, valid, _ = parts
     rows = int(train.lengths.sum())
-    config = config.fitted(rows, train.users, implicit=True)
+    config = config.fitted(rows, train.users, train.items, implicit=True)
     device = device_of(config)
     columns = Columns.of(train, device, chooser.sides)
     streams = [make_stream([part], columns) for part in parts]

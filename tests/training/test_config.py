@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dips.errors import ConfigError
-from dips.training.config import RECIPES, TrainConfig, build_config
+from dips.training.config import RECIPES, TrainConfig, beside, build_config
 
 
 def test_every_setting_has_a_sentence() -> None:
@@ -29,7 +29,8 @@ def test_every_setting_has_a_sentence() -> None:
         ({"choice": "best"}, "choice is 'best': choose one of greedy, sampled"),
         ({"recommender": "tree"}, "recommender is 'tree'"),
         ({"periods": (2, 0)}, "periods [2, 0]: each must be at least 1"),
-        ({"weight_decay": float("nan")}, "weight_decay is nan: it must be at least 0"),
+        ({"policy_decay": float("nan")}, "policy_decay is nan: it must be at least 0"),
+        ({"weight_decay": -2.0}, "weight_decay is -2.0: it must be at least -1"),
         ({"size": "four"}, "size is 'four': it must be a whole number"),
         ({"size": 2.5}, "size is 2.5: it must be a whole number"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast': it must be a number"),
@@ -117,9 +118,9 @@ def test_the_papers_policies_take_the_papers_recipe() -> None:
      (10**8, False, (4096, 16384)), (600_000, True, (1024, 4096))],
 )  # fmt: skip
 def test_batches_suit_the_data(rows: int, implicit: bool, expected: tuple[int, int]) -> None:
-    config = TrainConfig().fitted(rows, 10, implicit=implicit)
+    config = TrainConfig().fitted(rows, 10, 5, implicit=implicit)
     assert (config.batch, config.policy_batch) == expected
-    given = TrainConfig(batch=7, policy_batch=9).fitted(rows, 10, implicit=implicit)
+    given = TrainConfig(batch=7, policy_batch=9).fitted(rows, 10, 5, implicit=implicit)
     assert (given.batch, given.policy_batch) == (7, 9)
 
 
@@ -127,15 +128,39 @@ def test_batches_suit_the_data(rows: int, implicit: bool, expected: tuple[int, i
     ("settings", "company"), [({}, 0), ({"walks": 4}, 3), ({"walks": 4, "users": 5}, 5)]
 )
 def test_users_walk_in_companies(settings, company):
-    assert TrainConfig(**settings).fitted(100, 10, implicit=False).users == company
+    assert TrainConfig(**settings).fitted(100, 10, 5, implicit=False).users == company
 
 
 @pytest.mark.parametrize(
-    ("users", "implicit", "company"),
-    [(1199, False, 0), (1200, False, 600), (3624, False, 906), (99, True, 0), (600, True, 150)],
-)
-def test_a_policy_that_learns_walks_as_often_as_the_data_allows(users, implicit, company):
+    ("rows", "implicit", "company"),
+    [(29_999, False, 0), (30_000, False, 500), (600_000, False, 250), (11_999, True, 0),
+     (36_000, True, 250)],
+)  # fmt: skip
+def test_a_policy_that_learns_walks_as_often_as_the_data_allows(rows, implicit, company):
     config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
-    assert config.fitted(10_000, users, implicit=implicit).users == company
+    assert config.fitted(rows, 1000, 50, implicit=implicit).users == company
     static = build_config(flags={"policy": "last"}, implicit_data=implicit)
-    assert static.fitted(10_000, users, implicit=implicit).users == 0
+    assert static.fitted(rows, 1000, 50, implicit=implicit).users == 0
+
+
+@pytest.mark.parametrize(
+    ("items", "given", "taken"),
+    [(100, -1.0, 1e-3), (200, -1.0, 2e-3), (10**6, -1.0, 3e-3), (100, 0.0, 0.0), (100, 0.5, 0.5)],
+)
+def test_decay_falls_with_what_is_known_of_an_item(items, given, taken):
+    config = TrainConfig(weight_decay=given).fitted(10_000, 10, items, implicit=False)
+    assert config.weight_decay == pytest.approx(taken)
+
+
+def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
+    ours = build_config(flags={"policy": "learned", "seed": 3, "dim": 8, "epochs": 5})
+    rival = beside(ours, "last", implicit_data=False)
+    assert rival == build_config(flags={"policy": "last", "seed": 3, "dim": 8, "epochs": 5})
+    implicit = build_config(flags={"policy": "learned", "seed": 3}, implicit_data=True)
+    assert beside(implicit, "frequent", implicit_data=True) == build_config(
+        flags={"policy": "frequent", "seed": 3}, implicit_data=True
+    )
+    turned = build_config(flags={"policy": "learned", "task": "implicit", "inner_rate": 0.7})
+    assert beside(turned, "last", implicit_data=False) == build_config(
+        flags={"policy": "last", "task": "implicit", "inner_rate": 0.7}
+    )

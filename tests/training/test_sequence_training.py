@@ -37,6 +37,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job]:
     plain = {"loss": "softmax", "size": 2, "dim": 6, "batch": 16, "epochs": 2, "inner_steps": 2,
+             "weight_decay": 3e-4,
              "negatives": 0 if settings.get("loss") is None else 5}  # fmt: skip
     cut = data.users * 3 // 4
     train, valid = data.select(range(cut)), data.select(range(cut, data.users))

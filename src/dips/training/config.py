@@ -62,7 +62,11 @@ class TrainConfig:
         0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
     )
     learning_rate: float = _setting(1e-2, "Adam's step size at the start; it falls as a cosine.", 0)
-    weight_decay: float = _setting(3e-4, "L2 penalty on vectors and prior; biases go free.", 0)
+    weight_decay: float = _setting(
+        -1.0,
+        "L2 penalty on vectors, not on biases; -1 chooses by how much is known of an item.",
+        -1,
+    )
     user_rate: float = _setting(
         0.0, "Step size of the user prior by SGD with momentum; 0 leaves it to Adam.", 0
     )
@@ -139,8 +143,8 @@ class TrainConfig:
         """Whether the task is to predict items: as given, or as the data has it."""
         return self.task == "implicit" or (self.task == "auto" and not explicit_data)
 
-    def fitted(self, rows: int, users: int, *, implicit: bool) -> TrainConfig:
-        """The same with all decided that depends on the `users` in training and their predictions.
+    def fitted(self, rows: int, users: int, items: int, *, implicit: bool) -> TrainConfig:
+        """The same with all decided that depends on the training data: `rows` are predictions.
 
         Small data take small batches, so that an epoch has its 32 steps, the policy's 64.
         """
@@ -149,9 +153,12 @@ class TrainConfig:
         wide = WIDEST if implicit else 4 * WIDEST
         policy_batch = self.policy_batch or max(256, min(_power_of_two(rows // 64), wide))
         least = COMPANY_IMPLICIT if implicit else COMPANY
-        walks = self.walks or max(1, min(users // least, MOST_WALKS))
+        walks = self.walks or max(1, min(rows // least, MOST_WALKS))
         company = self.users or (-(-users // walks) if walks > 1 else 0)
-        return self.but(batch=batch, policy_batch=policy_batch, users=company)
+        decay = self.weight_decay
+        if decay < 0:
+            decay = min(KNOWN * items / max(1, rows), MOST_DECAY)
+        return self.but(batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay)
 
     def but(self, **changes: Any) -> TrainConfig:
         """The same with some settings changed; unknown names are refused."""
@@ -169,12 +176,14 @@ class TrainConfig:
 WIDEST, WIDEST_IMPLICIT = 4096, 1024
 """Batches do not grow beyond this, where none are given."""
 
-COMPANY, COMPANY_IMPLICIT, MOST_WALKS = 600, 100, 4
-"""Where walks are not given: at least so many users in each, and no more walks than this.
+COMPANY, COMPANY_IMPLICIT, MOST_WALKS = 15_000, 6_000, 4
+"""Where walks are not given: at least so many predictions in each, and no more walks than this.
 
 A policy that moves several times in an epoch keeps the recommender from falling behind; but its
 steps come from fewer users each, and ratings tell it less than rankings do (LOG.md).
 """
+KNOWN, MOST_DECAY = 0.1, 3e-3
+"""Where decay is not given it is this, shared among the ratings of an item, and no more."""
 
 
 def _power_of_two(number: int) -> int:
@@ -279,6 +288,21 @@ def build_config(
         return config
     fitting = BY_RECOMMENDER.get(config.recommender, IMPLICIT_MLP)
     return config.but(**{**fitting, **suited, **SUITED_IMPLICIT.get(policy, {}), **given})
+
+
+def beside(config: TrainConfig, rival: str, *, implicit_data: bool) -> TrainConfig:
+    """Settings for a rival: its own defaults, and what differs from this policy's."""
+    same = {"recommender": config.recommender, "task": config.task}
+    ours, theirs = (
+        build_config("default", flags={**same, "policy": policy}, implicit_data=implicit_data)
+        for policy in (config.policy, rival)
+    )
+    given = {
+        name: value
+        for name, value in vars(config).items()
+        if value != getattr(ours, name) and name not in ("policy", "rival", "walks")
+    }
+    return theirs.but(**given)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -134,6 +134,8 @@ def start(
     modules = [policy for policy in policies if isinstance(policy, nn.Module) and learns(policy)]
     networks = Stacked.of(modules, device) if modules else None
     decay = torch.tensor([job.config.weight_decay for job in jobs], device=device)
+    if bool((decay < 0).any()):
+        raise ValueError("settings must be fitted to the data first: see TrainConfig.fitted")
     trained = {name: stack.state[name] for name in stack.trainable}
     optimizers: dict[str, Optimizer] = {}
     if jobs[0].config.user_rate:
