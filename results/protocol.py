@@ -26,7 +26,6 @@ from dips import experiment
 from dips.api import load
 from dips.cli.origin import environment
 from dips.data.interactions import Interactions
-from dips.evaluation.verdict import of_table
 from dips.rundir import read_json, write_json
 from dips.study import Plan, Study, Table, Update, write_rows
 from dips.training.config import TrainConfig, build_config
@@ -181,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_trials(given.out)
     for row in table.summary:
         print(row, flush=True)
-    print(f"verdict: {of_table(table.summary, table.paired, table.summary[0]['metric'])}")
+    print(f"verdict: {table.verdict()}")
     return 0
 
 

@@ -12,6 +12,7 @@ from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError
 from dips.paper_plan import FULL, QUICK, Grid
 from dips.paper_study import STAGES, PaperStudy, Tools, as_items, of_length
+from tests.report.made import write_comparison
 
 TINY = replace(
     QUICK,
@@ -22,6 +23,7 @@ TINY = replace(
     },
     gradients={"users": 2, "steps": 1, "longest": 9, "queue": 4},
 )
+ONE = {"epochs": 1}
 FAST = {"epochs": 1, "rival": "", "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
 
 
@@ -37,6 +39,8 @@ class Bench:
             if "out" in options:
                 options["out"].mkdir(parents=True)
                 (options["out"] / "figure.png").write_text("")
+                if name == "compare":
+                    write_comparison(options["out"])
 
         return tool
 
@@ -74,6 +78,14 @@ def test_ratings_are_compared_and_likes_are_transferred(tmp_path, bench, monkeyp
     assert json.loads((tmp_path / "paper.json").read_text())["items"].startswith("ratings above")
 
 
+def test_the_end_is_what_the_comparison_comes_to(tmp_path, bench):
+    data = rated(implicit=True)
+    told = study(data, tmp_path, bench).result(["compare"], lambda progress: None)
+    assert "learned" in told["verdict"]
+    assert "last" in told["verdict"]
+    assert "story" not in told  # nobody asked for one
+
+
 def test_data_without_ratings_is_taken_as_it_is(tmp_path, bench):
     data = rated(implicit=True)
     work = study(data, tmp_path, bench, FULL)
@@ -96,6 +108,19 @@ def test_a_small_version_has_the_beginnings_of_histories(tmp_path, bench):
                  for table in (cut, data)]  # fmt: skip
         assert items[0] == items[1][:10]
         assert dips.load(asked["source"]).lengths.tolist() == cut.lengths.tolist()
+
+
+def test_data_that_is_made_is_made_anew_from_another_source(tmp_path, bench, monkeypatch):
+    monkeypatch.setitem(RECIPES, "implicit", replace(RECIPES["implicit"], core=3))
+    data = rated()
+    other = replace(data, rating=data.rating[::-1].copy())
+    works = [
+        study(table, tmp_path, bench, plan)
+        for table, plan in ((data, QUICK), (data, replace(QUICK, longest=20)), (data, FULL),
+                            (other, FULL))
+    ]  # fmt: skip
+    made = {source: table.lengths.sum() for table, source in (work.items() for work in works)}
+    assert len(made) == len(set(made.values())) == 4
 
 
 def test_of_ratings_that_are_no_stars_all_count():
@@ -163,6 +188,7 @@ def test_a_small_version_says_so(tmp_path, bench):
     )
     some = study(data, tmp_path, bench, FULL.but([0], {"max_users": 9})).scale()
     assert some.startswith("9 of 60 users, 1 split, epochs as suit each policy: a small version")
+    assert "1 split, up to 1 epoch:" in study(data, tmp_path, bench, QUICK.but(None, ONE)).scale()
     assert (
         "60 users, the first 80 of their interactions, 1 split, up to 5 epochs: a"
         in study(data, tmp_path, bench).scale()
@@ -186,10 +212,12 @@ def test_everything_on_a_tiny_world(tmp_path, monkeypatch):
     assert {name: stage["state"] for name, stage in told["stages"].items()} == dict.fromkeys(
         STAGES, "done"
     )
+    assert all(stage["seconds"] > 0 for stage in told["stages"].values())
     page = (out / "report.html").read_text()
     for words in ("Policy transfer", "Sessions with a sketch", "Signs of the true policy gradient",
                   "What was run", 'href="story.html"'):  # fmt: skip
         assert words in page
+    assert told["story"] == str(out / "story.html")
     assert "The story of user" in (out / "story.html").read_text()
     assert {progress.place for progress in seen} == {1, 2, 3, 4, 5}
     assert seen[-1].seconds_left is not None

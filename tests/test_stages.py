@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, folder):
         self.folder, self.clock, self.ran, self.seen = folder, Clock(), [], []
 
-    def stage(self, name, fails=None, needs=(), cost=2.0, plan=1, steps=2):
+    def stage(self, name, fails=None, needs=(), cost=2.0, plan=1, steps=2, scale=""):
         leaves = self.folder / f"{name}.txt"
 
         def run(watch):
@@ -41,11 +41,12 @@ class Bench:
 
         costs = {"working": cost}
         return Stage(
-            name=name, plan={"seeds": (plan,)}, costs=costs, leaves=leaves, run=run, needs=needs
-        )
+            name=name, plan={"settings": {"seeds": (plan,)}}, costs=costs, leaves=leaves, run=run,
+            needs=needs, scale=scale,
+        )  # fmt: skip
 
-    def go(self, *stages):
-        journal = Journal(self.folder / "paper.json", ABOUT)
+    def go(self, *stages, command=""):
+        journal = Journal(self.folder / "paper.json", {**ABOUT, "command": command})
         carry_out(stages, journal, self.seen.append, self.clock)
         return journal
 
@@ -56,7 +57,8 @@ def bench(tmp_path):
 
 
 def test_all_run_once_and_the_second_call_has_nothing_to_do(bench):
-    stages = [bench.stage("a"), bench.stage("b", needs=("a",))]
+    before = bench.stage("a")
+    stages = [before, bench.stage("b", needs=(before,))]
     bench.go(*stages)
     found = json.loads((bench.folder / "paper.json").read_text())
     assert found["data"] == "a world"
@@ -78,11 +80,8 @@ def test_what_was_removed_or_has_another_plan_runs_again(bench):
 
 
 def test_what_cannot_run_says_why_and_the_others_go_on(bench):
-    stages = [
-        bench.stage("a", fails=DataError("histories are too short")),
-        bench.stage("b", needs=("a",)),
-        bench.stage("c"),
-    ]
+    short = bench.stage("a", fails=DataError("histories are too short"))
+    stages = [short, bench.stage("b", needs=(short,)), bench.stage("c")]
     entries = bench.go(*stages).entries
     assert [entry.state for entry in entries.values()] == ["skipped", "skipped", "done"]
     assert entries["a"].why == "histories are too short"
@@ -102,6 +101,31 @@ def test_an_interrupt_leaves_a_journal_and_goes_on_with_the_stage(bench, error):
     journal = bench.go(bench.stage("a"), bench.stage("b", steps=1, cost=1.0))
     assert bench.ran == ["a", "b", "b"]
     assert journal.entries["b"].seconds == 2
+
+
+def test_what_is_refused_for_its_plan_leaves_the_journal_as_it_was(bench):
+    bench.go(bench.stage("a", scale="few"), bench.stage("b"), command="first")
+    before = (bench.folder / "paper.json").read_bytes()
+    refused = bench.stage("a", plan=2, scale="many", fails=RunError("made with another seeds"))
+    with pytest.raises(RunError):
+        bench.go(refused, bench.stage("b", plan=2), command="second")
+    assert (bench.folder / "paper.json").read_bytes() == before
+    bench.go(bench.stage("a"), bench.stage("b"))
+    assert bench.ran == ["a", "b", "a"]
+
+
+def test_what_was_run_with_another_plan_is_not_gone_on_from(bench):
+    bench.go(bench.stage("a"))
+    with pytest.raises(RunError, match="a was run with another seeds: give the same, or --out"):
+        bench.go(bench.stage("b", needs=(bench.stage("a", plan=2),)))
+    bench.go(bench.stage("b", needs=(bench.stage("a"),)))
+    assert bench.ran == ["a", "b"]
+
+
+def test_every_stage_has_the_scale_that_it_was_run_with(bench):
+    bench.go(bench.stage("a", scale="few users"))
+    entries = bench.go(bench.stage("b", scale="many users")).entries
+    assert [entry.scale for entry in entries.values()] == ["few users", "many users"]
 
 
 def test_progress_counts_stages_and_learns_how_long_a_cost_takes(bench):

@@ -65,18 +65,22 @@ def fingerprints(out):
     }
 
 
+CELL = ["policy", "size", "every", "seed"]
+
+
 def test_files_and_keys(whole):
     out, table = whole
     files = {path.name for path in out.iterdir()}
     assert files == {"rows.csv", "summary.csv", "paired.csv", "figure.png", "runs"}
-    assert list(table.to_dict()) == ["rows", "summary", "paired"]
-    assert list(table.rows[0]) == ["policy", "size", "every", "seed", "valid", "test"]
+    assert list(table.to_dict()) == ["rows", "summary", "paired", "verdict"]
+    assert list(table.rows[0]) == [*CELL, "kept_policy", "valid", "test"]
     summary = ["policy", "size", "every", "metric", "mean", "std", "n"]
     paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p"]
     assert list(table.summary[0]) == list(read(out / "summary.csv")[0]) == summary
     assert list(table.paired[0]) == list(read(out / "paired.csv")[0]) == paired
     rows = read(out / "rows.csv")
-    assert list(rows[0]) == ["policy", "size", "every", "seed", "valid_rmse", "test_rmse"]
+    assert list(rows[0]) == [*CELL, "kept_policy", "valid_rmse", "test_rmse"]
+    assert [row["kept_policy"] for row in rows] == [row["policy"] for row in rows]
     assert [float(row["test_rmse"]) for row in rows] == [row["test"]["rmse"] for row in table.rows]
 
 

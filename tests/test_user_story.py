@@ -1,5 +1,8 @@
 """Finding a user of a run, in one table or in three."""
 
+import json
+import shutil
+
 import pytest
 
 from dips import api
@@ -34,6 +37,14 @@ def test_a_user_of_each_file_is_found(parts, part):
     user = api.load(str(parts / f"{part}.safetensors")).user_id(0)
     story = story_of(parts / "run", user)
     assert (story.user, story.part) == (user, part)
+
+
+def test_the_policy_that_the_run_is_of_is_known_beside_the_one_that_chose(parts, tmp_path):
+    run = shutil.copytree(parts / "run", tmp_path / "run")
+    settings = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**settings, "policy": "learned"}))
+    story = story_of(run, api.load(str(parts / "test.safetensors")).user_id(0))
+    assert (story.policy, story.of) == ("last", "learned")
 
 
 def test_titles_follow_ids_where_other_data_numbers_items_otherwise(parts):

@@ -15,7 +15,7 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.progressive import Scores
-from dips.evaluation.transfer import Chooser, in_words, most_saved, size_ratios
+from dips.evaluation.transfer import Chooser, best_in_words, most_saved, size_ratios
 from dips.policy.registry import learns, make_policy
 from dips.preflight import check
 from dips.rundir import (
@@ -28,7 +28,17 @@ from dips.rundir import (
     write_users,
 )
 from dips.sketch.selection import selector_named
-from dips.study import Plan, Study, Update, Watch, is_there, make_room, name_of, write_rows
+from dips.study import (
+    Plan,
+    Study,
+    Update,
+    Watch,
+    is_there,
+    make_room,
+    name_of,
+    refuse_other,
+    write_rows,
+)
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
@@ -84,13 +94,14 @@ class Handover:
         self.rows: list[dict[str, Any]] = []
         self.users: dict[Cell, list[UserSums]] = {}
 
-    def check(self, readers: Sequence[TrainConfig]) -> None:
+    def check(self, kind: str, readers: Sequence[TrainConfig]) -> None:
         """Refuse what cannot work before anything is written; then make room for the cells."""
         if "all" in self.plan.policies:
             raise ConfigError("policy 'all' is no sketch to read: leave it out of the policies")
         cells = [self.plan.config(cell, self.plan.seeds[0], {}) for cell in self.plan.cells()]
         for config in [*{config.policy: config for config in cells}.values(), *readers]:
             check(self.data, config)
+        refuse_other(self.out, kind)
         make_room(self.out, "cells")
 
     def train(self, plan: Plan, stage: str) -> dict[Key, Path]:
@@ -182,7 +193,7 @@ def saved(tables: Result, against: str = "reservoir") -> list[dict[str, Any]]:
         same = [row for row in tables.rows if (row["policy"], row["size"]) == place]
         chosen = sorted({row["kept_policy"] for row in same})
         credit = "" if chosen == [policy] else f" (chosen by {', '.join(chosen)})"
-        found.append({**best, "kept_policies": chosen, "sentence": in_words(best) + credit})
+        found.append({**best, "kept_policies": chosen, "sentence": best_in_words(best) + credit})
     return found
 
 

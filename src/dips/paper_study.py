@@ -7,6 +7,7 @@ compared as they are; where items are predicted, data with ratings is turned imp
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,10 +24,11 @@ from dips.evaluation.comparison import Cell
 from dips.paper_plan import PaperPlan
 from dips.preflight import device_of
 from dips.recommender.session import LENGTH
+from dips.report.results import read_results
 from dips.report.story_page import story_page
 from dips.rundir import read_split
 from dips.stages import Journal, Progress, Stage, carry_out
-from dips.study import Update, Watch, name_of
+from dips.study import Table, Update, Watch, name_of
 from dips.training.config import TrainConfig, build_config
 
 FILE, REPORT, STORY = "paper.json", "report.html", "story.html"
@@ -81,31 +83,38 @@ class PaperStudy:
         for policy in self.plan.grids["compare"].policies:
             device_of(self._config(policy))  # refuses bad settings, before anything is written
         about = {"data": self.source, "command": self.command}
-        about |= {"scale": self.scale(), "items": self.turned()}
-        journal = Journal(self.out / FILE, about)
+        journal = Journal(self.out / FILE, {**about, "items": self.turned()})
         carry_out([stage for stage in self.stages() if stage.name in wanted], journal, watch)
         if all(entry.state == "skipped" for entry in journal.entries.values()):
             told = "; ".join(f"{name}: {e.why}" for name, e in journal.entries.items())
             raise RunError(f"nothing could be run: {told}")
         self.tools.report([self.out], self.out / REPORT)
-        return {**journal.to_dict(), "report": str(self.out / REPORT)}
+        done = {name for name, entry in journal.entries.items() if entry.state == "done"}
+        pages = {"report": REPORT, **({"story": STORY} if "story" in done else {})}
+        return {
+            **journal.to_dict(),
+            "verdict": verdict(self.out / "compare") if "compare" in done else "",
+            **{name: str(self.out / page) for name, page in pages.items()},
+        }
 
     def stages(self) -> list[Stage]:
         """All of them, in order."""
         grids = {"compare": self.compare, "transfer": self.transfer, "session": self.session}
         tables = [self._table(name, run) for name, run in grids.items()]
-        own = {"data": self.source, "settings": self._settings()}
+        seed = self.plan.seeds[0]
+        own = {"data": self.source, "seed": seed, "settings": self._settings()}
         gradients = Stage(
             name="gradients",
             plan={**own, **self.plan.gradients},
             costs={"gradients": TRUTH * math.prod(self.plan.gradients.values())},
             leaves=self._run("dips") / "gradients.json",
             run=self.gradients,
-            needs=("compare",),
+            needs=(tables[0],),
+            scale=self.scale(),
         )
         story = Stage(
             name="story", plan=own, costs={}, leaves=self.out / STORY, run=self.story,
-            needs=("compare",),
+            needs=(tables[0],), scale=self.scale(),
         )  # fmt: skip
         return [*tables, gradients, story]
 
@@ -143,7 +152,7 @@ class PaperStudy:
 
     def story(self, watch: Watch) -> None:
         """A user who tests the first learned run of size 4, with a history of the usual length."""
-        del watch
+        watch(Update("story", 0, 1, things="users"))
         run = self._run("learned")
         user = of_length(self.data, read_split(run)["test"], TOLD)
         told = self.tools.story(run, user, self.data).last(TOLD)
@@ -154,16 +163,18 @@ class PaperStudy:
         """The data that is compared, and where it can be read again."""
         if not self.plan.longest:
             return self.data, self.source
-        return self._kept(f"{self.data.name}-first-{self.plan.longest}", lambda: self.data)
+        return self._kept("", lambda: self.data)
 
     def items(self) -> tuple[Interactions, str]:
         """The same without ratings: of stars only likes are left."""
         if not self.data.explicit:
             return self.whole()
-        return self._kept(f"{self.data.name}-implicit", lambda: as_items(self.data))
+        return self._kept("-implicit", lambda: as_items(self.data))
 
-    def _kept(self, name: str, make: Callable[[], Interactions]) -> tuple[Interactions, str]:
-        """Data that is made once, and lies beside its results from then on."""
+    def _kept(self, ending: str, make: Callable[[], Interactions]) -> tuple[Interactions, str]:
+        """Data that is made once, and lies beside its results from then on; named by its source."""
+        cut = f"-first-{self.plan.longest}" if self.plan.longest else ""
+        name = f"{self.data.name}{cut}{ending}-{mark(self.data)}"
         place = self.out / f"{name}.safetensors"
         if not place.exists():
             prepared.write(make(), place)
@@ -175,13 +186,11 @@ class PaperStudy:
         epochs = self.plan.settings.get("epochs")
         told = [
             f"{users:,} of {everyone:,} users" if users < everyone else f"{users:,} users",
-            *(
-                [f"the first {self.plan.longest} of their interactions"]
-                if self.plan.longest
-                else []
-            ),
-            f"{len(self.plan.seeds)} split{'s' if self.plan.seeds[1:] else ''}",
-            f"up to {epochs} epochs" if epochs else "epochs as suit each policy",
+            *([f"the first {longest} of their interactions"] if longest else []),
+            _counted(len(self.plan.seeds), "split"),
+            f"up to {epochs} epoch{'s' if epochs > 1 else ''}"
+            if epochs
+            else "epochs as suit each policy",
         ]
         is_small = users < everyone or longest or epochs
         return ", ".join(told) + (SMALL if is_small else "")
@@ -211,6 +220,7 @@ class PaperStudy:
             costs=costs[name],
             leaves=self.out / name / "figure.png",
             run=run,
+            scale=self.scale(),
         )
 
     def _fill(
@@ -254,11 +264,26 @@ class PaperStudy:
         return EFFORT.get(policy, 1.0) * config.epochs * (STEPWISE if config.stretch else 1.0)
 
 
+def verdict(place: Path) -> str:
+    """What a comparison that lies in a directory comes to."""
+    (found,) = read_results([place]).comparisons
+    return Table(found.rows, found.summary, found.paired).verdict()
+
+
 def first(data: Interactions, longest: int) -> Interactions:
     """The beginnings of all histories; 0 for all of them."""
     if not longest:
         return data
     return replace(data, lengths=np.minimum(data.lengths, longest))
+
+
+def mark(data: Interactions) -> str:
+    """A few letters that differ where items, ratings or lengths do."""
+    found = 0
+    for column in (data.item, data.rating, data.lengths):
+        if column is not None:
+            found = zlib.crc32(np.ascontiguousarray(column).data, found)
+    return f"{found:08x}"
 
 
 def has_stars(data: Interactions) -> bool:
@@ -278,3 +303,7 @@ def of_length(data: Interactions, users: set[str], length: int) -> str:
     """Of these users the first one whose history is nearest to a length."""
     rows = [user for user in range(data.users) if data.user_id(user) in users]
     return data.user_id(rows[int(np.abs(data.lengths[rows] - length).argmin())])
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,15 @@ def own_part(directory: Path, part: str) -> Interactions:
     source, settings = read_config(directory)["data"], read_settings(directory)
     members = read_split(directory)[part]
     columns = Columns(side=columns_in(settings.side))
-    if isinstance(source, list):
-        read = partial(read_data, columns=columns)
-        found = open_parts(*source, read=read)[PARTS.index(part)]
-    elif settings.split == "time":
-        found = split(open_data(source, columns=columns), settings)[PARTS.index(part)]
-    else:
-        data = open_data(source, columns=columns)
-        found = data.select([u for u in range(data.users) if data.user_id(u) in members])
+    with _where_it_was("DATA"):
+        if isinstance(source, list):
+            read = partial(read_data, columns=columns)
+            found = open_parts(*source, read=read)[PARTS.index(part)]
+        elif settings.split == "time":
+            found = split(open_data(source, columns=columns), settings)[PARTS.index(part)]
+        else:
+            data = open_data(source, columns=columns)
+            found = data.select([u for u in range(data.users) if data.user_id(u) in members])
     if {found.user_id(user) for user in range(found.users)} != members:
         raise DataError(f"{found.name} is not what it was when the run was made: give data")
     return found
@@ -116,7 +118,17 @@ def own_data(directory: Path) -> list[Interactions]:
     source, settings = read_config(directory)["data"], read_settings(directory)
     columns = Columns(side=columns_in(settings.side))
     sources = source if isinstance(source, list) else [source]
-    return [read_data(place, columns=columns) for place in sources]
+    with _where_it_was("--data"):
+        return [read_data(place, columns=columns) for place in sources]
+
+
+@contextmanager
+def _where_it_was(option: str) -> Iterator[None]:
+    """Data that cannot be opened may have moved: the sentence ends in how to say where it is."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; where the run's data has moved, give {option}") from None
 
 
 def strangers(data: Interactions, splits: Iterable[Mapping[str, set[str]]]) -> Interactions:

@@ -15,7 +15,7 @@ from dips.errors import ConfigError, RunError
 from dips.evaluation import crossed
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.crossed import Places
-from dips.evaluation.headroom import AHEAD, covered, room
+from dips.evaluation.headroom import AHEAD, covered, lead, room
 from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import Chooser
@@ -108,7 +108,9 @@ def headroom(
     """How far a run's sketches go from last-K's to those of an oracle that sees half the future.
 
     It chooses by the odd-numbered ones of the next `ahead` interactions; all are scored on
-    even-numbered ones only. `readers` are further runs whose recommenders read them too.
+    even-numbered ones only. `lead` is the 95 % interval of how much better the oracle is than
+    last-K; where it includes 0 there is no `share`. `readers` are further runs whose recommenders
+    read them too.
     """
     if ahead < 1:
         raise ConfigError(f"ahead is {ahead}: give how many interactions the oracle sees")
@@ -139,7 +141,12 @@ def _room(reader: Bundle, own: Chooser, stream: Stream, ahead: int) -> dict[str,
     scores = room(reader, {"own": own}, stream, ahead)
     found: dict[str, Any] = {name: scores[name].metrics for name in ("last", "own", "oracle")}
     values = {metric: [found[who][metric] for who in found] for metric in found["last"]}
-    return {**found, "share": {metric: covered(metric, *three) for metric, three in values.items()}}
+    shares = {metric: covered(metric, *three) for metric, three in values.items()}
+    leads = lead(scores["oracle"], scores["last"])
+    for metric, (low, high) in leads.items():
+        if low <= 0 <= high:  # no share of what may be nothing
+            shares[metric] = None
+    return {**found, "lead": leads, "share": shares}
 
 
 def labels(runs: Sequence[Path]) -> list[str]:

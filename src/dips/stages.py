@@ -33,8 +33,10 @@ class Stage:
     leaves: Path
     """What is there when it is done."""
     run: Callable[[Watch], None]
-    needs: tuple[str, ...] = ()
+    needs: tuple[Stage, ...] = ()
     """Stages that must be done before."""
+    scale: str = ""
+    """How much of everything there is, in words."""
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Entry:
     """open, done, or skipped: then `why` is a sentence."""
     why: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
+    scale: str = ""
     parts: dict[str, Spent] = field(default_factory=dict)
 
     @property
@@ -83,6 +86,8 @@ class Journal:
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path, self.about = path, dict(about)
         self.entries: dict[str, Entry] = {}
+        self.new: dict[str, Entry] = {}
+        """Of stages with another plan than the file's: until one is settled, the old one holds."""
         if not path.exists():
             return
         found = read_json(path)
@@ -93,15 +98,25 @@ class Journal:
             )
         for name, told in found["stages"].items():
             parts = {part: Spent(**spent) for part, spent in told["parts"].items()}
-            self.entries[name] = Entry(told["state"], told["why"], told["plan"], parts)
+            scale = told.get("scale", found.get("scale", ""))  # once it was the same for all
+            self.entries[name] = Entry(told["state"], told["why"], told["plan"], scale, parts)
 
     def of(self, stage: Stage) -> Entry:
         """What is known of a stage; with another plan it is as good as new."""
-        plan = json.loads(json.dumps(stage.plan))
-        entry = self.entries.get(stage.name)
-        if entry is None or entry.plan != plan:
-            entry = self.entries[stage.name] = Entry(plan=plan)
-        return entry
+        known = self.entries.get(stage.name)
+        if known is not None and not self.another(stage):
+            return known
+        return self.new.setdefault(stage.name, Entry(plan=_plain(stage.plan), scale=stage.scale))
+
+    def another(self, stage: Stage) -> str:
+        """In what a stage that is known had another plan; empty where it had the same."""
+        known = self.entries.get(stage.name)
+        return "" if known is None else _differing(known.plan, _plain(stage.plan))
+
+    def settle(self, stage: Stage) -> None:
+        """What is known of a stage now is what counts."""
+        self.entries[stage.name] = self.of(stage)
+        self.new.pop(stage.name, None)
 
     def is_done(self, stage: Stage) -> bool:
         """Whether there is nothing left to do."""
@@ -130,7 +145,10 @@ def carry_out(
     watch: Callable[[Progress], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Run what is not done yet; whatever happens, the journal says how far it came."""
+    """Run what is not done yet; whatever happens, the journal says how far it came.
+
+    A stage that is refused because results of another plan are there leaves the journal as it is.
+    """
     ahead = [stage for stage in stages if not journal.is_done(stage)]
     for stage in ahead:
         journal.reopen(stage)
@@ -143,20 +161,31 @@ def carry_out(
             watch(Progress(place, len(stages), stage.name, update, left))
 
         tell(Update("beginning", 0, 1, things="parts"))
+        is_refused = False
         try:
             _run(stage, journal, pace.noticing(tell))
+        except RunError:
+            is_refused = bool(journal.another(stage))
+            raise
         finally:
             pace.stop()
-            journal.write()
+            if not is_refused:
+                journal.settle(stage)
+                journal.write()
 
 
 def _run(stage: Stage, journal: Journal, tell: Watch) -> None:
     """Run one stage, or note why that cannot be."""
     entry = journal.of(stage)
-    for name in stage.needs:
-        if name not in journal.entries or journal.entries[name].state != "done":
+    for need in stage.needs:
+        if other := journal.another(need):
+            raise RunError(
+                f"{stage.name} goes on from what {need.name} leaves, and {need.name} was run with "
+                f"another {other}: give the same, or --out another directory"
+            )
+        if journal.of(need).state != "done":
             entry.state = "skipped"
-            entry.why = f"it goes on from what {name} leaves, and {name} is not done"
+            entry.why = f"it goes on from what {need.name} leaves, and {need.name} is not done"
             return
     try:
         stage.run(tell)
@@ -166,6 +195,24 @@ def _run(stage: Stage, journal: Journal, tell: Watch) -> None:
         entry.state, entry.why = "skipped", str(error)
     else:
         entry.state, entry.why = "done", ""
+
+
+def _plain(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan as it is read from the file."""
+    plain: dict[str, Any] = json.loads(json.dumps(plan))
+    return plain
+
+
+def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The names of what differs, also of what stands in one of the values."""
+    names = []
+    for name in [*wanted, *(name for name in found if name not in wanted)]:
+        old, new = found.get(name), wanted.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            names.append(_differing(old, new))
+        elif old != new:
+            names.append(name)
+    return ", ".join(filter(None, names))
 
 
 class _Pace:

@@ -18,6 +18,7 @@ from dips.errors import ConfigError, RunError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.metrics import LOWER_IS_BETTER, headline
 from dips.evaluation.tuning import trials
+from dips.evaluation.verdict import of_table
 from dips.experiment import run
 from dips.outcome import Moment, Outcome
 from dips.policy.registry import make_policy
@@ -34,6 +35,9 @@ from dips.rundir import (
     write_run,
 )
 from dips.training.config import TrainConfig
+
+TOLD = ("kept_policy", "valid", "test")
+"""What a row of the table has of a run's metrics."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,12 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """What `compare --json` prints."""
-        return {"rows": self.rows, "summary": self.summary, "paired": self.paired}
+        tables = {"rows": self.rows, "summary": self.summary, "paired": self.paired}
+        return {**tables, "verdict": self.verdict()}
+
+    def verdict(self) -> str:
+        """What all the numbers come to, in one line; empty where there is one policy."""
+        return of_table(self.summary, self.paired, self.summary[0]["metric"], self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +133,7 @@ class Study:
 
     def result(self) -> Table:
         """Tune, train what is missing, and put the table together."""
+        refuse_other(self.out, "comparison")
         return self._table(self.runs())
 
     def runs(self) -> dict[tuple[Cell, int], Path]:
@@ -206,11 +216,12 @@ class Study:
         test: bool,
     ) -> None:
         total = sum(config.epochs for config in configs)
-        finished = 0
+        finished = done = 0
 
         def follow(moment: Moment) -> None:
-            epoch = moment.epochs if moment.rival else moment.epoch
-            done = finished + moment.runs * epoch
+            nonlocal done
+            if not moment.rival:  # rivals are extra: nobody waits for them alone
+                done = finished + moment.runs * moment.epoch
             self.watch(Update(stage, done, total, moment.interactions_per_second))
 
         def store(index: int, outcome: Outcome) -> None:
@@ -236,7 +247,7 @@ class Study:
         for (cell, seed), place in places.items():
             metrics = read_metrics(place)
             row = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
-            rows.append({**row, "valid": metrics["valid"], "test": metrics["test"]})
+            rows.append({**row, **{name: metrics[name] for name in TOLD}})
             users.setdefault(cell, []).append(read_users(place))
         table = Table(rows, summarise(rows), compare_pairs(users))
         self._write(table)
@@ -245,7 +256,7 @@ class Study:
     def _write(self, table: Table) -> None:
         flat = [
             {
-                **{name: row[name] for name in ("policy", "size", "every", "seed")},
+                **{name: row[name] for name in ("policy", "size", "every", "seed", "kept_policy")},
                 **{f"valid_{name}": value for name, value in row["valid"].items()},
                 **{f"test_{name}": value for name, value in row["test"].items()},
             }
@@ -253,6 +264,20 @@ class Study:
         ]
         for name, lines in (("rows", flat), ("summary", table.summary), ("paired", table.paired)):
             write_rows(lines, self.out / f"{name}.csv")
+
+
+def refuse_other(out: Path, kind: str) -> None:
+    """Refuse a results directory that a study of another kind fills: tables would be lost."""
+    found = [name for name in ("transfer", "session") if (out / f"{name}.json").exists()]
+    if not found and (out / "cells").exists():  # it is not finished: one of both
+        found = ["transfer", "session"]
+    if not found and (out / "runs").exists():
+        found = ["comparison"]
+    if found and kind not in found:
+        raise RunError(
+            f"{out} holds results of another kind ({' or '.join(found)}): give --out another "
+            "directory"
+        )
 
 
 def make_room(out: Path, name: str) -> None:

@@ -47,12 +47,13 @@ def study_transfer(
     What reads everything stands in the tables as `all`, at the largest size.
     """
     work = Handover(data, plan, out, source=source, watch=watch)
+    reader = reader.but(rival="")  # of whole histories: a rival that sketches must not replace it
     if not isinstance(make_recommender(describe(data, reader)), Sequential):
         raise ConfigError(
             f"recommender '{reader.recommender}' is not one that reads in order: choose gru, "
             "gru-separate or sasrec"
         )
-    work.check([reader])
+    work.check("transfer", [reader])
     whole = Plan(
         policies=["all"], sizes=[1], every=[1], seeds=plan.seeds, settings=lambda policy: reader
     )

@@ -18,7 +18,7 @@ EXAMPLES = 4
 def story_of(run: Path, user: str, data: Interactions | None = None) -> Story:
     """The story of the user with this original id, in the run's own data or in other data."""
     bundle, parts = rundir.open_run(run), rundir.read_split(run)
-    tables = _own(run) if data is None else [data]
+    tables = rundir.own_data(run) if data is None else [data]
     table = next((table for table in tables if _holds(table, user)), None)
     if table is None:
         some = ", ".join(_examples(tables, parts["test"]))
@@ -28,14 +28,8 @@ def story_of(run: Path, user: str, data: Interactions | None = None) -> Story:
     if alone.users == 0:
         raise DataError(f"--user {user}: the run knows none of this user's items; try another")
     part = next((name for name in rundir.PARTS if user in parts[name]), "")
-    return tell(bundle, alone, 0, part=part, title=_titles(table))
-
-
-def _own(run: Path) -> list[Interactions]:
-    try:
-        return rundir.own_data(run)
-    except DataError as error:
-        raise DataError(f"{error}; where the run's data has moved, give --data") from None
+    of = rundir.read_settings(run).policy
+    return tell(bundle, alone, 0, part=part, of=of, title=_titles(table))
 
 
 def _holds(table: Interactions, user: str) -> bool:

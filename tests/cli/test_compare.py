@@ -3,8 +3,10 @@ import json
 
 import pytest
 
+from dips.cli.compare import show
 from dips.cli.settings import numbers, seeds
 from dips.errors import ConfigError
+from dips.study import Table
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2", "--seeds", 2)
@@ -30,8 +32,9 @@ def test_json(results):
     lines = results[1].splitlines()
     assert len(lines) == 1
     found = json.loads(lines[0], parse_constant=pytest.fail)
-    assert list(found) == ["rows", "summary", "paired"]
-    assert list(found["rows"][0]) == ["policy", "size", "every", "seed", "valid", "test"]
+    assert list(found) == ["rows", "summary", "paired", "verdict"]
+    cell = ["policy", "size", "every", "seed"]
+    assert list(found["rows"][0]) == [*cell, "kept_policy", "valid", "test"]
     summary = ["policy", "size", "every", "metric", "mean", "std", "n"]
     assert list(found["summary"][0]) == summary
     paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p"]
@@ -64,12 +67,31 @@ def test_people_get_tables(results, worlds, command):
         "K=2",
         "K=3 every 2",
         "difference to last",
+        "p (Holm)",
         "±",
         "figure.png",
         "verdict: ",
     ):
         assert words in text
     assert "epochs of runs" not in found.err
+
+
+def test_a_rival_that_chose_is_no_win_of_learned(capsys, tmp_path):
+    cells = {"last": (0.94, "last"), "learned": (0.9, "frequent")}
+    rows, summary = [], []
+    for policy, (mean, kept) in cells.items():
+        cell = {"policy": policy, "size": 4, "every": 1}
+        rows.append({**cell, "seed": 0, "kept_policy": kept})
+        summary.append({**cell, "metric": "rmse", "mean": mean, "std": 0.0, "n": 1})
+    pair = {"a": "last", "b": "learned", "size": 4, "every": 1, "metric": "rmse", "diff": 0.04,
+            "low": 0.03, "high": 0.05, "p": 0.001}  # fmt: skip
+    table = Table(rows, summary, [pair])
+    show(table, list(cells), "toy", tmp_path)
+    shown = capsys.readouterr().out
+    assert "learned at 4, seed 0: frequent chose, better on validation" in shown
+    said = "frequent chose in 1 of 1 runs of learned; frequent beats last in the one cell, by 4.3 %"
+    assert f"verdict: {said}: use frequent" in shown
+    assert table.to_dict()["verdict"].startswith(said)
 
 
 def test_seeds_may_be_named(worlds, command, tmp_path):

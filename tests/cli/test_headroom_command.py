@@ -2,6 +2,8 @@
 
 import pytest
 
+from dips.cli.headroom import _share
+
 LEARNED = ("--policy", "learned", "--size", "2")
 LAST = ("--policy", "last", "--size", "2")
 
@@ -15,6 +17,9 @@ def test_headroom(world, metric, command, trained):
     assert (found.json["policy"], found.json["size"], found.json["ahead"]) == ("learned", 2, 10)
     assert [row["reader"] for row in found.json["rows"]] == ["learned", "last"]
     for row in found.json["rows"]:
+        low, high = row["lead"][metric]
+        assert low <= high
+        assert (row["share"][metric] is None) == (low <= 0)
         share, last, own, oracle = row["share"][metric], row["last"], row["own"], row["oracle"]
         if share is not None:
             way = last[metric] - oracle[metric]
@@ -23,7 +28,15 @@ def test_headroom(world, metric, command, trained):
     assert shown.code == 0
     assert "chose" not in shown.out
     assert "even-numbered" in shown.out
-    assert "oracle" in shown.out
+    assert "lead (95 %)" in shown.out
+    assert "share" not in shown.out  # last goes none of the way from last
+
+
+def test_shares_in_words():
+    assert _share(0.25, 0.1) == "25 %"
+    assert _share(13.0, 0.1) == "beyond the oracle"
+    assert _share(None, 0.1) == "the lead may be chance"
+    assert _share(None, -0.1) == "the oracle is no better"
 
 
 def test_cross(command, trained):

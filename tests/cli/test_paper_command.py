@@ -53,6 +53,7 @@ def test_an_interrupt_is_gone_on_from_and_ends_in_a_report(command, worlds, tmp_
     again = command(*wanted)
     assert again.code == 0, again.err
     assert f"the report is in {out}/report.html" in "".join(again.out.split("\n"))
+    assert "verdict: " in again.out
 
 
 def test_what_cannot_run_is_said_on_the_screen_and_on_the_page(command, worlds, tmp_path):

@@ -59,6 +59,10 @@ def test_data_that_has_moved(command, trained, worlds, tmp_path):
     assert refused.code == 2
     assert "gone.safetensors" in refused.err
     assert refused.err.endswith("give --data\n")
+    for other in (("evaluate", moved), ("headroom", moved), ("cross", moved, run)):
+        refused = command(*other)
+        assert refused.code == 2
+        assert refused.err.endswith("where the run's data has moved, give DATA\n")
     found = command("story", moved, "--user", user, "--data", worlds["explicit"], "--json")
     assert found.json == command("story", run, "--user", user, "--json").json
 

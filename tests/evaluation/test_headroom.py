@@ -12,7 +12,8 @@ import torch
 from dips.bundle import Bundle
 from dips.data.interactions import Interactions
 from dips.evaluation.crossed import read
-from dips.evaluation.headroom import covered, foresee, numbered, room
+from dips.evaluation.headroom import covered, foresee, lead, numbered, room
+from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import Chooser
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Evidence, Recommender
@@ -166,6 +167,20 @@ def test_all_are_scored_on_even_numbered_interactions_only(
     )
     assert float(both) == pytest.approx(float(read(bundle, own).sums["squared_error"].sum()))
     assert found["own"].metrics == read(bundle, even).metrics
+
+
+@pytest.mark.parametrize(("term", "metric"), [("squared_error", "rmse"), ("recall@20",) * 2])
+def test_the_lead_is_above_zero_where_the_oracle_is_better(term: str, metric: str) -> None:
+    def scores(each: float) -> Scores:
+        count = torch.full((30,), 10.0, dtype=torch.float64)
+        sums = {term: count * (each + 0.001 * torch.arange(30))}
+        return Scores({metric: each}, count, sums)
+
+    good, bad = (0.5, 0.9) if metric == "rmse" else (0.9, 0.5)
+    low, high = lead(scores(good), scores(bad))[metric]
+    assert 0 < low <= high
+    low, high = lead(scores(bad), scores(good))[metric]
+    assert low <= high < 0
 
 
 def test_the_share_of_the_way() -> None:

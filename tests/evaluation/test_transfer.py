@@ -11,7 +11,14 @@ import torch
 from dips.bundle import Bundle
 from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate_scores
-from dips.evaluation.transfer import Chooser, in_words, most_saved, read_with, size_ratios
+from dips.evaluation.transfer import (
+    Chooser,
+    best_in_words,
+    in_words,
+    most_saved,
+    read_with,
+    size_ratios,
+)
 from dips.policy.registry import PolicySpec, build_policy, make_policy
 from dips.recommender.gru import GRU
 from dips.recommender.losses import FullSoftmax
@@ -126,8 +133,23 @@ def test_the_most_that_is_saved_in_words() -> None:
     assert in_words(best) == "learned at 2 equals reservoir at 4: 50 % fewer"
     assert most_saved(ratios, "recall@20", "learned", "last") is None
     said = {(row["policy"], row["size"]): in_words(row) for row in ratios}
-    assert said["learned", 8] == (
-        "learned at 8 is better than reservoir at any size to 8: more than 0 % fewer"
-    )
+    assert said["learned", 8] == "learned at 8 is better than reservoir at any size to 8"
     assert said["reservoir", 2] == "reservoir at 2 is worse than learned at 2"
     assert said["reservoir", 4] == "reservoir at 4 equals learned at 2: 100 % more"
+
+
+def test_what_saves_nothing_says_no_share() -> None:
+    same = size_ratios(_summary({"last": {2: 0.2, 4: 0.3}, "reservoir": {2: 0.2, 4: 0.3}}))
+    assert in_words(same[0]) == "last at 2 equals reservoir at 2"
+
+
+def test_who_is_never_as_good_is_not_called_worse_at_best() -> None:
+    def said(**last: float) -> str:
+        sizes = {int(name[1:]): value for name, value in last.items()}
+        ratios = size_ratios(_summary({"last": sizes, "reservoir": {1: 0.2, 2: 0.3}}))
+        best = most_saved(ratios, "recall@20", "last", "reservoir")
+        assert best is not None
+        return best_in_words(best)
+
+    assert said(k1=0.1, k2=0.15) == "last is never as good as reservoir at the sizes tried"
+    assert said(k1=0.1, k2=0.2) == "last at 2 equals reservoir at 1: 100 % more"

@@ -65,7 +65,8 @@ def test_the_best_rival_counts() -> None:
 
 def test_nothing_learned_and_nothing_left() -> None:
     nothing = "nothing that was learned is better than last-4 on validation; use last-4"
-    assert of_run(entrant("learned", 0.94), [LAST], 4) == nothing
+    same = nothing.replace(";", ": its policy keeps what last keeps;")
+    assert of_run(entrant("learned", 0.94), [LAST], 4) == same  # to the last bit
     assert of_run(entrant("learned", 0.93), [LAST], 4, taught=False) == nothing
     assert of_run(None, [LAST], 4) == "last stays: what was learned diverged; use last-4"
 
@@ -79,7 +80,11 @@ Table = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def table(
-    metric: str = "rmse", doubt: float = 0.001, every: int = 1, **curves: dict[int, float]
+    metric: str = "rmse",
+    doubt: float = 0.001,
+    every: int = 1,
+    p: float = 0.01,
+    **curves: dict[int, float],
 ) -> Table:
     """Means of policies by size, and pairs whose intervals are as wide as twice the doubt."""
     summary = [
@@ -95,7 +100,7 @@ def table(
                 diff = curves[a][size] - curves[b][size]
                 paired.append(
                     {"a": a, "b": b, "size": size, "every": every, "metric": metric,
-                     "diff": diff, "low": diff - doubt, "high": diff + doubt}
+                     "diff": diff, "low": diff - doubt, "high": diff + doubt, "p": p}
                 )  # fmt: skip
     return summary, paired
 
@@ -121,7 +126,7 @@ def test_beyond_the_sizes_nothing_is_made_up() -> None:
     bad = table(last=LAST_BY_SIZE, learned={2: 0.99, 4: 0.97, 8: 0.95})
     assert of_table(*bad, "rmse") == (
         "learned at 4 is worse than last at 2, the smallest tried; last beats learned in all 3 "
-        "cells, and is beaten in none: keep last"
+        "cells, and learned beats it in none: keep last"
     )
 
 
@@ -130,6 +135,8 @@ def test_chance_is_called_chance() -> None:
     assert of_table(*close, "rmse") == "no difference beyond chance in any of 3 cells: keep last"
     same = table(doubt=0.0, last={4: 0.94}, learned={4: 0.94})
     assert of_table(*same, "rmse") == "no difference beyond chance in the one cell: keep last"
+    corrected = table(p=0.2, last={4: 0.94}, learned={4: 0.93})
+    assert of_table(*corrected, "rmse") == "no difference beyond chance in the one cell: keep last"
 
 
 def test_cells_that_are_not_won_are_named() -> None:
@@ -148,3 +155,35 @@ def test_other_policies_and_measures() -> None:
     )
     assert of_table(*table(last=LAST_BY_SIZE, all={8: 0.5}), "rmse") == ""
     assert of_table(*table(last={2: 0.9}, learned={4: 0.8}), "rmse") == ""
+
+
+def runs(*kept: str) -> list[dict[str, Any]]:
+    """Runs of learned by who chose in them, and one of last."""
+    own = [{"policy": "learned", "kept_policy": name} for name in kept]
+    return [*own, {"policy": "last", "kept_policy": "last"}]
+
+
+def test_a_rival_that_chose_gets_the_credit() -> None:
+    found = table(last={4: 0.94, 8: 0.92}, learned={4: 0.93, 8: 0.91})
+
+    def said(*kept: str) -> str:
+        return of_table(*found, "rmse", runs(*kept))
+
+    assert said("learned", "learned") == of_table(*found, "rmse")
+    assert said("frequent", "frequent") == (
+        "frequent chose in 2 of 2 runs of learned; frequent at 8 is better than last at 8, the "
+        "largest tried; frequent beats last in all 2 cells, by 1.1 to 1.1 %: use frequent; keep "
+        "last if that is too little"
+    )
+    assert said("frequent", "learned").startswith("frequent chose in 1 of 2 runs of learned; learn")
+    assert said("last") == "last chose in 1 of 1 runs of learned; keep last"
+
+
+def test_a_better_third_is_named() -> None:
+    found = table(last={4: 0.94}, learned={4: 0.95}, reservoir={4: 0.92})
+    assert of_table(*found, "rmse") == (
+        "last beats learned in the one cell, and learned beats it in none: keep last; or take "
+        "reservoir, which beats last in the one cell, by 2.1 %"
+    )
+    worse = table(last={4: 0.94}, learned={4: 0.95}, reservoir={4: 0.96})
+    assert "reservoir" not in of_table(*worse, "rmse")

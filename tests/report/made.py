@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,19 @@ def make_story(*, explicit: bool = True, title: str = "Heat & Dust (1983)") -> S
     candidates = (Candidate(0, "a", -0.0, True), Candidate(1, "b", 1.5, True),
                   Candidate(2, "c", -2.25, False))  # fmt: skip
     return Story(
-        user="u1", data="toy", part="test", policy="last", size=2, periods=(1,), explicit=explicit,
-        items=50, length=3, titles={"a": title}, steps=steps,
+        user="u1", data="toy", part="test", policy="last", of="last", size=2, periods=(1,),
+        explicit=explicit, items=50, length=3, titles={"a": title}, steps=steps,
         refreshes=(Refresh(2, candidates), Refresh(3, candidates)),
     )  # fmt: skip
+
+
+def without_effects(story: Story) -> Story:
+    """The same, told by a recommender that cannot know what helped."""
+    steps = [
+        replace(step, kept=tuple(replace(kept, effect=None) for kept in step.kept))
+        for step in story.steps
+    ]
+    return replace(story, steps=tuple(steps))
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -84,6 +94,7 @@ def write_run(place: Path, *, policy: str = "learned", data: str = "ml-1m") -> P
     config = {"policy": policy, "size": 4, "every": 1, "seed": 0, "periods": [], "data": data,
               "rival": "last" if policy == "learned" else "", "dim": 32}  # fmt: skip
     metrics = {"policy": policy, "size": 4, "every": 1, "data": data, "epochs": 2,
+               "kept_policy": "last", "valid": {"rmse": 0.9123}, "test": {"rmse": 0.9234},
                "train_seconds": 75.0, "interactions_per_second": 1234.5,
                "peak_memory_bytes": 2**29}  # fmt: skip
     history = [

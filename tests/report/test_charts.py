@@ -55,6 +55,15 @@ def test_everything_stays_inside():
         assert all(0 <= float(line.get(name)) <= HEIGHT for name in ("y1", "y2"))
 
 
+def test_the_label_stands_beside_the_longest_ticks():
+    series = Series("one", 0, (Point(1, 0.9325), Point(2, 0.9425)))
+    svg = chart(series)
+    ticks = re.findall(r'<text x="(\d+)"[^>]*text-anchor="end">([\d.]+)<', svg)
+    place, text = max(ticks, key=lambda tick: len(tick[1]))
+    assert len(text) >= 6
+    assert int(place) - 7 * len(text) > 11 + 6  # a digit is 7 wide, the label stands at 11
+
+
 def test_whiskers_levels_and_one_point():
     root = drawn(chart(LINE))
     assert len([line for line in root.iter("line") if line.get("class") == "whisker"]) == 1

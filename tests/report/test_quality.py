@@ -77,6 +77,12 @@ def test_what_is_known_is_coloured_and_what_is_not_is_not():
     assert '<span class="soft">less than 4</span>' in wide
 
 
+def test_as_many_is_neither_better_nor_worse():
+    html = equal_table(rows(learned=LAST, last=LAST), "rmse", 1, "learned")
+    assert html.count("<small class='soft'>1.00 ×</small>") == 3  # noqa: RUF001
+    assert "worse" not in html
+
+
 def test_a_size_that_was_not_tried_twice_has_no_equal():
     assert equal_table(rows(learned=LEARNED, last={4: 0.9}), "rmse", 1, "learned") == ""
 
@@ -86,7 +92,12 @@ def test_lines_by_size_or_by_cost():
     names = colours(["learned", "last", "all"])
     by_size = size_chart(mine, "rmse", 1, colour=names, title="t")
     assert by_size.count("<polyline") == 2
-    assert "lower is better" in by_size
+    assert "lower is better; whiskers" in by_size
+    once = [{**row, "n": 1, "std": 0.0} for row in mine]
+    alone = size_chart(once, "rmse", 1, colour=names, title="t")
+    assert "lower is better" in alone
+    assert "whiskers" not in alone
+    assert "±" not in alone
     by_bytes = size_chart(
         mine, "rmse", 1, colour=names, title="t", cost=lambda size, every: 24 + 12 * size
     )

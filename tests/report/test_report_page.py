@@ -1,6 +1,8 @@
 """The report: what is on it, and how it behaves in Chromium."""
 
+import csv
 import re
+from html import unescape as html_unescape
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.report.made import (
     write_experiment,
     write_gradients,
     write_run,
+    write_table,
 )
 
 
@@ -60,6 +63,7 @@ def test_everything_is_on_it(html):
         "1,234",
         "75.0 s",
         "512 MB",
+        "0.9234",  # a single run's score on test
         "dips transfer toy",
         "2.13",
         "Made by dips 9.9",
@@ -86,6 +90,34 @@ def test_a_lone_run_is_enough(tmp_path):
     assert "Results of 1 single run." in html
     assert "No command was recorded" in html
     assert "cards" not in html.split("</style>")[1]
+
+
+def cards_of(place):
+    return html_unescape(render(place).split('<ul class="cards">')[1].split("</ul>")[0])
+
+
+def change(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_cards_give_credit_to_who_chose(tmp_path):
+    place = write_comparison(tmp_path / "compare")
+    assert "chosen by" not in cards_of(place)  # what older results do not say
+    with (place / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    write_table(place / "rows.csv", [{**row, "kept_policy": "frequent"} for row in rows])
+    assert "<b>learned (chosen by frequent)</b>" in cards_of(place)
+    assert "<b>learned at 4 equals last at 5.66 (chosen by frequent)</b>" in cards_of(place)
+
+
+def test_cards_call_chance_chance(tmp_path):
+    place = write_comparison(tmp_path / "compare")
+    assert "chance" not in cards_of(place)
+    change(place / "paired.csv", "-0.005", "0.005")
+    assert "ahead of last it may be chance" in cards_of(place)
+    assert "the difference may be chance" in cards_of(place)
 
 
 def test_the_deciding_metric_comes_first():

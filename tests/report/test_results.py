@@ -23,6 +23,13 @@ def test_everything_is_found(tmp_path):
     assert [line["epoch"] for line in run.history] == [1, 2]
 
 
+def test_transfer_comes_before_sessions(tmp_path):
+    for kind in ("session", "transfer"):
+        write_experiment(tmp_path / kind, kind)
+    kinds = [experiment.kind for experiment in read_results([tmp_path]).experiments]
+    assert kinds == ["transfer", "session"]
+
+
 def test_numbers_are_numbers_and_splits_common_shifts_are_gone(tmp_path):
     (comparison,) = read_results([write_comparison(tmp_path / "c")]).comparisons
     first = comparison.summary[0]

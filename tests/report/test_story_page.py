@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dips.report.story_page import story_page
-from tests.report.made import HOSTILE, make_story, overflow
+from tests.report.made import HOSTILE, make_story, overflow, without_effects
 
 
 @pytest.fixture
@@ -36,6 +36,12 @@ def test_the_cells_say_what_happened():
     hits = story_page(make_story(explicit=False))
     assert hits.count('class="miss"') == 1 + 2  # a head and two empty cells
     assert 'class="d2 hit"' in hits
+
+
+def test_what_is_not_known_is_not_called_little():
+    html = story_page(without_effects(make_story()))
+    assert "hardly changed it" not in html
+    assert "no inner loop" in html
 
 
 def test_it_works_by_pointer_and_by_keys(look, written):

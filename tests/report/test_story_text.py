@@ -5,8 +5,21 @@ import dataclasses
 import pytest
 from matplotlib.image import imread
 
-from dips.report.story import degree, draw_story, helpers, number, outcome, plain, story_text, why
-from tests.report.made import HOSTILE, make_story
+from dips.report.story import (
+    degree,
+    draw_story,
+    heading,
+    helpers,
+    number,
+    outcome,
+    plain,
+    story_text,
+    why,
+)
+from tests.report.made import HOSTILE, make_story, without_effects
+
+BAR = "<!-- helped  ←  effect on the loss of this prediction  →  hurt -->"
+"""The label of the colours: below 0 it helped, as in words."""
 
 
 def test_the_text_shows_the_matrix_the_predictions_and_the_drops():
@@ -60,17 +73,27 @@ def test_scores_have_no_minus_nothing():
     assert [number(x) for x in (-0.0, -0.0004, -1.0)] == ["0.000", "0.000", "-1.000"]
 
 
-def test_a_recommender_without_effects_is_said_to_have_none():
-    story = make_story()
-    steps = tuple(
-        dataclasses.replace(
-            step, kept=tuple(dataclasses.replace(kept, effect=None) for kept in step.kept)
-        )
-        for step in story.steps
-    )
-    text = story_text(dataclasses.replace(story, steps=steps))
+def test_a_recommender_without_effects_is_said_to_have_none(tmp_path):
+    text = story_text(without_effects(make_story()))
     assert "no inner loop" in text
     assert "helped most" not in text
+    draw_story(without_effects(make_story()), tmp_path / "a.svg", "svg")
+    assert BAR not in (tmp_path / "a.svg").read_text()
+
+
+def test_a_rival_and_a_stranger_are_named():
+    story = dataclasses.replace(make_story(), of="learned", part="")
+    told = " ".join(heading(story).split())
+    assert "of toy (not in the run): last (in a run of learned, better on" in told
+
+
+def test_long_names_that_begin_alike_are_told_apart():
+    lines = [
+        story_text(make_story(title=f"{'A very long title ' * 3}{part}"), 80).splitlines()[4]
+        for part in ("one", "two")
+    ]
+    assert lines[0] != lines[1]
+    assert "…" in lines[0]
 
 
 def test_titles_cannot_move_the_cursor():
@@ -91,7 +114,10 @@ def test_pictures(explicit, tmp_path):
     assert min(pixels.shape[:2]) > 250
     assert len({tuple(pixel) for pixel in pixels.reshape(-1, 3).round(1).tolist()}) > 10
     draw_story(story, tmp_path / "story.svg", "svg")
-    assert (tmp_path / "story.svg").read_text().startswith("<?xml")
+    drawn = (tmp_path / "story.svg").read_text()
+    assert drawn.startswith("<?xml")
+    assert BAR in drawn
+    assert "#00441b" in drawn  # what helped most is green
 
 
 def test_the_shade_is_the_error(tmp_path):

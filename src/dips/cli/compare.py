@@ -9,10 +9,16 @@ import typer
 
 from dips import api
 from dips.cli.origin import note_origin
-from dips.cli.screen import print_json, print_pairs, print_summary, print_verdict, watch_study
+from dips.cli.screen import (
+    print_json,
+    print_kept,
+    print_pairs,
+    print_summary,
+    print_verdict,
+    watch_study,
+)
 from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
 from dips.data.sides import columns_in
-from dips.evaluation.verdict import of_table
 from dips.study import Table
 
 
@@ -75,6 +81,7 @@ def show(table: Table, names: list[str], data: str, out: Path) -> None:
     for metric in metrics[:2]:
         print_summary(table.summary, metric, f"test {metric} on {data}")
     print_pairs(table.paired, metrics[0], "last" if "last" in names else names[0])
+    print_kept(table.rows)
     text = f"all rows, pairs and runs are in {out}; look at {out}/figure.png"
     print(text)
-    print_verdict(of_table(table.summary, table.paired, metrics[0]))
+    print_verdict(table.verdict())

@@ -12,7 +12,7 @@ import typer
 
 from dips import api
 from dips.cli.origin import command, note_origin
-from dips.cli.screen import print_json, print_stages, watch_study
+from dips.cli.screen import print_json, print_stages, print_verdict, watch_study
 from dips.cli.settings import seeds
 from dips.paper_study import STAGES
 from dips.report.markup import seconds
@@ -89,6 +89,9 @@ def paper(
         return
     print_stages(found["stages"])
     print(f"the report is in {found['report']}: open it in a browser")
+    if "story" in found:
+        print(f"story: {found['story']}")
+    print_verdict(found["verdict"])
 
 
 @contextmanager

@@ -158,14 +158,14 @@ def print_summary(summary: Sequence[Mapping[str, Any]], metric: str, title: str)
 def _cell(row: Mapping[str, Any] | None, best: float) -> str:
     if row is None:
         return ""
-    text = f"{row['mean']:.4f} ± {row['std']:.4f}"
+    text = f"{row['mean']:.4f}" + (f" ± {row['std']:.4f}" if row["n"] > 1 else "")
     return f"[bold]{text}[/bold]" if row["mean"] == best else text
 
 
 def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) -> None:
     """Differences of every policy to one of them, with intervals and corrected p-values."""
     table = Table(title=f"test {metric}, difference to {against} (95 %)", title_justify="left")
-    for name in ("policy", "K", "every", "difference", "interval", "p"):
+    for name in ("policy", "K", "every", "difference", "interval", "p (Holm)"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     for row in paired:
         if row["metric"] != metric or against not in (row["a"], row["b"]):
@@ -189,7 +189,8 @@ def print_kept(rows: Sequence[Mapping[str, Any]]) -> None:
     """Where a policy was trained and a rival of it did better, and so chose."""
     for row in rows:
         if row["kept_policy"] != row["policy"]:
-            place = f"{row['policy']} at {row['size']}, seed {row['seed']}"
+            when = "" if row["every"] == 1 else f" every {row['every']}"
+            place = f"{row['policy']} at {row['size']}{when}, seed {row['seed']}"
             print(
                 f"{place}: {row['kept_policy']} chose, better on validation than what was learned"
             )
@@ -199,7 +200,8 @@ def print_saved(about: Mapping[str, Any], metrics: Sequence[str]) -> None:
     """The most that policies save against reservoir at equal quality, and the paper's claim."""
     for row in about["saved"]:
         if row["metric"] in metrics:
-            print(f"{row['metric']}: at best {row['sentence']}")
+            best = "" if row["bound"] == "below" else "at best "
+            print(f"{row['metric']}: {best}{row['sentence']}")
     print(f"the paper: {about['paper']['claim']}")
 
 

@@ -37,7 +37,7 @@ def train(
         bool, typer.Option("--resume", help="Go on with an interrupted run.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="End with metrics.json as a line.")
+        bool, typer.Option("--json", help="End with metrics.json and the verdict as a line.")
     ] = False,
 ) -> None:
     """Train a recommender under a policy, and write a run directory.
@@ -77,11 +77,11 @@ def train(
     note_origin(out)
     metrics = outcome.metrics()
     if as_json:
-        print_json(metrics)
+        print_json({**metrics, "verdict": outcome.verdict()})
         return
     shown = {"valid": metrics["valid"]} | ({"test": metrics["test"]} if metrics["test"] else {})
-    title = f"{config.policy}, K = {config.size}, on {metrics['data']}"
-    print_metrics(title, shown)
+    size = "" if config.policy == "all" else f", K = {config.size}"  # it has none
+    print_metrics(f"{config.policy}{size}, on {metrics['data']}", shown)
     print(
         f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s, of which "
         f"{outcome.kept()} stays; everything is in {out}; look at {out}/curve.png"

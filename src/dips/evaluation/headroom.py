@@ -19,6 +19,7 @@ from dips.evaluation.crossed import read, walk
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import Chooser
+from dips.evaluation.verdict import compare_scores
 from dips.numerics.exact import SCORE_BITS, snap
 from dips.numerics.pieces import rows_at_once
 from dips.policy.base import Policy, Signals
@@ -144,6 +145,15 @@ def room(
     traces = {name: walk(chooser, stream) for name, chooser in {**choosers, "last": newest}.items()}
     traces["oracle"] = foresee(reader, stream, ahead)
     return {name: read(reader, numbered(trace, even=True)) for name, trace in traces.items()}
+
+
+def lead(oracle: Scores, last: Scores) -> dict[str, list[float]]:
+    """By metric: the 95 % interval over users of how much better the oracle is than last-K."""
+    found = {}
+    for row in compare_scores(oracle, last):
+        sign = -1 if row["metric"] in LOWER_IS_BETTER else 1
+        found[row["metric"]] = sorted((sign * row["low"], sign * row["high"]))
+    return found
 
 
 def covered(metric: str, last: float, own: float, oracle: float) -> float | None:

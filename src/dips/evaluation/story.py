@@ -93,6 +93,8 @@ class Story:
     part: str
     """train, valid or test; empty where the user is none of the run's."""
     policy: str
+    of: str
+    """The policy that the run is of: where it is another one, a rival of it chose."""
     size: int
     periods: tuple[int, ...]
     explicit: bool
@@ -114,6 +116,11 @@ class Story:
         since = shown[0].t if shown else 0
         later = tuple(refresh for refresh in self.refreshes if refresh.seen >= since)
         return replace(self, steps=shown, refreshes=later)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what kept items did; a recommender without inner loop does not."""
+        return any(kept.effect is not None for step in self.steps for kept in step.kept)
 
     def rows(self) -> list[str]:
         """The items that are kept at some step, in order of first being kept."""
@@ -155,11 +162,13 @@ def tell(
     user: int,
     *,
     part: str = "",
+    of: str = "",
     title: Callable[[str], str | None] = lambda item: None,
 ) -> Story:
     """The story of one user of data that has the bundle's vocabulary.
 
-    `title` gives an item's title by its original id.
+    `title` gives an item's title by its original id; `of` names the policy that the run is of,
+    where the bundle may hold a rival of it.
     """
     if bundle.policy.unlimited:
         raise ConfigError("the policy 'all' keeps everything: there is no story to tell")
@@ -185,6 +194,7 @@ def tell(
         data=data.name,
         part=part,
         policy=bundle.policy_spec.name,
+        of=of or bundle.policy_spec.name,
         size=bundle.size,
         periods=bundle.periods,
         explicit=bundle.explicit,

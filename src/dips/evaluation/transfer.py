@@ -123,7 +123,15 @@ def most_saved(
         for row in ratios
         if (row["metric"], row["policy"], row["against"]) == (metric, policy, against)
     ]
-    return min(rows, key=lambda row: float(row["share"]), default=None)
+    # Worse than the other's smallest says less than any size at which they are equal.
+    return min(rows, key=lambda row: (row["bound"] == "below", float(row["share"])), default=None)
+
+
+def best_in_words(row: Mapping[str, Any]) -> str:
+    """The most that is saved; if that is worse than the other's smallest, so are all sizes."""
+    if row["bound"] == "below":
+        return f"{row['policy']} is never as good as {row['against']} at the sizes tried"
+    return in_words(row)
 
 
 def in_words(row: Mapping[str, Any]) -> str:
@@ -132,9 +140,9 @@ def in_words(row: Mapping[str, Any]) -> str:
     equal = EqualSize(row["equal_size"], row["bound"])
     if equal.bound == "below":
         return f"{policy} at {size} is worse than {other} at {equal.size:.3g}"
-    saved = 100 * (1 - row["share"])
-    many = f"{saved:.0f} % fewer" if saved >= 0 else f"{-saved:.0f} % more"
+    saved = round(100 * (1 - row["share"]))
     if equal.bound == "above":
-        beyond = "" if saved < 0 else f": more than {many}"
+        beyond = f": more than {saved} % fewer" if saved > 0 else ""
         return f"{policy} at {size} is better than {other} at any size to {equal.size:.3g}{beyond}"
-    return f"{policy} at {size} equals {other} at {equal.size:.3g}: {many}"
+    many = f": {abs(saved)} % {'fewer' if saved > 0 else 'more'}" if saved else ""
+    return f"{policy} at {size} equals {other} at {equal.size:.3g}{many}"

@@ -154,5 +154,6 @@ def gathered(device: str) -> Iterator[Crew]:
         distributed.init_process_group("gloo")
     try:
         yield Together()
+        _heard(distributed.barrier)  # who leaves early cuts off those who still talk
     finally:
         distributed.destroy_process_group()

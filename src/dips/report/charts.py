@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 46
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 46
 COLOURS = 12
 """How many colours there are; more series begin again, dashed."""
 ACROSS = ' stroke-dasharray="6 4"'

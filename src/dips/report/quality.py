@@ -10,6 +10,7 @@ from typing import Any
 
 from dips.evaluation.equivalence import EqualSize, equal_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
+from dips.evaluation.verdict import beyond_chance
 from dips.report.charts import Point, Series, interval_chart, legend, line_chart
 from dips.report.markup import Cell, Markup, difference, figure, shown, table
 from dips.report.paper import paper_figure
@@ -116,7 +117,8 @@ def size_chart(
                 row["mean"],
                 row["mean"] - row["spread"] if row["n"] > 1 else None,
                 row["mean"] + row["spread"] if row["n"] > 1 else None,
-                f"{policy}, K = {row['size']}: {row['mean']:.4f} ± {row['std']:.4f}",
+                f"{policy}, K = {row['size']}: {row['mean']:.4f}"
+                + (f" ± {row['std']:.4f}" if row["n"] > 1 else ""),
             )
             for row in own
         )
@@ -132,9 +134,10 @@ def size_chart(
         f"{metric} by {x_label}",
     )
     better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
-    note = f"{better}; whiskers: deviation over splits, their common shifts removed"
+    split = any(row["n"] > 1 for row in mine)
+    whiskers = "; whiskers: deviation over splits, their common shifts removed" if split else ""
     key = legend(series)
-    return figure(title, note, chart, key=key, numbers=numbers)
+    return figure(title, better + whiskers, chart, key=key, numbers=numbers)
 
 
 def _heights(series: Series, ticks: Sequence[float]) -> list[str]:
@@ -168,6 +171,18 @@ def difference_chart(
     chart = interval_chart(rows, title=title, x_label=f"difference of {metric}")
     head = ["policy and size", "difference", "95 % interval", "p (Holm)"]
     return figure(title, note, chart, numbers=table(head, lines, title))
+
+
+def may_be_chance(
+    paired: Sequence[Row], metric: str, cell: tuple[int, int], pair: set[str]
+) -> bool:
+    """Whether two policies were tested at a size and a period, and the test cannot tell them."""
+    return any(
+        not beyond_chance(row)
+        for row in paired
+        if (row["metric"], row["size"], row["every"]) == (metric, *cell)
+        and {row["a"], row["b"]} == pair
+    )
 
 
 def _other(row: Row, against: str) -> str:
@@ -213,16 +228,27 @@ def equal_table(rows: Sequence[Row], metric: str, every: int, of: str) -> str:
 
 
 def _ratio(found: EqualSize, size: int) -> Cell:
-    """Green where the other needs more; where that cannot be known, without a colour."""
+    """Green where the other needs more; where it needs as many or nobody knows, no colour."""
     ratio = found.ratio(size)
     if found.bound == "above":
         tone = "better" if ratio >= 1 else "soft"
     elif found.bound == "below":
         tone = "worse" if ratio <= 1 else "soft"
     else:
-        tone = "better" if ratio > 1 else "worse"
+        tone = {1: "better", 0: "soft", -1: "worse"}[_sign(round(ratio, 2) - 1)]
     times = f"<small class='{tone}'>{ratio:.2f} ×</small>" if found.exact else ""  # noqa: RUF001
     return Markup(f'<span class="{"" if found.exact else tone}">{shown(str(found))}</span>{times}')
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def middle_size(rows: Sequence[Row], metric: str, every: int, of: str) -> int:
+    """The size of a policy that stands for all of them."""
+    mine = chosen(rows, metric, every)
+    sizes = sorted(row["size"] for row in mine if row["policy"] == of and row["size"] > 0)
+    return int(sizes[len(sizes) // 2])
 
 
 def sentence(rows: Sequence[Row], metric: str, every: int, of: str, to: str) -> str:
@@ -230,7 +256,7 @@ def sentence(rows: Sequence[Row], metric: str, every: int, of: str, to: str) -> 
     by_size = equal_sizes(rows, metric, every, of).get(to)
     if not by_size:
         return ""
-    size = sorted(by_size)[len(by_size) // 2]
+    size = middle_size(rows, metric, every, of)
     found = by_size[size]
     if found.bound == "above":
         return f"{of} at {size} is better than {to} at {found.size:g}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dips.evaluation.metrics import headline
+from dips.evaluation.verdict import choosers
 from dips.report.markup import Cell, charts, paragraph, section, table
 from dips.report.page import page
 from dips.report.paper import CLAIMS, TABLES, paper_figure
@@ -19,7 +20,9 @@ from dips.report.quality import (
     colours,
     difference_chart,
     equal_table,
+    may_be_chance,
     means_table,
+    middle_size,
     periods,
     policies,
     sentence,
@@ -31,6 +34,7 @@ from dips.report.runs import (
     gradient_figures,
     origins,
     run_curves,
+    run_scores,
     settings_tables,
     timings,
 )
@@ -123,22 +127,50 @@ def _cards(results: Results) -> str:
     """The first things to know: who is best, and sizes at equal quality."""
     cards: list[tuple[str, str]] = []
     for found in results.comparisons:
-        metric = metrics_of(found.summary)[0]
-        best = best_at_the_middle(found.summary, metric)
-        said = f"best {metric} on {found.data} at K = {best['size']}: {best['mean']:.4f}"
-        cards += [(str(best["policy"]), said), *_equal(found.summary, metric, f"on {found.data}")]
+        cards += [_best(found), *_equal(found, f"on {found.data}")]
     for experiment in results.experiments:
-        metric = metrics_of(experiment.summary)[0]
-        cards += _equal(experiment.summary, metric, f"in {TITLES[experiment.kind].lower()}")
+        cards += _equal(experiment, f"in {TITLES[experiment.kind].lower()}")
     shown = "".join(f"<li><b>{escape(a)}</b><span>{escape(b)}</span></li>" for a, b in cards)
     return f'<ul class="cards">{shown}</ul>' if shown else ""
 
 
-def _equal(summary: Sequence[Row], metric: str, where: str) -> list[tuple[str, str]]:
+def _best(found: Comparison) -> tuple[str, str]:
+    """Who is best at the middle size, and before whom that may be chance."""
+    metric, every = metrics_of(found.summary)[0], periods(found.summary)[0]
+    best = best_at_the_middle(found.summary, metric)
+    who, size = str(best["policy"]), best["size"]
+    said = f"best {metric} on {found.data} at K = {size}: {best['mean']:.4f}"
+    alike = [
+        other
+        for other in policies(found.summary)
+        if other not in LEVEL and may_be_chance(found.paired, metric, (size, every), {who, other})
+    ]
+    doubt = f"; ahead of {', '.join(alike)} it may be chance" if alike else ""
+    return who + _credit(found.rows, who, size, every), said + doubt
+
+
+def _equal(found: Comparison | Experiment, where: str) -> list[tuple[str, str]]:
     """Sizes at equal quality against what people use today."""
-    of, every = leading(summary, metric), periods(summary)[0]
-    told = [sentence(summary, metric, every, of, to) for to in ("last", "reservoir") if to != of]
-    return [(said, f"by {metric} {where}") for said in told if said]
+    summary = found.summary
+    metric, every = metrics_of(summary)[0], periods(summary)[0]
+    of = leading(summary, metric)
+    size = middle_size(summary, metric, every, of)
+    cards = []
+    for to in ("last", "reservoir"):
+        said = sentence(summary, metric, every, of, to) if to != of else ""
+        chance = may_be_chance(found.paired, metric, (size, every), {of, to})
+        if said:
+            credit = _credit(found.rows, of, size, every)
+            doubt = "; the difference may be chance" if chance else ""
+            cards.append((said + credit, f"by {metric} {where}{doubt}"))
+    return cards
+
+
+def _credit(rows: Sequence[Row], policy: str, size: int, every: int) -> str:
+    """Who chose in the runs of a cell, where it was not the policy itself."""
+    cell = [row for row in rows if (row["size"], row.get("every", every)) == (size, every)]
+    names = sorted(choosers(cell, policy))
+    return "" if names in ([], [policy]) else f" (chosen by {', '.join(names)})"
 
 
 def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> str:
@@ -231,7 +263,7 @@ def _curves(results: Results, colour: dict[str, int]) -> str:
         for found in results.comparisons
         if (drawn := compared_curves(found, colour))
     ]
-    return "".join([*compared, run_curves(results.runs)])
+    return "".join([*compared, run_scores(results.runs), run_curves(results.runs)])
 
 
 def _timings(results: Results) -> str:

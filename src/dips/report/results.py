@@ -13,7 +13,7 @@ from dips.errors import RunError
 from dips.evaluation.spread import within_splits
 
 WHOLE = {"size", "every", "seed", "n"}
-WORDS = {"policy", "metric", "a", "b"}
+WORDS = {"policy", "kept_policy", "metric", "a", "b"}
 EXPERIMENTS = ("transfer", "session")
 DEEPEST = 2
 """How far down results are looked for."""
@@ -52,6 +52,7 @@ class Experiment:
     kind: str
     name: str
     about: Row
+    rows: list[Row]
     summary: list[Row]
     paired: list[Row]
     origin: Row
@@ -98,8 +99,14 @@ def _add(found: Results, place: Path, depth: int) -> None:
     elif depth:
         if told := _optional(place / "paper.json"):
             found.papers.append(told)
-        for below in sorted(path for path in place.iterdir() if path.is_dir()):
+        for below in sorted((path for path in place.iterdir() if path.is_dir()), key=_turn):
             _add(found, below, depth - 1)
+
+
+def _turn(place: Path) -> tuple[bool, int, str]:
+    """Directories in order of their names; those of experiments, as dips names them, come last."""
+    named = place.name in EXPERIMENTS
+    return named, EXPERIMENTS.index(place.name) if named else 0, place.name
 
 
 def _comparison(place: Path) -> Comparison:
@@ -117,7 +124,7 @@ def _experiment(place: Path, kind: str) -> Experiment:
     summary = _with_spread(_table(place / "summary.csv"), rows, "")
     paired = _table(place / "paired.csv") if (place / "paired.csv").exists() else []
     origin = {**about, **_optional(place / "origin.json")}
-    return Experiment(kind, place.resolve().name, about, summary, paired, origin)
+    return Experiment(kind, place.resolve().name, about, rows, summary, paired, origin)
 
 
 def _with_spread(summary: list[Row], rows: list[Row], prefix: str) -> list[Row]:

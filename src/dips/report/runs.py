@@ -7,6 +7,7 @@ from html import escape
 from statistics import mean
 from typing import Any
 
+from dips.evaluation.metrics import headline
 from dips.report.charts import Point, Series, Share, bar_chart, legend, line_chart
 from dips.report.markup import Cell, Markup, charts, figure, paragraph, seconds, table
 from dips.report.results import Comparison, Row, Run
@@ -43,6 +44,22 @@ def _gradients(run: Run) -> str:
     numbers = table(["method", *SHARES, "zero made non-zero"], lines, title)
     chart = bar_chart(bars, title=title)
     return figure(title, note, chart, key=f'<ul class="legend">{key}</ul>', numbers=numbers)
+
+
+def run_scores(runs: Sequence[Run]) -> str:
+    """What single runs came to on validation and test, and who chose."""
+    rows: list[list[Cell]] = []
+    for run in runs:
+        own = run.metrics
+        valid, test = own.get("valid") or {}, own.get("test") or {}
+        names = list(valid) or list(test)
+        size = "–" if own["policy"] == "all" else str(own["size"])  # noqa: RUF001
+        metric = headline(dict.fromkeys(names, 0.0)) if names else ""
+        values = [f"{part[metric]:.4f}" if metric in part else "–" for part in (valid, test)]  # noqa: RUF001
+        kept = str(own.get("kept_policy", own["policy"]))
+        rows.append([run.name, str(own["policy"]), size, metric, *values, kept])
+    head = ["run", "policy", "K", "metric", "validation", "test", "chosen by"]
+    return table(head, rows, "Single runs: scores of the epoch that stayed") if rows else ""
 
 
 def run_curves(runs: Sequence[Run]) -> str:

@@ -33,11 +33,14 @@ def degree(effect: float, largest: float) -> int:
 
 def heading(story: Story) -> str:
     """One sentence: who, what policy, how much is shown."""
-    part = f" ({story.part} user)" if story.part else ""
+    part = f"{story.part} user" if story.part else "not in the run"
+    who = story.policy
+    if story.of != who:
+        who = f"{who} (in a run of {story.of}, better on validation than what was learned)"
     shown = len(story.steps)
     how = f"the last {shown} of {story.length}" if shown < story.length else f"all {story.length}"
     return (
-        f"User {plain(story.user)} of {story.data}{part}: {story.policy} keeps {story.size}, "
+        f"User {plain(story.user)} of {story.data} ({part}): {who} keeps {story.size}, "
         f"refreshed every {', '.join(map(str, story.periods))}; {how} interactions"
     )
 
@@ -106,7 +109,7 @@ def _matrix(story: Story, named: int, column: int) -> list[str]:
     largest = largest_effect(story)
 
     def line(name: str, values: list[str]) -> str:
-        shown = name if len(name) < named else name[: named - 2] + "…"
+        shown = _short(name, named - 1)
         return (shown.ljust(named) + "".join(v.rjust(column) for v in values)).rstrip()
 
     if story.explicit:
@@ -121,12 +124,12 @@ def _matrix(story: Story, named: int, column: int) -> list[str]:
     for item in story.rows():
         found = [cell(step, item) for step in story.steps]
         marks = [MARKS[degree(effect, largest)] if there else "" for there, effect in found]
-        lines.append(line(plain(story.name(item)), marks))
+        lines.append(line(story.name(item), marks))
     return lines
 
 
 def _legend(story: Story) -> str:
-    if not any(kept.effect is not None for step in story.steps for kept in step.kept):
+    if not story.is_known:
         return ". kept; this recommender has no inner loop, so what helped is not known"
     return "kept, and: ++ helped much, + helped, . hardly changed it, - hurt, -- hurt much"
 
@@ -161,11 +164,12 @@ def draw_story(story: Story, path: Path, kind: str) -> None:
     if cells:
         x, y, effect = zip(*cells, strict=True)
         drawn = panel.scatter(
-            x, y, c=[-value for value in effect], s=90, marker="s", cmap="PRGn",
+            x, y, c=effect, s=90, marker="s", cmap="PRGn_r",
             norm=TwoSlopeNorm(0.0, -largest, largest), edgecolors="dimgray", linewidths=0.6,
         )  # fmt: skip
+    if cells and story.is_known:
         bar = figure.colorbar(drawn, ax=panel, shrink=0.6, pad=0.02)
-        bar.set_label("hurt  ←  effect on this prediction  →  helped")
+        bar.set_label("helped  ←  effect on the loss of this prediction  →  hurt")
     _label(panel, story, rows)
     figure.savefig(path, format=kind, dpi=130)
 
@@ -192,5 +196,7 @@ def _label(panel: object, story: Story, rows: list[str]) -> None:
 
 
 def _short(text: str, most: int = 34) -> str:
+    """Cut in the middle: names often begin alike, and differ at their ends."""
     text = plain(text)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    end = (most - 1) // 3
+    return text if len(text) <= most else f"{text[: most - 1 - end]}…{text[-end:]}"

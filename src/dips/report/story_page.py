@@ -41,12 +41,14 @@ def _legend(story: Story) -> str:
         if story.explicit
         else f"blue columns were hits in the top {CUTOFF}, red ones were not"
     )
-    return (
-        "<p class='soft'>Rows are kept items, columns predictions; "
-        f"{outcome}. A cell says what the item's weight did to the loss of that prediction: "
+    marks = (
+        "A cell says what the item's weight did to the loss of that prediction: "
         "<b>++</b> helped much, <b>+</b> helped, <b>·</b> hardly changed it, "
-        f"<b>{MARKS[-1]}</b> hurt, <b>{MARKS[-2]}</b> hurt much.</p>"
+        f"<b>{MARKS[-1]}</b> hurt, <b>{MARKS[-2]}</b> hurt much."
+        if story.is_known
+        else "<b>·</b> kept; this recommender has no inner loop, so what helped is not known."
     )
+    return f"<p class='soft'>Rows are kept items, columns predictions; {outcome}. {marks}</p>"
 
 
 def _matrix(story: Story, largest: float) -> str:
