@@ -20,7 +20,7 @@ A recommender adapts to what was kept and predicts what comes next; lower RMSE i
 NEXT = """What to try next:
   dips compare synthetic --policies last,reservoir,influence --sizes 4 --every 1,4 --out results
   dips data list                         the datasets that have a name
-  dips train ml-1m --policy last --size 4 --out runs/last-4
+  dips train synthetic --policy learned --size 4 --out runs/learned-4
   dips train --help                      every setting, with a sentence each"""
 
 
