@@ -61,6 +61,10 @@ class Setting(NamedTuple):
         """Who trains."""
         return self.parts[0]
 
+    def at_once(self) -> Setting:
+        """The same with all users in one walk, unless the walk is cut by stretches."""
+        return self if self.config.stretch else self._replace(config=self.config.but(users=0))
+
 
 @dataclass(eq=False)
 class Run:
@@ -138,8 +142,11 @@ def until(setting: Setting, target: float) -> dict[str, Any]:
 
 
 def phases(setting: Setting, times: int = 1) -> dict[str, Took]:
-    """What an epoch takes by phase; the walk takes the validation users along."""
-    run = Run.begin(setting)
+    """What an epoch of one walk takes by phase; the walk takes the validation users along.
+
+    However many walks a policy takes in an epoch, all users walk once.
+    """
+    run = Run.begin(setting.at_once())
     learner, device = Learner(run), run.device
     learner.learn(run.fitting)  # warm up
     found = {"rollout": timed(device, learner.walk, times)}
@@ -214,7 +221,7 @@ def credit_for_free() -> Iterator[None]:
 
 def profiles(setting: Setting, rows: int = 10) -> dict[str, str]:
     """What the operators of a walk, and of the policy's lessons with their credit, take."""
-    run = Run.begin(setting)
+    run = Run.begin(setting.at_once())
     learner = Learner(run)
     actions: dict[str, Callable[[], object]] = {"rollout": learner.walk}
     if run.fitting.policies is not None:

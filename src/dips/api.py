@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,13 +186,8 @@ def transfer(
     )  # fmt: skip
     reader = configs(policy="all", recommender=recommender)
     name = source or data.name
-    with _kept(out) as place:
-        result = study_transfer(
-            data, plan, reader, place, source=name, command=command, watch=watch
-        )
-        with written(place / "figure.png") as part:
-            quality_by_size(result.summary, result.summary[0]["metric"], part, ["all"])
-    return result
+    study = partial(study_transfer, data, plan, reader, source=name, command=command, watch=watch)
+    return _drawn(study, out, "all")
 
 
 def session(
@@ -219,13 +215,8 @@ def session(
     )  # fmt: skip
     reader = configs(policy="last", recommender="gru", every=4)
     name = source or data.name
-    with _kept(out) as place:
-        result = study_sessions(
-            data, plan, reader, place, source=name, command=command, watch=watch
-        )
-        with written(place / "figure.png") as part:
-            quality_by_size(result.summary, result.summary[0]["metric"], part, ["none"])
-    return result
+    study = partial(study_sessions, data, plan, reader, source=name, command=command, watch=watch)
+    return _drawn(study, out, "none")
 
 
 def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
@@ -327,6 +318,15 @@ def _configs(
         return build_config(recipe, flags={**settings, **own}, implicit_data=not data.explicit)
 
     return config or named
+
+
+def _drawn(study: Callable[[Path], Result], out: str | Path | None, level: str) -> Result:
+    """What a study finds, with a figure beside it; `level` has one quality at all sizes."""
+    with _kept(out) as place:
+        result = study(place)
+        with written(place / "figure.png") as part:
+            quality_by_size(result.summary, result.summary[0]["metric"], part, [level])
+    return result
 
 
 @contextmanager

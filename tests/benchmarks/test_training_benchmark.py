@@ -56,9 +56,12 @@ def test_an_epoch_of_the_literal_algorithm_is_validated() -> None:
     assert moved != still
 
 
-@pytest.mark.parametrize(("policy", "told"), [("last", 3), ("dips", 5), ("learned", 5)])
-def test_phases_of_the_product(policy: str, told: int) -> None:
-    whole = setting("default", policy=policy, **product.WHOLE, epochs=2)
+@pytest.mark.parametrize(
+    ("policy", "told", "walks"),
+    [("last", 3, 1), ("dips", 5, 1), ("learned", 5, 1), ("learned", 5, 2)],
+)
+def test_phases_of_the_product(policy: str, told: int, walks: int) -> None:
+    whole = setting("default", policy=policy, **product.WHOLE, epochs=2, walks=walks)
     assert product.whole_epochs(whole)["epoch"]["wall"] > 0
     found = product.phases(whole)
     assert list(found) == [name for name in training.PHASES if name in found]

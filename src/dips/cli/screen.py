@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dips.evaluation.metrics import LOWER_IS_BETTER
+from dips.handover import Result
 from dips.outcome import Moment, Watch
 from dips.report.markup import seconds
 from dips.study import Update
@@ -211,6 +213,17 @@ def print_gains(gains: Sequence[Mapping[str, Any]], metric: str) -> None:
         if row["metric"] == metric and row["gain"] is not None:
             text = f"{metric}: {row['policy']} at {row['size']} gains {100 * row['gain']:+.1f} %"
             print(f"{text} over no sketch")
+
+
+def print_handover(result: Result, title: str, out: Path) -> None:
+    """What a study of transfer or of sessions found."""
+    metrics = ("recall@20", "mrr@20")
+    for metric in metrics:
+        print_summary(result.summary, metric, f"test {metric} on {title}")
+    print_gains(result.about.get("gains", ()), metrics[0])
+    print_kept(result.rows)
+    print_saved(result.about, metrics)
+    print(f"all rows, ratios and runs are in {out}; look at {out}/figure.png")
 
 
 ENTRIES = {

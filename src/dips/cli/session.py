@@ -10,14 +10,7 @@ import typer
 
 from dips import api
 from dips.cli.origin import command, note_origin
-from dips.cli.screen import (
-    print_gains,
-    print_json,
-    print_kept,
-    print_saved,
-    print_summary,
-    watch_study,
-)
+from dips.cli.screen import print_handover, print_json, watch_study
 from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
 from dips.data.sides import columns_in
 
@@ -68,9 +61,4 @@ def session(
     if as_json:
         print_json(result.to_dict())
         return
-    for metric in ("recall@20", "mrr@20"):
-        print_summary(result.summary, metric, f"test {metric} on {data}, sessions of four")
-    print_gains(result.about["gains"], "recall@20")
-    print_kept(result.rows)
-    print_saved(result.about, ("recall@20", "mrr@20"))
-    print(f"all rows, gains, ratios and runs are in {out}; look at {out}/figure.png")
+    print_handover(result, f"{data}, sessions of four", out)

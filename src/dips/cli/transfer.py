@@ -10,7 +10,7 @@ import typer
 
 from dips import api
 from dips.cli.origin import command, note_origin
-from dips.cli.screen import print_json, print_kept, print_saved, print_summary, watch_study
+from dips.cli.screen import print_handover, print_json, watch_study
 from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
 from dips.data.sides import columns_in
 
@@ -66,8 +66,4 @@ def transfer(
     if as_json:
         print_json(result.to_dict())
         return
-    for metric in ("recall@20", "mrr@20"):
-        print_summary(result.summary, metric, f"test {metric} on {data}, read by {recommender}")
-    print_kept(result.rows)
-    print_saved(result.about, ("recall@20", "mrr@20"))
-    print(f"all rows, ratios and runs are in {out}; look at {out}/figure.png")
+    print_handover(result, f"{data}, read by {recommender}", out)
