@@ -219,3 +219,8 @@ def test_every_prediction_is_seen_once_an_epoch(
     monkeypatch.setattr(Whole, "batches", spy)
     world.train(jobs)
     assert not torch.equal(orders[0], orders[1])
+
+
+def test_settings_must_be_fitted_to_the_data_first(world):
+    with pytest.raises(ValueError, match="fitted to the data first"):
+        world.train([world.job(weight_decay=-1.0)])
