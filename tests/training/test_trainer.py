@@ -221,6 +221,7 @@ def test_every_prediction_is_seen_once_an_epoch(
     assert not torch.equal(orders[0], orders[1])
 
 
-def test_settings_must_be_fitted_to_the_data_first(world):
+def test_settings_must_be_fitted_to_the_data_first(lab: Make) -> None:
+    world = lab()
     with pytest.raises(ValueError, match="fitted to the data first"):
         world.train([world.job(weight_decay=-1.0)])
