@@ -23,12 +23,15 @@ def make_bundle(
     items: int = 12,
     choice: str = "greedy",
     seed: int = 0,
+    **more: bool,
 ) -> Bundle:
     """A run of this policy over items "0", "1", ... rated from 1 to 5."""
     stars = (1.0, 2.0, 3.0, 4.0, 5.0) if loss == "cce" else ()
     scale = {"low": 1.0, "high": 5.0, "stars": stars}
     offset = 3.0 if loss == "mse" else 0.0
-    spec = RecommenderSpec(form=form, loss=loss, items=items, dim=DIM, offset=offset, **scale)
+    spec = RecommenderSpec(
+        form=form, loss=loss, items=items, dim=DIM, offset=offset, **scale, **more
+    )
     recommender = make_recommender(spec, seed)
     shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2}
     policy_spec = PolicySpec(name=policy, size=size, **shape)

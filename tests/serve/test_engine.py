@@ -16,8 +16,11 @@ from dips.sketch.records import Sketch
 USERS, EVENTS, CODES = 5, 120, 12
 
 
-def _after(engine: Engine, width: int = 0) -> list[torch.Tensor]:
-    """The states of a few users after many arrivals, of which a quarter are unknown items."""
+def _after(engine: Engine, before: Engine | None = None, width: int = 0) -> list[torch.Tensor]:
+    """The states of a few users after many arrivals, of which a quarter are unknown items.
+
+    The first of them may come under another run, which leaves gaps.
+    """
     generator = torch.Generator().manual_seed(3)
     names = [f"user {n}".encode() for n in range(USERS)]
     states = States.of(decode(names, [None] * USERS), max(engine.size, width), engine.longest)
@@ -28,33 +31,55 @@ def _after(engine: Engine, width: int = 0) -> list[torch.Tensor]:
     ones = torch.ones_like(item)
     arrivals = Sketch(-ones, item, rating, time, ones, item << 40)
     number = torch.where(torch.arange(CODES) % 4 == 1, -1, torch.arange(CODES))
-    for part in torch.arange(EVENTS).split(50):
+    for turn, part in enumerate(torch.arange(EVENTS).split(50)):
         columns = Sketch(*(column[part] for column in arrivals))
-        engine.arrive_all(states, row[part], columns, lambda: torch.arange(USERS), number)
+        at_work = before if before is not None and turn == 0 else engine
+        at_work.arrive_all(states, row[part], columns, lambda: torch.arange(USERS), number)
     return [*states.sketch, states.seen]
 
 
-@pytest.mark.parametrize("size", [1, 3, 6])
-def test_compiled_arrivals_leave_the_same(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "size"),
+    [
+        *(("learned", size) for size in (1, 3, 6)),
+        *(("last", size) for size in (1, 3)),
+        *(("reservoir", size) for size in (1, 6)),
+        *(("mix:1", 3), ("mix:4", 6)),
+    ],
+)
+def test_compiled_arrivals_leave_the_same(
+    monkeypatch: pytest.MonkeyPatch, policy: str, size: int
+) -> None:
     """Repeats, side information that is carried, items that the run does not know."""
     pytest.importorskip("numba")
-    bundle = make_bundle("learned", size)
+    bundle, before = make_bundle(policy, size), make_bundle("reservoir", size)
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "arrive", None)  # rounds are closed
-        quick = _after(Engine(bundle))
+        quick = _after(Engine(bundle), Engine(before))
     with monkeypatch.context() as patch:
         for module in (looping, compiled):
             patch.setattr(module, "installed", lambda _: False)
-        slow = _after(Engine(bundle))
+        slow = _after(Engine(bundle), Engine(before))
     for one, other in zip(quick, slow, strict=True):
         assert torch.equal(one, other)
+
+
+def test_items_without_tables_are_met_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    bundle, found = make_bundle("learned", 3), []
+    for tabled in (looping.TABLED, 5, 0):
+        monkeypatch.setattr(looping, "TABLED", tabled)
+        found.append(_after(Engine(bundle)))
+    for fields in zip(*found, strict=True):
+        assert all(torch.equal(fields[0], field) for field in fields)
 
 
 def test_who_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these is one step away from what is."""
     taken = []
     monkeypatch.setattr(looping, "installed", lambda _: True)
-    monkeypatch.setattr(looping, "keep", lambda *_: taken.append(1))
+    monkeypatch.setattr(looping, "keeper", lambda *_: lambda *_: taken.append(1))
+    monkeypatch.setattr(looping, "keep_newest", lambda *_: taken.append(1))
     monkeypatch.setattr(Engine, "arrive", lambda *_: None)
     _after(Engine(make_bundle("learned", 3)))
     assert taken
@@ -65,7 +90,9 @@ def test_who_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     _after(Engine(make_bundle("learned", 3, loss="bce")))
     _after(Engine(make_bundle("learned", 3, form="mlp")))
     _after(Engine(make_bundle("dips", 3)))
-    _after(Engine(make_bundle("last", 3)))
+    _after(Engine(make_bundle("last-distinct", 3)))
+    _after(Engine(make_bundle("last", 3, (2,))))
+    _after(Engine(make_bundle("reservoir", 3, choice="sampled")))
     watched = Engine(make_bundle("learned", 3))
     watched.shadow = object()  # type: ignore[assignment]
     _after(watched)

@@ -9,13 +9,16 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 from bundles import events_of, make_bundle
 from fold import fold, told
 
 import dips
 from dips import nightly
 from dips.errors import ConfigError, RunError
+from dips.recommender.base import Evidence
 from dips.scoring import walk
+from dips.serve.batches import Batch
 from dips.serve.events import EventError
 from dips.serve.keeper import open_keeper
 from dips.serve.store import Table, open_store
@@ -203,6 +206,21 @@ def test_reading_a_stranger_and_recommending(url):
         assert {item for item, _ in keeper.recommend("u", 99)} == {str(n) for n in range(12)}
 
 
+def test_recommending_knows_what_comes_back_and_how_long_ago_it_was():
+    """As evaluation reads the same sketch: the last of a walk's trace."""
+    bundle = make_bundle("reservoir", 3, loss="softmax", returning=True, fading=True)
+    data = random_world([40], items=12, explicit=False)
+    keeper = open_keeper(bundle, "memory:")
+    keeper.observe_many(events_of(data))
+    kept = keeper.sketch("0").entries
+    age = torch.tensor([[39.0 - entry.position for entry in kept]])
+    item, weight = torch.tensor([[int(entry.item) for entry in kept]]), torch.ones(1, 3)
+    past = Evidence(item, weight, weight, torch.tensor([3]), age)
+    scores = bundle.recommender.predict_all(bundle.recommender.read(past))[0]
+    expected = {str(number): score for number, score in enumerate(scores.tolist())}
+    assert dict(keeper.recommend("0", 12)) == pytest.approx(expected, abs=1e-5)
+
+
 def test_forgetting(url):
     with open_keeper(make_bundle("last", 3), url) as keeper:
         log = [{"user": "u", "item": "1", "rating": 3, "seq": n} for n in range(5)]
@@ -225,8 +243,8 @@ def test_forgetting(url):
 def test_marks_are_written_with_the_events(lasting):
     with open_keeper(make_bundle(), lasting, batch=2) as keeper:
         log = [{"user": "u", "item": "1", "rating": 3}] * 5
-        keeper.observe_many(log, marks={"file": 5})
-        keeper.observe_many([], marks={"other": 7})
+        assert [tally.applied for tally in keeper.follow([Batch(log, {"file": 5})])] == [5]
+        assert [tally.applied for tally in keeper.follow([Batch([], {"other": 7})])] == [0]
     with open_keeper(make_bundle(), lasting) as keeper:
         assert (keeper.mark("file"), keeper.mark("other"), keeper.mark("none")) == (5, 7, 0)
         assert keeper.stats()["applied"] == 5

@@ -8,11 +8,13 @@ import threading
 
 import pytest
 from bundles import make_bundle
+from failing import Failing
 
 from dips.serve.events import LONGEST_LINE
 from dips.serve.keeper import open_keeper
 from dips.serve.lines import DeadLetters, batches, follow
-from dips.serve.store import StoreError
+from dips.serve.reading import read_store
+from dips.serve.store import StoreError, open_store
 
 GOOD = [json.dumps({"user": f"u{n % 3}", "item": "1", "rating": 3}).encode() for n in range(10)]
 
@@ -27,7 +29,7 @@ def piped(content: bytes, batch: int = 4, linger: float = 0.0) -> list[list[byte
     out, into = os.pipe()
     writer = threading.Thread(target=lambda: (os.write(into, content), os.close(into)))
     writer.start()
-    found = list(batches(out, batch, linger))
+    found = [lines for lines in batches(out, batch, linger) if lines]
     writer.join()
     os.close(out)
     return found
@@ -40,11 +42,11 @@ def test_lines_are_batched():
 
 
 def test_a_slow_pipe_is_not_waited_for():
-    """A line that is there is handed on although more may come."""
+    """A line that is there is handed on although more may come; waiting is told before."""
     out, into = os.pipe()
     os.write(into, b"first\nsec")
     source = batches(out, 100, 0.0)
-    assert next(source) == [b"first"]
+    assert [next(source), next(source), next(source)] == [[], [b"first"], []]
     os.write(into, b"ond\n")
     assert next(source) == [b"second"]
     os.close(into)
@@ -68,6 +70,42 @@ def test_one_acknowledgement_a_commit(dead):
     rest = {"repeated": 0, "forgotten": 0, "refused": 0}
     assert found == [{"lines": 4, "applied": 4, **rest}, {"lines": 10, "applied": 6, **rest}]
     assert not dead.path.exists()
+
+
+def test_acknowledgements_wait_for_the_next_batch_only_if_there_is_one(dead):
+    keeper, told, before = open_keeper(make_bundle(), "memory:"), [], []
+
+    def source():
+        for lines in (GOOD[:2], GOOD[2:4], GOOD[4:6], [], [], GOOD[6:], []):
+            before.append(len(told))
+            yield lines
+
+    for done in follow(keeper, source(), dead):
+        told.append(done.lines)
+    assert told == [2, 4, 6, 10]
+    assert before == [0, 0, 0, 1, 3, 3, 3]  # one ahead of what is decided, two of what is durable
+
+
+def test_what_is_acknowledged_is_in_the_file(lasting, dead):
+    with open_keeper(make_bundle(), lasting) as keeper:
+        for done in follow(keeper, [[line] for line in GOOD], dead):
+            there = sum(sketch.seen for sketch in read_store(lasting, ["u0", "u1", "u2"]))
+            assert there >= done.lines
+        assert done.lines == there == len(GOOD)
+
+
+def test_a_batch_that_fails_is_not_acknowledged(lasting, dead):
+    """Those before it are, those after it are not applied."""
+    store = Failing(open_store(lasting))
+    with open_keeper(make_bundle(), store) as keeper:
+        store.fail([3])
+        told = follow(keeper, [[line] for line in GOOD], dead, "log")
+        assert [next(told).lines, next(told).lines] == [1, 2]
+        with pytest.raises(StoreError, match="cannot be written"):
+            next(told)
+        assert (keeper.stats()["applied"], keeper.mark("log")) == (2, 2)
+        assert [d.lines for d in follow(keeper, [GOOD], dead, "log")] == [10]
+        assert keeper.stats()["applied"] == 10
 
 
 def test_bad_lines_go_to_the_file(dead):

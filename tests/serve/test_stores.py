@@ -68,13 +68,16 @@ def test_a_commit_is_whole_or_nothing(lasting):
 
 
 def test_the_first_half_of_a_commit_is_seen_here_only(store):
-    store.commit({Table.USERS: {b"a": b"1"}})
-    end = store.stage({Table.USERS: {b"a": b"2", b"b": b""}, Table.FACTS: {b"x": b""}})
-    assert store.get(Table.USERS, [b"b", b"a"]) == [b"", b"2"]
+    store.commit({Table.USERS: {b"a": b"1", b"c": b"3", b"d": b"4"}})
+    change = {b"a": b"2", b"b": b"", b"c": None}
+    end = store.stage({Table.USERS: change, Table.FACTS: {b"x": b""}})
+    assert store.get(Table.USERS, [b"b", b"a", b"d", b"c"]) == [b"", b"2", b"4", None]
+    assert store.get(Table.FACTS, [b"x", b"y"]) == [b"", None]
+    assert store.get(Table.IDS, [b"x"]) == [None]
     worker = threading.Thread(target=end)
     worker.start()
     worker.join()
-    assert list(store.scan(Table.USERS)) == [(b"a", b"2"), (b"b", b"")]
+    assert list(store.scan(Table.USERS)) == [(b"a", b"2"), (b"b", b""), (b"d", b"4")]
     assert list(store.scan(Table.FACTS)) == [(b"x", b"")]
     store.commit({Table.USERS: {b"a": None}})  # a commit may follow
 
@@ -94,7 +97,7 @@ def test_half_a_commit_is_nothing(lasting):
     again = open_store(lasting)
     assert again.get(Table.USERS, [b"a"]) == [b"2"]
     with pytest.raises(StoreError, match="cannot be written"):
-        again.stage({Table.USERS: {b"a": b"4", b"b": object()}})
+        again.stage({Table.USERS: {b"a": b"4", b"b": object()}})()
     assert again.get(Table.USERS, [b"a"]) == [b"2"]
     again.close()
 

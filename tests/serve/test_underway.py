@@ -7,34 +7,13 @@ import threading
 import pytest
 from bundles import make_bundle
 from crashing import write_log
+from failing import Failing
 from fold import fold, told
 
 from dips.serve.keeper import Keeper, open_keeper
 from dips.serve.store import StoreError, Table, open_store
 
 SIZE, BATCH, USERS = 3, 5, [f"user {n}" for n in range(12)]
-
-
-class Failing:
-    """A store of which some second halves of commits fail, by their turn."""
-
-    def __init__(self, store, turns):
-        self._store, self._turns, self._turn = store, set(turns), 0
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def stage(self, change):
-        self._turn += 1
-        if self._turn not in self._turns:
-            return self._store.stage(change)
-        self._store.stage(change)
-
-        def end():
-            self._store.connection.execute("ROLLBACK")
-            raise StoreError("the disk is full")
-
-        return end
 
 
 def log_of(length):
@@ -62,10 +41,10 @@ def test_a_commit_that_fails_on_its_way_leaves_nothing(lasting, turn):
         wanted = memory(keeper)
         keeper.observe_many(log[done:])
         whole = memory(keeper)[1:]
-    store = Failing(open_store(lasting), [turn])
+    store = Failing(open_store(lasting))
     with open_keeper(bundle, store, batch=BATCH) as keeper:
-        store._turn = 0  # opening commits, too
-        with pytest.raises(StoreError, match="the disk is full"):
+        store.fail([turn])
+        with pytest.raises(StoreError, match="cannot be written"):
             keeper.observe_many(log)
         assert memory(keeper) == wanted
         assert told(keeper, USERS) == fold(log[:done], "frequent", SIZE)

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
-_FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
-_SECOND = -7723592293110705685  # 0x94D049BB133111EB
-_UNIT = 2.0**-53
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
+SECOND = -7723592293110705685  # 0x94D049BB133111EB
+UNIT = 2.0**-53
 
 
 def mix(value: Tensor) -> Tensor:
     """Scatter 64-bit integers (the finaliser of splitmix64; overflow wraps)."""
-    value = (value ^ _shift(value, 30)) * _FIRST
-    value = (value ^ _shift(value, 27)) * _SECOND
+    value = (value ^ _shift(value, 30)) * FIRST
+    value = (value ^ _shift(value, 27)) * SECOND
     return value ^ _shift(value, 31)
 
 
@@ -28,16 +28,16 @@ def combine(key: Tensor, *parts: Tensor | int) -> Tensor:
     """A new key from a key and further integers; the order of the parts matters."""
     for part in parts:
         if isinstance(part, Tensor):
-            number: Tensor | int = part.to(key.device, torch.int64) * _FIRST
+            number: Tensor | int = part.to(key.device, torch.int64) * FIRST
         else:
-            number = _wrap(int(part) * _FIRST)
-        key = mix((key ^ number) + _GOLDEN)
+            number = _wrap(int(part) * FIRST)
+        key = mix((key ^ number) + GOLDEN)
     return key
 
 
 def uniform(key: Tensor, *parts: Tensor | int) -> Tensor:
     """Float64 in [0, 1) from a key and further integers, with 53 random bits."""
-    return _shift(combine(key, *parts), 11).double() * _UNIT
+    return _shift(combine(key, *parts), 11).double() * UNIT
 
 
 def text_keys(names: Iterable[str]) -> Tensor:

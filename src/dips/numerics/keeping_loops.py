@@ -1,19 +1,46 @@
 """Sketches that are kept up to date from arrivals, as one compiled loop: this needs numba.
 
-A network over sets decides, and the dot product with squared error tells it residuals. The same
-bits as `sketch.update` leaves arrival by arrival.
+Either a network over sets decides, and the dot product with squared error tells it residuals; or
+age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from dips.numerics.grid_loops import loop
+from typing import NamedTuple
+
+import numpy as np
+
+from dips.numerics.exact import SCORE_BITS
+from dips.numerics.grid_loops import loop, put, snap
+from dips.numerics.hashing import FIRST, GOLDEN, SECOND, UNIT
 from dips.numerics.reading_loops import adapt, desk_for, predicted
 from dips.numerics.set_loops import choose, judge, know, meet, meet_nothing, room_for
 
+SCORE = 2.0**SCORE_BITS
+
+
+class Shares(NamedTuple):
+    """What the items, or the first of them, add to a network whoever meets them."""
+
+    first: np.ndarray  # [items, hidden] in the first layer, its bias included
+    score: np.ndarray  # [items]
+
 
 @loop
-def keep(kept, arrivals, number, net, reader):
+def shares_of(net, vectors):
+    """From the vectors of items."""
+    room = room_for(1, net.bias.shape[1], net.enter.shape[1])
+    shares = Shares(np.empty((len(vectors), net.bias.shape[1])), np.empty(len(vectors)))
+    for item in range(len(vectors)):
+        meet(net, 0, vectors[item], room, 0)
+        put(shares.first[item], room.first[0])
+        shares.score[item] = room.score[0]
+    return shares
+
+
+@loop
+def keep(kept, arrivals, number, net, reader, shares):
     """Take arrivals in their order into the sketches of their users, of one run.
 
     `number` tells the run's number of each item code, -1 of those that it does not know: these have
@@ -40,7 +67,11 @@ def keep(kept, arrivals, number, net, reader):
                 continue
             output = predicted(reader, 0, names[slot], desk.user)
             room.known[slot, 1] = (output - room.rating[slot]) * -2.0
-            meet(net, 0, reader.vectors[0, names[slot]], room, slot)
+            if names[slot] < len(shares.score):
+                put(room.first[slot], shares.first[names[slot]])
+                room.score[slot] = shares.score[names[slot]]
+            else:
+                meet(net, 0, reader.vectors[0, names[slot]], room, slot)
         total = know(net, 0, kept.seen[row], room, count)
         judge(net, 0, room, count, total)
         choose(room, count, size)
@@ -78,3 +109,67 @@ def _write(kept, arrivals, event, row, to, room, slot):
     kept.position[row, to], kept.item[row, to] = room.place[slot], room.item[slot]
     kept.rating[row, to], kept.time[row, to] = room.rating[slot], room.time[slot]
     kept.repeats[row, to] = room.met[slot]
+
+
+@loop
+def keep_newest(kept, arrivals, key, newest):
+    """The same where the `newest` stay, and of what is older the highest lots; `key` [users]."""
+    size = kept.position.shape[1]
+    for event in range(len(arrivals.row)):
+        row = arrivals.row[event]
+        count, met = 0, 0
+        while count < size and kept.position[row, count] >= 0:
+            if kept.item[row, count] == arrivals.item[event]:
+                met = max(met, kept.repeats[row, count])
+            count += 1
+        place = kept.seen[row]
+        kept.seen[row] += 1
+        if count == size:
+            goes = _dropped(kept.position[row], place, key[row], newest)
+            if goes == size:
+                continue  # the arrival
+            for slot in range(goes + 1, size):
+                _move(kept, row, slot)
+            count -= 1
+        kept.position[row, count], kept.item[row, count] = place, arrivals.item[event]
+        kept.rating[row, count], kept.time[row, count] = (
+            arrivals.rating[event],
+            arrivals.time[event],
+        )
+        kept.repeats[row, count], kept.side[row, count] = met + 1, arrivals.side[event]
+
+
+@loop
+def _dropped(position, place, key, newest):
+    """The slot of the lowest lot among the older ones, the arrival at `place` included.
+
+    Among equals the oldest; where there is none that is older, the oldest of all.
+    """
+    worst, least = 0, 2.0
+    for slot in range(len(position) + 1):
+        at = position[slot] if slot < len(position) else place
+        if place - at < newest:
+            break
+        score = snap(_lot(key, at), SCORE)
+        if score < least:
+            worst, least = slot, score
+    return worst
+
+
+@loop
+def _lot(key, place):
+    """As `hashing.uniform`."""
+    value = (key ^ (place * FIRST)) + GOLDEN
+    value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * FIRST
+    value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * SECOND
+    value = value ^ ((value >> 31) & ((1 << 33) - 1))
+    return ((value >> 11) & ((1 << 53) - 1)) * UNIT
+
+
+@loop
+def _move(kept, row, slot):
+    """An entry to the slot before."""
+    to = slot - 1
+    kept.position[row, to], kept.item[row, to] = kept.position[row, slot], kept.item[row, slot]
+    kept.rating[row, to], kept.time[row, to] = kept.rating[row, slot], kept.time[row, slot]
+    kept.repeats[row, to], kept.side[row, to] = kept.repeats[row, slot], kept.side[row, slot]

@@ -30,6 +30,9 @@ from dips.numerics.walking import (
 FEW = 512
 """So many rows of scores are not worth a second thread."""
 
+TABLED = 1 << 16
+"""Of so many items a keeper has a table: 8 bytes for each unit of the network."""
+
 
 @cache
 def installed(compiler: str) -> bool:
@@ -67,13 +70,29 @@ def set_scores(question: Question, net: SetNet) -> Tensor:
     return scores
 
 
-def keep(kept: Kept, arrivals: Arrivals, number: Tensor, net: SetNet, reader: Reader) -> None:
-    """Take arrivals, in their order, into the sketches of their users."""
+def keeper(net: SetNet, reader: Reader) -> Callable[[Kept, Arrivals, Tensor], None]:
+    """What takes arrivals, in their order, into the sketches of their users.
+
+    What an item adds to the network is known before it comes, for the first `TABLED` of them.
+    """
     from dips.numerics import keeping_loops
 
-    loop: Callable[..., None] = keeping_loops.keep
-    tables = map(_arrays, (_dense(net), _dense(reader)))
-    loop(_arrays(kept), _arrays(_dense(arrivals)), number.numpy(), *tables)
+    tables = [_arrays(_dense(net)), _arrays(_dense(reader))]
+    shares = keeping_loops.shares_of(tables[0], tables[1].vectors[0, :TABLED])
+
+    def keep(kept: Kept, arrivals: Arrivals, number: Tensor) -> None:
+        arrays = _arrays(kept), _arrays(_dense(arrivals)), number.numpy()
+        keeping_loops.keep(*arrays, *tables, shares)
+
+    return keep
+
+
+def keep_newest(kept: Kept, arrivals: Arrivals, key: Tensor, newest: int) -> None:
+    """The same where the newest stay, and a sample of what is older; lots follow from the keys."""
+    from dips.numerics import keeping_loops
+
+    loop: Callable[..., None] = keeping_loops.keep_newest
+    loop(_arrays(kept), _arrays(_dense(arrivals)), key.numpy(), newest)
 
 
 def residuals(glance: Glance, reader: Reader) -> Tensor:

@@ -7,7 +7,7 @@ each is looked at: either way gives the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,16 @@ from dips.serve.vocabulary import Numbering, Vocabulary
 GONE = b"gone/"
 Given = Event | Mapping[str, Any]
 """An event, or what a line of JSON says of one."""
+
+
+class Batch(NamedTuple):
+    """Events of one commit."""
+
+    events: Sequence[Given]
+    marks: Mapping[str, int] = {}
+    """Numbers by name that are written with it, such as how much of a source has been read."""
+    refuse: Callable[[Sequence[Refusal]], None] = lambda refused: None
+    """Is given the bad events before the commit."""
 
 
 class Opened(NamedTuple):

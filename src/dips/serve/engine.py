@@ -7,6 +7,7 @@ the batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Protocol, final
 
 import torch
@@ -16,8 +17,10 @@ from dips.bundle import Bundle
 from dips.errors import ConfigError
 from dips.numerics import looping
 from dips.numerics.hashing import combine
-from dips.numerics.walking import Arrivals, Kept, SetNet
-from dips.policy.base import NoSignals, Signals
+from dips.numerics.walking import Arrivals, Kept
+from dips.policy.base import NoSignals, Policy, Signals
+from dips.policy.recency import Last
+from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.setnetwork import LOGS, SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
 from dips.recommender.compiled import is_linear, reader_of
@@ -33,6 +36,11 @@ from dips.sketch.update import decide, fill
 WAIT, FILL = -1, 0
 SHIFT = 20
 """Kinds of arrivals: wait, fill, or a refresh of so many kept (above these bits) and waiting."""
+
+EVERYTHING = 1 << 62
+"""So many of the newest are all."""
+Loop = Callable[[Kept, Arrivals, Callable[[], Tensor], Tensor], None]
+"""What arrivals do to sketches, given identities and numbers as in `Engine.arrive_all`."""
 
 
 class Watcher(Protocol):
@@ -61,7 +69,7 @@ class Engine:
         asks = bundle.policy.asks
         self._settled = Stack.of([bundle.recommender]).settled() if asks else None
         self._items = len(bundle.item_ids)
-        self._net = self._compiled()
+        self._loop = self._compiled()
         self.shadow: Watcher | None = None
 
     @torch.no_grad()
@@ -79,11 +87,10 @@ class Engine:
         `identity` is asked only where it is needed.
         """
         plain = states.depth == 1 and states.sketch.position.shape[1] == self.size
-        if self._net is not None and self._settled is not None and plain and self.shadow is None:
+        if self._loop is not None and plain and self.shadow is None:
             columns = (arrivals.item, arrivals.rating, arrivals.time, arrivals.side)
-            reader = reader_of(self._settled, self.size)
             kept = Kept(*states.sketch, states.seen)
-            looping.keep(kept, Arrivals(row, *columns), number, self._net, reader)
+            self._loop(kept, Arrivals(row, *columns), identity, number)
             return
         whose, once = identity(), bool((row.diff() > 0).all())
         for places in [slice(None)] if once else rounds(row.numpy()):
@@ -122,15 +129,51 @@ class Engine:
             if states.depth > 1:
                 _put(states.waiting, these, part)
 
-    def _compiled(self) -> SetNet | None:
-        """The network, if there is a compiled loop for all that happens at an arrival."""
+    def _compiled(self) -> Loop | None:
+        """All that happens at arrivals as one compiled loop, if there is one."""
+        simple = self.longest == 1 and isinstance(self._selector, Greedy)
+        if not simple or not looping.installed("numba"):
+            return None
+        newest = _newest(self._policy)
+        return self._by_network() if newest is None else partial(self._by_lots, newest)
+
+    def _by_lots(
+        self,
+        newest: int,
+        kept: Kept,
+        arrivals: Arrivals,
+        identity: Callable[[], Tensor],
+        number: Tensor,
+    ) -> None:
+        """Arrivals where only ages and lots count, whatever the items are."""
+        del number
+        no_lots = newest == EVERYTHING
+        key = torch.zeros_like(kept.seen) if no_lots else self._key(identity())
+        looping.keep_newest(kept, arrivals, key, newest)
+
+    def _by_network(self) -> Loop | None:
+        """Arrivals under a network over sets that is told residuals."""
         policy, stack = self._policy, self._settled
-        if not isinstance(policy, Stacked) or stack is None or not looping.installed("numba"):
+        if not isinstance(policy, Stacked) or stack is None or not is_linear(stack.template):
             return None
-        network, simple = policy.template, self.longest == 1 and isinstance(self._selector, Greedy)
-        if not isinstance(network, SetNetwork) or network.side.width:
+        if not isinstance(policy.template, SetNetwork) or policy.template.side.width:
             return None
-        return grid_layers(policy.state, LOGS) if simple and is_linear(stack.template) else None
+        if "residual" not in policy.asks:
+            return None
+        net, reader = grid_layers(policy.state, LOGS), reader_of(stack, self.size)
+        made = cache(partial(looping.keeper, net, reader))  # at the first arrival: it compiles
+
+        def act(
+            kept: Kept, arrivals: Arrivals, identity: Callable[[], Tensor], number: Tensor
+        ) -> None:
+            del identity
+            made()(kept, arrivals, number)
+
+        return act
+
+    def _key(self, identity: Tensor) -> Tensor:
+        """[users] draws as in evaluation."""
+        return combine(identity, self.bundle.seed, 0)
 
     def _waiting(self, states: States, users: Tensor, arrivals: Sketch) -> Sketch:
         """What these users wait with, the newest arrival included."""
@@ -184,7 +227,6 @@ class Engine:
         self, sketch: Sketch, arrivals: Sketch, seen: Tensor, identity: Tensor, number: Tensor
     ) -> Sketch:
         """Choose anew which interactions each user keeps."""
-        key = combine(identity, self.bundle.seed, 0)  # draws as in evaluation
 
         def score(before: Sketch, candidates: Candidates) -> Tensor:
             item, unknown = numbered(candidates.item, number, self._items)
@@ -192,7 +234,9 @@ class Engine:
             kept = before.position.shape[1]
             return self._policy.score(named, self._signals(named, unknown & named.present, kept))
 
-        return decide(sketch, arrivals, seen, key, score, self._selector, self.size)[0]
+        return decide(
+            sketch, arrivals, seen, self._key(identity), score, self._selector, self.size
+        )[0]
 
     def _signals(self, candidates: Candidates, unknown: Tensor, kept: int) -> Signals:
         """The recommender's answers; the first `kept` candidates are the sketch before."""
@@ -203,6 +247,13 @@ class Engine:
         sketch = Sketch(*(field[:, :kept] for field in known.entries))
         signals = StackSignals(self._settled, sketch, known)
         return ColdSignals(signals, unknown) if cold else signals
+
+
+def _newest(policy: Policy) -> int | None:
+    """How many of the newest always stay, of policies that sample what is older; else None."""
+    if isinstance(policy, Mix):
+        return policy.newest
+    return {Last: EVERYTHING, Reservoir: 0}.get(type(policy))
 
 
 def _taken(fields: Sketch, users: Tensor) -> Sketch:

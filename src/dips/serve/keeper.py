@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -19,8 +19,8 @@ from dips.bundle import Bundle, open_bundle
 from dips.errors import ConfigError
 from dips.numerics.hashing import text_keys
 from dips.serve import versions
-from dips.serve.admission import Refusal, Tally
-from dips.serve.batches import Given, Opened, decide, gone_key, open_batch
+from dips.serve.admission import Tally
+from dips.serve.batches import Batch, Given, Opened, decide, gone_key, open_batch
 from dips.serve.duplicates import Window
 from dips.serve.engine import Engine
 from dips.serve.events import EventError, Rules
@@ -98,30 +98,36 @@ class Keeper:
             raise EventError(tally.refused[0][1])
         return tally.applied == 1
 
-    def observe_many(
-        self,
-        events: Iterable[Given],
-        *,
-        marks: Mapping[str, int] | None = None,
-        refuse: Callable[[Sequence[Refusal]], None] = lambda refused: None,
-    ) -> Tally:
-        """Many interactions, a commit for every `batch`; bad ones are told in the tally.
+    def observe_many(self, events: Iterable[Given]) -> Tally:
+        """Many interactions, a commit for every `batch`; bad ones are told in the tally."""
+        whole, source = Tally(), iter(events)
+        pieces = iter(lambda: list(islice(source, self.batch)), [])
+        for tally in self.follow(map(Batch, pieces)):
+            whole.add(tally)
+        return whole
 
-        `marks` are numbers by name that are written with the last commit, such as how much of a
-        source has been read. `refuse` is given the bad events of a batch before its commit.
+    def follow(self, batches: Iterable[Batch | None]) -> Iterator[Tally]:
+        """A commit for each of these batches; what became of its events is told when it is durable.
+
+        Batches are asked for one ahead, and decided while the commit before is written. `None`
+        among them says that there is no next one for now: then it is not waited for.
         """
-        tally, source, flight = Tally(), iter(events), None
-        piece = list(islice(source, self.batch))
+        source, before = chain(batches, [None]), None
+        batch = next(source)
         try:
-            while True:
-                following = list(islice(source, self.batch))
-                told = {} if following else marks or {}
-                with self._lock:
-                    tally.add(self._apply(piece, following, flight, told, refuse))
-                    flight = self._underway.flight
-                if not following:
-                    return tally
-                piece = following
+            for following in source:
+                if batch is not None:
+                    with self._lock:
+                        flight = self._apply(batch, following, before)
+                    if before is not None:
+                        yield before.tally
+                    before = flight
+                if following is None and before is not None:
+                    with self._lock:
+                        self._landed(before)
+                    yield before.tally
+                    before = None
+                batch = following
         finally:
             with self._lock:
                 self._underway.settle()
@@ -140,9 +146,9 @@ class Keeper:
         """The `n` best items for a user by the run's recommender, with their scores."""
         with self._alone():
             rows = self._rows([user.encode()])
-            sketch = States.of(rows, self._engine.size, 1).sketch
+            state = States.of(rows, self._engine.size, 1)
             number = self._numbering.number
-            return recommend(self._engine.bundle, sketch, number, n)
+            return recommend(self._engine.bundle, state.sketch, state.seen, number, n)
 
     def forget(self, user: str) -> bool:
         """Erase a user; whether there was a record. `compact` removes the last traces from files.
@@ -272,59 +278,43 @@ class Keeper:
             self._underway.settle()
             yield
 
-    def _apply(
-        self,
-        piece: Sequence[Given],
-        following: Sequence[Given],
-        before: Flight | None,
-        marks: Mapping[str, int],
-        refuse: Callable[[Sequence[Refusal]], None],
-    ) -> Tally:
-        """One batch: admit, change the sketches, commit.
+    def _apply(self, batch: Batch, following: Batch | None, before: Flight | None) -> Flight:
+        """One batch: admit, change the sketches, send the commit on its way.
 
-        `before` is the commit of the batch before: sketches are changed while it waits for the
-        disk. Where more is `following`, this commit is sent on its way, too.
+        `before` is the commit of the batch before, which is written meanwhile.
         """
         opened = self._underway.opened(before)
         if opened is None:  # the first batch, or others have been at work
             self._underway.settle()
-            opened = self._open(piece)
+            opened = self._open(batch)
         run = self._rules, self._engine, self._items, self._numbering, self.version
         tally, records, users, items, number = decide(opened, *run)
-        self._underway.settle()
-        if before is not None:
-            before.done.result()  # raises what went wrong
-        refuse(tally.refused)
+        self._landed(before)
+        batch.refuse(tally.refused)
         counts, ids = self._counted(users=users, **tally.counts()), opened.ids.new
         change = {Table.USERS: records, Table.FACTS: {}, **self._window.rows(ids)}
         change[Table.FACTS] |= self._items.rows(items)
-        change[Table.FACTS] |= {MARKS + n.encode(): b"%d" % value for n, value in marks.items()}
+        change[Table.FACTS] |= {MARKS + n.encode(): b"%d" % v for n, v in batch.marks.items()}
         change[Table.FACTS][COUNTS] = json.dumps(counts).encode()
         undo, end = self._undo(), _nothing
-        if tally.applied or marks:  # else there is nothing that must not be lost
+        if tally.applied or batch.marks:  # else there is nothing that must not be lost
             end = self._store.stage(change)
-        ahead = following and self._engine.shadow is None  # what a shadow counts is not undone
-        if not ahead:
+        if self._engine.shadow is not None:  # what it counts is not undone: nothing is ahead of it
             end()
+            end, following = _nothing, None
         self._items.adopt(items)
         self._window.adopt(ids)
         self._numbering.number, self._counts = number, counts
-        if ahead:
-            self._send(end, undo, following)
-        return tally
+        return self._underway.send(end, undo, tally, lambda: following and self._open(following))
 
-    def _open(self, piece: Sequence[Given]) -> Opened:
-        return open_batch(piece, self._store, self._rules, self._items, self._window)
+    def _open(self, batch: Batch) -> Opened:
+        return open_batch(batch.events, self._store, self._rules, self._items, self._window)
 
-    def _send(
-        self, end: Callable[[], None], undo: Callable[[], None], following: Sequence[Given]
-    ) -> None:
-        """Read what comes next, as this batch leaves it, and send its commit on its way."""
-        opened = None
-        try:
-            opened = self._open(following)
-        finally:  # what is staged is ended, whatever happens
-            self._underway.send(end, undo, opened)
+    def _landed(self, flight: Flight | None) -> None:
+        """Wait until nothing is on its way; raises what went wrong with this commit."""
+        self._underway.settle()
+        if flight is not None:
+            flight.done.result()
 
     def _undo(self) -> Callable[[], None]:
         """How to go back to what is known now."""

@@ -6,33 +6,45 @@ arrives sends the lines after the last one again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, final
 
 from dips.serve.admission import Refusal, Tally
+from dips.serve.batches import Batch
 from dips.serve.events import LONGEST_LINE, Event, EventError, read_line
 from dips.serve.keeper import Keeper
 from dips.serve.store import StoreError
 
 PIECE = 1 << 16
+PIPE = 1 << 20
+"""Bytes that a pipe holds while a batch is decided, so that the next one need not be waited for."""
 
 
 def batches(source: int, batch: int, linger: float) -> Iterator[list[bytes]]:
     """Lines from a file descriptor, at most `batch` at a time.
 
-    The first line of a batch is waited for, the others for `linger` seconds. A line that is too
-    long is cut off after one byte too much, so that it is refused and takes no memory.
+    The first line of a batch is waited for, the others for `linger` seconds. Before it waits it
+    says so by no lines at all. A line that is too long is cut off after one byte too much, so that
+    it is refused and takes no memory.
     """
     held, partial, done = list[bytes](), b"", False
+    with suppress(OSError, AttributeError):  # a file, which is always there; or not Linux
+        fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE)
     while not done or held:
-        until = monotonic() + linger
+        until, said = monotonic() + linger, False
         while not done and len(held) < batch:
+            if not said and not select.select([source], [], [], 0.0)[0]:
+                said = True
+                yield []
             wait = None if not held else max(0.0, until - monotonic())
             if not select.select([source], [], [], wait)[0]:
                 break
@@ -90,22 +102,36 @@ def follow(
 ) -> Iterator[Acknowledgement]:
     """Apply batches of lines; one acknowledgement for each when it is durable.
 
-    With a `name` the store remembers how many lines of that source it has, and skips them when the
-    source is given again from its start.
+    That is while the next one is decided, or at once where the source has no lines for now. With a
+    `name` the store remembers how many lines of that source it has, and skips them when the source
+    is given again from its start.
     """
-    read, skip = 0, 0 if name is None else keeper.mark(name)
-    for lines in source:
-        first, read = read, read + len(lines)
-        if read <= skip:
-            continue
-        fresh = enumerate(lines[max(0, skip - first) :], start=max(first, skip) + 1)
-        tally = _apply(keeper, list(fresh), dead, {} if name is None else {name: read})
+    skip = 0 if name is None else keeper.mark(name)
+    underway = deque[tuple[int, list[Refusal]]]()
+
+    def read_batches() -> Iterator[Batch | None]:
+        read = 0
+        for lines in source:
+            first, read = read, read + len(lines)
+            if not lines:
+                yield None
+            elif read > skip:
+                fresh = enumerate(lines[max(0, skip - first) :], start=max(first, skip) + 1)
+                marks = {} if name is None else {name: read}
+                batch, bad = _parsed(list(fresh), dead, marks)
+                underway.append((read, bad))
+                yield batch
+
+    for tally in keeper.follow(read_batches()):
+        read, bad = underway.popleft()
+        tally.refused += bad
         yield Acknowledgement(read, tally)
 
 
-def _apply(
-    keeper: Keeper, lines: list[tuple[int, bytes]], dead: DeadLetters, marks: dict[str, int]
-) -> Tally:
+def _parsed(
+    lines: list[tuple[int, bytes]], dead: DeadLetters, marks: dict[str, int]
+) -> tuple[Batch, list[Refusal]]:
+    """The events of some lines, and the lines that have none."""
     events: list[Event] = []
     bad: list[tuple[int, str, bytes]] = []
     origin: dict[int, tuple[int, bytes]] = {}
@@ -124,6 +150,4 @@ def _apply(
         late = [(origin[id(event)][0], why, origin[id(event)][1]) for event, why in found]
         dead.write(sorted([*bad, *late]))
 
-    tally = keeper.observe_many(events, marks=marks, refuse=refuse)
-    tally.refused += [(line, reason) for _, reason, line in bad]
-    return tally
+    return Batch(events, marks, refuse), [(line, reason) for _, reason, line in bad]

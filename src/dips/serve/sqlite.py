@@ -35,6 +35,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self.path = path
+        self._staged: Change = {}
         if readonly and not path.exists():
             raise StoreError(f"sqlite:{path}: there is no such store; make one with 'dips stream'")
         self._lock = None if readonly else _claim(path)
@@ -47,18 +48,18 @@ class SqliteStore:
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """Many keys in one statement."""
+        ahead = self._staged.get(table, {})
         found: dict[bytes, bytes] = {}
         with self._told("read"):
-            ordered = sorted(keys)  # neighbours share pages
-            for start in range(0, len(keys), ASKED):
-                piece = ordered[start : start + ASKED]
+            asked = sorted(key for key in keys if key not in ahead)  # neighbours share pages
+            for start in range(0, len(asked), ASKED):
+                piece = asked[start : start + ASKED]
                 marks = ",".join("?" * len(piece))
                 query = f"SELECT key, value FROM {table} WHERE key IN ({marks})"
                 found.update(self.connection.execute(query, piece))
-        if table is Table.USERS:  # records have a checksum of their own
-            return [found.get(key) for key in keys]
-        pairs = ((key, found.get(key)) for key in keys)
-        return [None if v is None else self._unsealed(table, k, v) for k, v in pairs]
+        if table is not Table.USERS:  # records have a checksum of their own
+            found = {key: self._unsealed(table, key, value) for key, value in found.items()}
+        return [ahead[key] if key in ahead else found.get(key) for key in keys]
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """In pieces, so that writing may go on meanwhile."""
@@ -80,12 +81,8 @@ class SqliteStore:
         self.stage(change)()
 
     def stage(self, change: Change) -> Callable[[], None]:
-        """The rows in an open transaction; waiting for the disk is the second half."""
-        with self._told("written"):
-            self.connection.execute("BEGIN IMMEDIATE")
-            with self._whole():
-                for table, rows in change.items():
-                    self._write(table, rows)
+        """In memory, for reads; the transaction is the second half."""
+        self._staged = change
         return self._end
 
     @contextmanager
@@ -148,8 +145,14 @@ class SqliteStore:
         self.connection.executescript(f"BEGIN IMMEDIATE; {tables} {marks} COMMIT;")
 
     def _end(self) -> None:
-        with self._told("written"), self._whole():
-            self.connection.execute("COMMIT")
+        try:
+            with self._told("written"), self._whole():
+                self.connection.execute("BEGIN IMMEDIATE")
+                for table, rows in self._staged.items():
+                    self._write(table, rows)
+                self.connection.execute("COMMIT")
+        finally:
+            self._staged = {}
 
     @contextmanager
     def _whole(self) -> Iterator[None]:

@@ -51,10 +51,10 @@ class Store(Protocol):
         """Write all of it or nothing; what was written is durable when this returns."""
 
     def stage(self, change: Change) -> Callable[[], None]:
-        """The first half of a commit: write it where only reads of this object see it.
+        """The first half of a commit: from now on `get` of this object sees it.
 
-        What is returned is the second half, once and in any thread; nothing may be asked of the
-        store meanwhile. Where it fails, nothing was written.
+        What is returned is the second half, which writes, once and in any thread; nothing may be
+        asked of the store meanwhile. Where it fails, nothing was written.
         """
 
     def snapshot(self) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""A commit that waits for the disk in a thread of its own, while the next batch is decided."""
+"""A commit that is written in a thread of its own, while the next batch is decided."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import final
 
+from dips.serve.admission import Tally
 from dips.serve.batches import Opened
 
 
@@ -17,6 +18,8 @@ class Flight:
     done: Future[None]
     undo: Callable[[], None]
     """Forget what it says, if it fails."""
+    tally: Tally
+    """What became of its events, once it is there."""
     opened: Opened | None
     """The batch after it, read as it leaves the store."""
 
@@ -30,10 +33,19 @@ class Underway:
         self._thread = ThreadPoolExecutor(1, "commits")
 
     def send(
-        self, end: Callable[[], None], undo: Callable[[], None], opened: Opened | None
-    ) -> None:
-        """Do the second half of a commit in the thread."""
-        self.flight = Flight(self._thread.submit(end), undo, opened)
+        self,
+        end: Callable[[], None],
+        undo: Callable[[], None],
+        tally: Tally,
+        read: Callable[[], Opened | None],
+    ) -> Flight:
+        """Read what comes next, as this commit leaves it, and do its second half in the thread."""
+        opened = None
+        try:
+            opened = read()
+        finally:  # what is staged is ended, whatever happens
+            self.flight = flight = Flight(self._thread.submit(end), undo, tally, opened)
+        return flight
 
     def opened(self, before: Flight | None) -> Opened | None:
         """The batch that was read for whoever sent this commit, if nobody has been here since."""
