@@ -26,7 +26,7 @@ from torch.nn import functional
 from dips.data.interactions import Interactions
 from dips.policy.network import RatingNetwork
 from dips.recommender.base import COMFORTABLE
-from dips.recommender.ncf import DotProduct
+from dips.recommender.dot import DotProduct
 from dips.training.config import TrainConfig
 
 MOMENTUM = 0.9

@@ -14,7 +14,7 @@ from dips.policy.network import RatingNetwork
 from dips.policy.registry import build_policy
 from dips.policy.stacked import Stacked
 from dips.preflight import describe, describe_policy, device_of
-from dips.recommender.ncf import DotProduct
+from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
 from dips.recommender.stack import Stack
 from dips.training.walks import Walks

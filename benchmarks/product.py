@@ -23,14 +23,15 @@ from dips.data.interactions import Interactions
 from dips.data.splitting import Parts
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
-from dips.preflight import describe, describe_policy, device_of, split
+from dips.preflight import describe, describe_policy, device_of, fitted, split
 from dips.recommender.registry import make_recommender
 from dips.recommender.stack import Stack
 from dips.stream.users import Columns
 from dips.trace import StoredTrace, Trace
 from dips.training import policy_gradients as policy_learning
 from dips.training.blocks import Whole
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 from dips.training.trainer import Fitting, Watch, fit, learn_epoch, start
 from dips.training.walks import Job, Walks
 
@@ -50,11 +51,12 @@ class Setting(NamedTuple):
     def of(cls, data: Interactions, recipe: str, flags: Mapping[str, Any]) -> Setting:
         """As `dips train` would have it, with batches that suit the data."""
         config = build_config(recipe, None, flags, implicit_data=not data.explicit)
-        parts = split(data, config)
-        implicit = config.implicit(data.explicit)
-        train = parts[0]
-        extent = len(train), train.users, train.items
-        return cls(parts, config.fitted(*extent, implicit=implicit))
+        return cls.fitted(split(data, config), config)
+
+    @classmethod
+    def fitted(cls, parts: Parts, config: TrainConfig) -> Setting:
+        """Settings with all decided that depends on who trains."""
+        return cls(parts, fitted(parts[0], config))
 
     @property
     def train(self) -> Interactions:
@@ -97,9 +99,9 @@ class Run:
         self.train(lambda fitting: found.append(clock.took()))
         return found
 
-    def train(self, watch: Watch) -> None:
+    def train(self, watch: Watch, save: Watch = lambda fitting: None) -> None:
         """Fit until the epochs are over."""
-        fit(self.fitting, [self.job], self.columns, self.validate, watch)
+        fit(self.fitting, [self.job], self.columns, self.validate, watch, save)
 
 
 def whole_epochs(setting: Setting) -> dict[str, Any]:

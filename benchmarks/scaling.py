@@ -22,7 +22,7 @@ from dips import experiment
 from dips.data import synthetic
 from dips.numerics.processes import gathered
 from dips.preflight import device_of, split
-from dips.training.config import build_config
+from dips.training.recipes import build_config
 
 HERE = "benchmarks.scaling"
 WHOLE = {"policy_wait": 0, "policy_rest": 0, "caution": 0.0, "rival": "", "patience": 99}

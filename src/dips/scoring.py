@@ -15,7 +15,7 @@ def walk(
     bundle: Bundle, data: Interactions, columns: Columns, *, with_scores: bool = False
 ) -> tuple[Stack, Trace]:
     """The recommender as a stack of one, and the walk of all users of a part under its policy."""
-    stack = Stack.of([bundle.recommender], columns.item.device)
+    stack = Stack.of([bundle.recommender], columns.device)
     stream = make_stream([data], columns)
     trace = rollout(
         stream,

@@ -21,13 +21,14 @@ from dips.numerics import exact
 from dips.policy.network import RatingNetwork
 from dips.policy.registry import build_policy
 from dips.preflight import describe, describe_policy
-from dips.recommender.ncf import DotProduct
+from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
 from dips.stream.users import Columns
 from dips.testing import random_world
 from dips.training.blocks import Stretch
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
 from dips.training.policy_gradients import policy_gradients
+from dips.training.recipes import build_config
 from dips.training.trainer import Fitting, fit, start
 from dips.training.walks import Job, Walks
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions, from_arrays
+from dips.data.sides import Sides, names_in
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
+from dips.stream import users
 from dips.stream.users import Columns, Stream, identities, make_stream
 
 World = Callable[..., Interactions]
@@ -65,6 +67,53 @@ def test_columns_fill_in_what_is_absent() -> None:
     given = Columns.of(from_arrays([1, 0], [3, 1], [4.5, 2.0], [50, 70]))
     assert (given.rating.tolist(), given.time.tolist()) == ([2.0, 4.5], [70, 50])
     assert given.rating.dtype == torch.float32
+
+
+def test_large_data_wait_in_host_memory_for_a_gpu(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are, not copied; the CPU has them at once."""
+    data = world([2, 5])
+    monkeypatch.setattr(users, "RESIDENT", 6)
+    columns = Columns.of(data, "cuda")
+    assert columns.device == torch.device("cuda")
+    assert columns.item.device == torch.device("cpu")
+    assert columns.item.dtype == torch.int32
+    assert columns.token is columns.item
+    assert data.rating is not None
+    assert columns.rating.data_ptr() == data.rating.ctypes.data
+    assert Columns.of(data).home is None
+    assert Columns.of(data).item.dtype == torch.int64
+
+
+def test_what_is_mapped_from_a_file_is_copied(world: World) -> None:
+    """Torch warns of memory that must not be written to, and here warnings are errors."""
+    data = world([2, 5])
+    data.item.flags.writeable = False
+    assert Columns.of(data).item.tolist() == data.item.tolist()
+
+
+@pytest.mark.parametrize("asked", ["", "time"])
+def test_a_stream_of_waiting_events_tells_the_same(world: World, asked: str) -> None:
+    """Each run has the events of its own users, wherever they lie."""
+    data = replace(world([2, 5, 3, 4]), warmup=np.array([1, 4, 2, 0]))
+    parts, sides = [data, data.select([2, 0])], Sides.of(data, names_in(asked), timed=True)
+    usual = make_stream(parts, Columns.of(data, sides=sides))
+    moved = make_stream(parts, Columns.waiting(data, "cpu", sides))
+    assert len(moved.columns.item) == 14 + 5
+    assert moved.start[1].tolist() == [14, 17, 0, 0]  # -1 pads, with no events
+    for name in ("length", "warmup", "user", "identity"):
+        assert torch.equal(getattr(moved, name), getattr(usual, name))
+    for name in ("item", "rating", "time", "side", "token"):
+        assert _told(moved, name) == _told(usual, name)
+        assert getattr(moved.columns, name).dtype == getattr(usual.columns, name).dtype
+
+
+def _told(stream: Stream, name: str) -> list[list[float]]:
+    """What a column tells of every user of every run."""
+    column: torch.Tensor = getattr(stream.columns, name)
+    ways = zip(stream.start.flatten().tolist(), stream.length.flatten().tolist(), strict=True)
+    return [column[start : start + length].tolist() for start, length in ways]
 
 
 def test_parts_of_another_dataset_are_refused(world: World) -> None:

@@ -77,7 +77,7 @@ def read_with(
 ) -> Scores:
     """Score the predictions that one recommender makes from sketches chosen with another."""
     trace = chooser.walk(make_stream([part], columns))
-    return evaluate(Stack.of([reader], columns.item.device), trace)[0]
+    return evaluate(Stack.of([reader], columns.device), trace)[0]
 
 
 def size_ratios(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -6,9 +6,11 @@ sorted by length, so at any time those who are still active are a prefix of each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,33 +20,77 @@ from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream.side import token
 
+RESIDENT = 1 << 25
+"""Events of larger data wait in host memory, and come to a GPU with the users who walk."""
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """All events of a dataset on one device; absent ratings are 1, absent times and sides 0."""
+    """Events of a dataset; absent ratings are 1, absent times and sides 0."""
 
-    item: Tensor  # [events] int64
+    item: Tensor  # [events] int64; int32 while they wait
     rating: Tensor  # [events] float32
     time: Tensor  # [events] int64
     side: Tensor  # [events] int64: side information, packed
     token: Tensor  # [events] int64: what a recommender looks an event up by
+    home: torch.device | None = None
+    """The device that they wait to be taken to; None: they are where they are read."""
 
     @classmethod
     def of(
         cls, data: Interactions, device: torch.device | str = "cpu", sides: Sides = NOTHING
     ) -> Columns:
-        """Copy the columns of a dataset to a device, and of its side information what is asked."""
-        item = torch.from_numpy(data.item.astype("int64"))
-        rating = torch.ones(len(item)) if data.rating is None else torch.tensor(data.rating)
+        """The columns of a dataset for a device, and of its side information what is asked."""
+        columns = cls.waiting(data, device, sides)
+        large = columns.device.type == "cuda" and len(columns.item) > RESIDENT
+        return columns if large else columns.settled()
+
+    @classmethod
+    def waiting(
+        cls, data: Interactions, device: torch.device | str, sides: Sides = NOTHING
+    ) -> Columns:
+        """The same in host memory, not copied where that can be helped."""
+        item = _shared(data.item)
+        rating = torch.ones(len(item)) if data.rating is None else _shared(data.rating)
         time = torch.zeros(len(item), dtype=torch.int64)
         if data.time is not None:
-            time = torch.tensor(data.time)
+            time = _shared(data.time)
         side = torch.zeros((), dtype=torch.int64).expand(len(item))  # takes no memory
         if sides.clock is not None or sides.columns:
             side = torch.from_numpy(sides.pack(data))
-        item, side = item.to(device), side.to(device)
-        tokens = item if sides.clock is None else token(item, side)
-        return cls(item, rating.to(device), time.to(device), side, tokens)
+        tokens = item if sides.clock is None else token(item.long(), side)
+        return cls(item, rating, time, side, tokens, torch.device(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where events are read."""
+        return self.item.device if self.home is None else self.home
+
+    def settled(self) -> Columns:
+        """All of them at home; they travel narrow, and are widened there."""
+        return self if self.home is None else self._each(self._sent, None)
+
+    def pick(self, events: Tensor) -> Columns:
+        """Some events, in this order."""
+        return self._each(lambda column: column[events], self.home)
+
+    def _sent(self, column: Tensor) -> Tensor:
+        column = column.to(self.device)
+        return column if column.is_floating_point() else column.long()
+
+    def _each(self, change: Callable[[Tensor], Tensor], home: torch.device | None) -> Columns:
+        item, rating, time, side = map(change, (self.item, self.rating, self.time, self.side))
+        tokens = item if self.token is self.item else change(self.token)
+        return Columns(item, rating, time, side, tokens, home)
+
+
+def _shared(column: npt.NDArray[Any]) -> Tensor:
+    """As a tensor of the same memory; what is mapped from a file may not be, and is copied."""
+    return torch.from_numpy(column) if column.flags.writeable else torch.tensor(column)
+
+
+BLANKS = {"start": 0, "length": 0, "warmup": 0, "user": -1, "identity": 0}
+"""What a stream says of a user, and what it says where there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,17 +118,27 @@ class Stream:
         """Some users of every run: `places` [runs, n], ascending as they are sorted; -1 pads."""
         index, there = places.clamp_min(0), places >= 0
 
-        def of(field: Tensor, blank: int) -> Tensor:
-            return torch.where(there, field.gather(1, index), blank)
+        fields = {
+            name: torch.where(there, getattr(self, name).gather(1, index), blank)
+            for name, blank in BLANKS.items()
+        }
+        return Stream(self.columns, **fields)
 
-        return Stream(
-            self.columns,
-            of(self.start, 0),
-            of(self.length, 0),
-            of(self.warmup, 0),
-            of(self.user, -1),
-            of(self.identity, 0),
-        )
+    def gathered(self) -> Stream:
+        """With the events of its own users alone, if events wait: one user's after the other's."""
+        if self.columns.home is None:
+            return self
+        length = self.length.flatten()
+        start = length.cumsum(0) - length
+        shift = torch.repeat_interleave(self.start.flatten() - start, length)
+        events = shift.add_(torch.arange(len(shift)))
+        start = torch.where(length > 0, start, 0).view_as(self.start)
+        return replace(self, columns=self.columns.pick(events), start=start)
+
+    def settled(self) -> Stream:
+        """At the home of its events, and these with it."""
+        fields = {name: getattr(self, name).to(self.columns.device) for name in BLANKS}
+        return Stream(self.columns.settled(), **fields)
 
     def keys(self, seeds: Sequence[int], epoch: int = 0) -> Tensor:
         """[runs, users] what random draws are derived from; epoch 0 is evaluation and service."""
@@ -92,19 +148,24 @@ class Stream:
 
 def identities(data: Interactions) -> Tensor:
     """[users] keys of the original user ids."""
-    return text_keys(data.user_id(user) for user in range(data.users))
+    return text_keys(data.user_ids.take(data.user_rows))
 
 
 def make_stream(parts: Sequence[Interactions], columns: Columns) -> Stream:
-    """One run per part; all parts are views of the dataset whose columns are given."""
+    """One run per part, and where they are read the events of all of them."""
+    return enlist(parts, columns).gathered().settled()
+
+
+def enlist(parts: Sequence[Interactions], columns: Columns) -> Stream:
+    """One run per part; all parts are views of the dataset whose columns are given.
+
+    Where events wait, so do the users: see `dips.stream.arrival`.
+    """
     for part in parts:
         if len(part.item) != len(columns.item):
             raise DataError(f"{part.name}: the parts of a stream must share one dataset's columns")
-    width = max(part.users for part in parts)
-    device = columns.item.device
-    fields: dict[str, Tensor] = {}
-    for name, empty in (("start", 0), ("length", 0), ("warmup", 0), ("user", -1), ("identity", 0)):
-        fields[name] = torch.full((len(parts), width), empty, dtype=torch.int64)
+    shape = (len(parts), max(part.users for part in parts))
+    fields = {name: torch.full(shape, blank, dtype=torch.int64) for name, blank in BLANKS.items()}
     for run, part in enumerate(parts):
         length = torch.from_numpy(part.lengths.copy())
         order = torch.argsort(length, descending=True, stable=True)
@@ -117,4 +178,5 @@ def make_stream(parts: Sequence[Interactions], columns: Columns) -> Stream:
         }
         for name, column in values.items():
             fields[name][run, : part.users] = column[order]
+    device = columns.item.device
     return Stream(columns, **{name: field.to(device) for name, field in fields.items()})

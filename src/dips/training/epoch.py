@@ -53,7 +53,9 @@ def learn_epoch(
     lessons = _Lessons(fitting, jobs, clock, crew)
     for block in blocks:
         lessons.learn(block)
-        if block.ends:
+        ends = block.ends
+        del block  # its trace goes before the next company's is made
+        if ends:
             lessons.note()
             pause()
         if lessons.over:

@@ -27,7 +27,8 @@ from dips.recommender.base import Recommender
 from dips.recommender.stack import Stack
 from dips.rollout import Walk, WholeWalk, rollout
 from dips.sketch.selection import selector_named
-from dips.stream.users import Columns, Stream, make_stream
+from dips.stream.arrival import brought
+from dips.stream.users import Columns, Stream, enlist, make_stream
 from dips.trace import StoredTrace, Trace, WholeTrace, concatenate
 from dips.training.blocks import Block, Prefixes, Stretch
 from dips.training.config import TrainConfig
@@ -52,7 +53,10 @@ class Job:
 
 def policy_of(config: TrainConfig) -> Policy:
     """The policy that a run's settings name; one that learns is here only to be looked at."""
-    return make_policy(config.policy, size=config.size, damping=config.damping)
+    return make_policy(
+        config.policy, size=config.size, damping=config.damping, dim=config.dim,
+        residual=config.residual != 0,
+    )  # fmt: skip
 
 
 def group_key(config: TrainConfig) -> tuple[object, ...]:
@@ -77,12 +81,16 @@ class _Group:
         self.jobs, self.runs, self.shard = jobs, list(runs), shard
         self.config = jobs[0].config
         self.policy = policy_of(self.config)
+        self.noted = noted(self.policy)
         self.moving = self.policy.draws or self.config.choice == "sampled" or learns(self.policy)
         train, valid = [job.train for job in jobs], [job.valid for job in jobs]
         self.live = bool(self.config.users or self.config.stretch)
         self.apart = self.live or (bool(self.policy.asks) and self.config.reroll > 1)
-        streams = [train, valid] if self.apart else [train + valid]
-        self.streams = [make_stream(parts, columns) for parts in streams]
+        if self.live:  # who trains comes company by company
+            self.streams = [enlist(train, columns), make_stream(valid, columns)]
+        else:
+            streams = [train, valid] if self.apart else [train + valid]
+            self.streams = [make_stream(parts, columns) for parts in streams]
         self.training: Trace | None = None
         self.validation: Trace | None = None
 
@@ -95,15 +103,17 @@ class _Group:
         if self.apart:
             age = (epoch - 1) % self.config.reroll  # a run that is resumed may have to look back
             if not self.live and (self.training is None or age == 0):
-                self.training = self._roll(self.streams[0], walked, epoch - age)
+                self.training = self._roll(self.streams[0], walked, epoch - age, self.noted)
             self.validation = self._roll(self.streams[1], now, 0)
         elif self.training is None or self.moving or self.policy.asks:
-            both = self._roll(self.streams[0], now, epoch)
+            both = self._roll(self.streams[0], now, epoch, self.noted)
             self.training, self.validation = _halves(both)
         assert self.validation is not None
         return self.training, self.validation
 
-    def _roll(self, stream: Stream, players: Players, epoch: int) -> Trace:
+    def _roll(
+        self, stream: Stream, players: Players, epoch: int, notes: Sequence[str] | None = None
+    ) -> Trace:
         stack, policies = players
         stream, times = self.shard.own(stream), stream.runs // len(self.jobs)
         keys = stream.keys(self._seeds(times), epoch)
@@ -118,7 +128,7 @@ class _Group:
             keys=keys,
             recommenders=stack.select(self.runs * times) if self.policy.asks else None,
             selector=selector_named(self.config.choice),
-            noted=noted(self.policy),
+            noted=notes,
         )
 
     def blocks(
@@ -127,8 +137,7 @@ class _Group:
         """Walk live: a company of users, a stretch of steps, and again with what was learned."""
         stream = self.streams[0]
         companies = _companies(stream, self._seeds(1), epoch, self.config.users)
-        for places in islice(companies, skip, None):
-            some = stream.take(places)
+        for some in brought(stream.take(places) for places in islice(companies, skip, None)):
             if not (end := some.longest):
                 return
             stretch = self.config.stretch or end
@@ -139,6 +148,7 @@ class _Group:
                 way = (base, some.length, span, span.stop == end)
                 make = partial(self._block, way, stack)
                 yield self.shard.block(partial(_same, some), walk.trace, make)
+            del walk, make  # before the next company's trace is made
 
     def _block(self, way: tuple[Tensor, Tensor, range, bool], stack: Stack, trace: Trace) -> Block:
         """What is learned from some users at some steps of their `way`."""
@@ -159,7 +169,7 @@ class _Group:
             schedule=self.config.schedule,
             keys=some.keys(self._seeds(1), epoch),
             selector=selector_named(self.config.choice),
-            noted=noted(self.policy),
+            noted=self.noted,
         )
 
     def _seeds(self, times: int) -> list[int]:
@@ -225,7 +235,7 @@ class Walks:
             first.config.schedule,
             first.config.size,
             max(stream.longest for stream in first.streams),
-            columns.item.device,
+            columns.device,
         )
         """The schedule as policies that learn need it."""
         self.live = any(group.live for group in self.groups)
