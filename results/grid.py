@@ -30,7 +30,8 @@ from dips.data.synthetic import stream
 from dips.evaluation.metrics import headline
 from dips.experiment import run
 from dips.outcome import Moment
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 DIALS = (0.1, 0.5, 0.9)
 POINTS = list(itertools.product(DIALS, DIALS))  # (durability, drift)
@@ -45,7 +46,7 @@ TRIALS: dict[str, list[dict[str, float]]] = {
         {"inner_rate": 0.1, "weight_decay": 3e-4},
         {"inner_rate": 0.2, "weight_decay": 1e-3},
     ],
-    "implicit": [{}, {"weight_decay": 3e-4, "learning_rate": 3e-3}],
+    "implicit": [{}, {"learning_rate": 3e-3}],
 }
 """Settings that every policy tries on validation."""
 

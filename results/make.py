@@ -24,7 +24,8 @@ from dips.evaluation import tuning
 from dips.preflight import split
 from dips.rundir import read_json, write_json
 from dips.study import Plan, Table
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 SEEDS = [0, 1, 2]
 ONLINE = ["last", "reservoir", "mix:1", "mix:2", "hardest"]
@@ -96,7 +97,8 @@ def implicit(
 ) -> None:
     """Tune on a part of the users, then train on all of them, `influence` last."""
     what = IMPLICIT[name]
-    settings = build_config(flags=what["settings"], implicit_data=True)
+    before = {"returning": 0, "fading": 0}  # the table is older than both
+    settings = build_config(flags={**before, **what["settings"]}, implicit_data=True)
     experiment.STACK["cuda"] = what["stack"]
     chosen: dict[str, dict[str, Any]] = {}
     for part in what["tuning"]:

@@ -28,7 +28,8 @@ from dips.cli.origin import environment
 from dips.data.interactions import Interactions
 from dips.rundir import read_json, write_json
 from dips.study import Plan, Study, Table, Update, write_rows
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 ALIKE = {"epochs": 20, "patience": 20}
 """Nobody trains longer than the others unless --set says so, for all."""

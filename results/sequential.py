@@ -32,7 +32,8 @@ from dips.recommender.neighbours import Neighbours, companions, followers, popul
 from dips.rollout import rollout
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 NEAR, CHAIN = 500, 2000
 SHRINKS = (0.0, 20.0)

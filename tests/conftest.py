@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from dips.data.interactions import Interactions
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import (
     BinaryCrossEntropy,
     CategoricalCrossEntropy,
@@ -16,7 +17,6 @@ from dips.recommender.losses import (
     Loss,
     SquaredError,
 )
-from dips.recommender.ncf import DotProduct
 from dips.stream.users import Columns, Stream, make_stream
 from dips.testing import random_world
 

@@ -11,9 +11,10 @@ from dips.policy.base import Policy
 from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
 from dips.recommender.attention import SelfAttention
 from dips.recommender.base import Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Max
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
 
 ARGUMENTS = {"mix": ("mix:1", "mix:2"), "hardest": ("hardest", "hardest:2"),

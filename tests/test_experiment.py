@@ -14,7 +14,8 @@ from dips.experiment import run
 from dips.preflight import check, describe, device_of, split
 from dips.scoring import walk
 from dips.stream.users import Columns
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 SMALL = {"epochs": 2, "dim": 6, "batch": 128, "device": "cpu"}
 EXPLICIT = stream(users=40, items=64, events=14)

@@ -24,8 +24,9 @@ from dips.policy.network import RatingNetwork
 from dips.policy.recency import Last
 from dips.policy.setnetwork import SetNetwork
 from dips.policy.stacked import Stacked
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 from dips.recommender.stack import Stack
 from dips.rollout import Walk
 from dips.sketch.selection import Sampled

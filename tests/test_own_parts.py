@@ -18,7 +18,7 @@ from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError
 from dips.policy.registry import build_policy
 from dips.recommender.registry import make_recommender
-from dips.training.config import build_config
+from dips.training.recipes import build_config
 
 SOURCE = '''
 import dips, torch

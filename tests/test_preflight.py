@@ -28,6 +28,8 @@ SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
         ({"policy": "learned", "estimator": "gumbel"}, "'gumbel' needs drawn choices"),
         ({**SAMPLED, "estimator": "gumbel", "every": 2}, "'gumbel' works online only"),
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
+        ({"returning": 1}, "leave --returning out"),
+        ({"task": "implicit", "fading": 1, "negatives": 5}, "leave --fading out"),
     ],
 )
 def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sentence: str) -> None:

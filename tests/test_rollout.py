@@ -16,8 +16,8 @@ from scipy import stats
 from dips.data.interactions import Interactions, from_arrays
 from dips.errors import ConfigError
 from dips.policy.registry import make_policy
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
 from dips.rollout import rollout
 from dips.sketch.selection import Sampled

@@ -14,8 +14,8 @@ from dips.policy.network import RatingNetwork
 from dips.policy.registry import make_policy
 from dips.policy.setnetwork import SetNetwork
 from dips.policy.stacked import Stacked
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
 from dips.rollout import Walk, WholeWalk, rollout
 from dips.sketch.selection import Greedy, Sampled, Selector

@@ -37,7 +37,8 @@ from dips.stream.users import Columns
 from dips.study import Plan, Study, Table
 from dips.study import Watch as StudyWatch
 from dips.training import checkpoint
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 from dips.transfer_study import study_transfer
 from dips.user_story import story_of
 

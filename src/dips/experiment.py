@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from dips.bundle import Bundle
-from dips.data.interactions import Interactions
 from dips.data.sides import Sides
 from dips.data.splitting import Parts
 from dips.evaluation.metrics import headline
@@ -26,7 +25,7 @@ from dips.outcome import Done, Moment, Outcome, Watch
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import Stacked
-from dips.preflight import describe, describe_policy, device_of, sides_of
+from dips.preflight import describe, describe_policy, device_of, fitted, sides_of
 from dips.recommender.registry import make_recommender
 from dips.recommender.stack import Stack
 from dips.rollout import rollout
@@ -34,7 +33,8 @@ from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
 from dips.trace import Trace
 from dips.training import checkpoint
-from dips.training.config import TrainConfig, beside
+from dips.training.config import TrainConfig
+from dips.training.recipes import beside
 from dips.training.shards import shard_of
 from dips.training.trainer import Fitting, fit, start
 from dips.training.walks import Job, group_key, policy_of
@@ -43,7 +43,7 @@ STACK = {"cpu": 8, "cuda": 64}
 """Most runs that are trained side by side."""
 LEARNING = (
     "users", "stretch", "user_rate", "annealing", "policy_batch", "policy_wait", "policy_rest",
-    "dropout", "queue", "credit", "discount", "ghosts", "estimator",
+    "dropout", "residual", "queue", "credit", "discount", "ghosts", "estimator",
 )  # fmt: skip
 """Settings in which runs that learn a policy side by side must agree."""
 
@@ -66,7 +66,7 @@ def run(
     a directory.
     """
     given = [config for _, config in jobs]
-    jobs = [(parts, _fitted(parts[0], config)) for parts, config in jobs]
+    jobs = [(parts, fitted(parts[0], config)) for parts, config in jobs]
     device = device_of(jobs[0][1])
     columns: dict[Sides, Columns] = {}
     outcomes: dict[int, Outcome] = {}
@@ -120,13 +120,6 @@ def _meet_rivals(
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
-    """The settings with everything decided that depends on the data."""
-    rows = int((train.lengths - train.warmup).sum())
-    implicit = config.implicit(train.explicit)
-    return config.fitted(rows, train.users, train.items, implicit=implicit)
-
-
 def _fingerprint(configs: Sequence[TrainConfig]) -> str:
     text = json.dumps([config.to_dict() for config in configs])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -138,7 +131,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     for index, config in enumerate(configs):
         shape = (
             config.recommender, config.loss, config.negatives, config.task, config.dim,
-            config.inner_steps,
+            config.inner_steps, config.returning, config.fading,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
             config.size, config.annealing, config.user_rate > 0, policy_of(config).unlimited,
             config.side, _alone(config),

@@ -29,11 +29,12 @@ from dips.recommender.stack import Stack, State
 from dips.stream.users import Columns
 from dips.trace import StoredTrace
 from dips.training.blocks import Block, Stretch
-from dips.training.config import RECIPES, TrainConfig
+from dips.training.config import TrainConfig
 from dips.training.decisions import Clock
 from dips.training.epoch import learn_epoch
 from dips.training.fitting import Fitting, start
 from dips.training.policy_gradients import policy_gradients
+from dips.training.recipes import RECIPES
 from dips.training.walks import Job, Walks
 
 RATES = ("learning_rate", "user_rate", "policy_rate")

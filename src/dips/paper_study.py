@@ -29,7 +29,8 @@ from dips.report.story_page import story_page
 from dips.rundir import read_split
 from dips.stages import Journal, Progress, Stage, carry_out
 from dips.study import Table, Update, Watch, name_of
-from dips.training.config import TrainConfig, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 FILE, REPORT, STORY = "paper.json", "report.html", "story.html"
 STAGES = ("compare", "transfer", "session", "gradients", "story")

@@ -38,6 +38,14 @@ def split(data: Interactions, config: TrainConfig) -> Parts:
     return by_users(data, FRACTIONS, seed=config.seed)
 
 
+def fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
+    """The settings with everything decided that depends on the data."""
+    rows = int((train.lengths - train.warmup).sum())
+    implicit = config.implicit(train.explicit)
+    repeats = train.repeats if config.returning < 0 and config.remembers(implicit) else 0.0
+    return config.fitted(rows, train.users, train.items, implicit=implicit, repeats=repeats)
+
+
 def device_of(config: TrainConfig) -> str:
     """Where to compute: what was asked for, if it is there."""
     if config.device == "auto":
@@ -69,6 +77,11 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         raise ConfigError(f"loss '{loss}' does not fit the task: use {other}, or change --task")
     if config.negatives and not implicit:
         raise ConfigError("negatives are for the implicit task: leave --negatives out")
+    for name in ("returning", "fading"):
+        if getattr(config, name) > 0 and not config.remembers(implicit):
+            raise ConfigError(
+                f"{name} is for the dot product with the softmax over all items: leave --{name} out"
+            )
     spec = RecommenderSpec(
         form=config.recommender,
         loss=loss,
@@ -77,6 +90,8 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         inner_rate=config.inner_rate,
         inner_steps=config.inner_steps,
         inner_pull=config.inner_pull,
+        returning=config.returning > 0,
+        fading=config.fading > 0,
         negatives=config.negatives or (NEGATIVES if loss in CONTRASTS else 0),
         side=replace(sides_of(train, config), columns=()),
     )
@@ -105,6 +120,8 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
         damping=config.damping,
         items=train.items,
         dim=embedding_width(describe(train, config)),
+        residual=config.asks_residuals(config.implicit(train.explicit)),
+        returning=config.returning > 0,
         center=center,
         spread=spread,
         dropout=config.dropout,
@@ -115,7 +132,7 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
 def check(train: Interactions, config: TrainConfig) -> None:
     """Refuse settings that cannot work, before anything is written."""
     device_of(config)
-    spec = describe(train, config)
+    spec = describe(train, fitted(train, config))
     policy = policy_of(config)
     _check_ranges(config)
     model = make_recommender(spec, config.seed)

@@ -55,7 +55,9 @@ class Trace(ABC):
         place = events.clamp_min(0).long()
         weight = present.to(self.columns.rating.dtype)
         item = torch.where(present, self.columns.token[place], 0)
-        return Evidence(item, self.columns.rating[place] * weight, weight, present.sum(-1))
+        rating = self.columns.rating[place] * weight
+        age = torch.where(present, self.event[rows][..., None] - 1 - place, 0).to(weight.dtype)
+        return Evidence(item, rating, weight, present.sum(-1), age)
 
 
 @dataclass(eq=False)

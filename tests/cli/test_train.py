@@ -188,7 +188,9 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
         assert panel in text
     for policy in POLICIES:
         assert re.search(rf"{policy}[,;: ]", text)
-    assert "[default: 0.1; implicit: 0.2; learned: 0.2]" in text  # --inner-rate
+    assert (
+        "[default: 0.1; implicit: -1.0; learned: 0.2; learned, implicit: -1.0]" in text
+    )  # --inner-rate
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 
 
 class Case(NamedTuple):
@@ -22,15 +23,17 @@ class Case(NamedTuple):
     rating: Tensor
     others: Tensor
     other_ratings: Tensor
+    other_ages: Tensor
 
 
 @pytest.fixture
 def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..., Recommender]:
-    """`make("dot" or "mlp", loss, **settings)`: a recommender of 8 items in float64."""
+    """`make("dot", "returning", "fading" or "mlp", loss, ...)`: 8 items, in float64."""
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
-        if kind == "dot":
-            model: Recommender = dot(losses[loss], seed=seed, **settings)
+        if kind != "mlp":
+            more = {} if kind == "dot" else {kind: True}
+            model: Recommender = dot(losses[loss], seed=seed, **more, **settings)
         else:
             generator = torch.Generator().manual_seed(seed)
             model = Perceptron(
@@ -58,12 +61,14 @@ def case() -> Callable[..., Case]:
         weight[0, -1] = 0.0
         weight[1] = 0.0
         slots = torch.full((rows,), 6)
+        age = torch.randint(20, (rows, n), generator=generator).double()
         return Case(
-            Evidence(item[:, :n], rating[:, :n], weight, slots),
+            Evidence(item[:, :n], rating[:, :n], weight, slots, age),
             item[:, n],
             rating[:, n],
             item[:, n + 1 :],
             rating[:, n + 1 :],
+            torch.randint(20, (rows, 4), generator=generator).double(),
         )
 
     return build

@@ -53,7 +53,7 @@ def test_effects_are_derivatives(
     past, others = given.evidence, _dated(given.others, sides, 1)
     past = past._replace(item=_dated(past.item, sides, 2))
     target = _dated(given.item, sides, 4)
-    wide = Evidence(
+    wide = Evidence.new(
         torch.cat([past.item, others], 1),
         torch.cat([past.rating, given.other_ratings], 1),
         torch.cat([past.weight, torch.zeros_like(given.other_ratings)], 1),

@@ -16,7 +16,13 @@ from dips.recommender.stack import Stack
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}
-FORMS = [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("mlp", "mse")]
+FORMS = [
+    ("dot", "mse"),
+    ("dot", "softmax"),
+    ("returning", "softmax"),
+    ("dot", "bce"),
+    ("mlp", "mse"),
+]
 OWNERS = [3, 3, 3, 3, 3, 0, 0, 7, 7, 7, -1, -1]
 
 
@@ -131,7 +137,7 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
     given = [_decisions(36, 3, seed) for seed in range(2)]
 
     def ask(model: Recommender, *fields: Tensor) -> Tensor:
-        past, (item, rating), rest = Evidence(*fields[:4]), fields[4:6], fields[6:]
+        past, (item, rating), rest = Evidence(*fields[:5]), fields[5:7], fields[7:]
         _, effect = effect_of(model, past, item, rating)
         return queue_credit(model, effect, *rest, 3, 0.8)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dips.credit.adjoint import effect_of, worth
-from dips.credit.queue import queue_credit
+from dips.credit.queue import When, queue_credit
 from dips.credit.replay import Replayed, Weigh, replay
 from dips.credit.survival import survival_credit
 from dips.numerics.relaxed import drop_one, keep_k
@@ -99,7 +99,7 @@ def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed:
                 turn += 1
             held = past.item[user : user + 1, sketch], past.rating[user : user + 1, sketch]
             weight = torch.ones(1, len(sketch)).double()
-            state = model.read(Evidence(*held, weight, torch.tensor([len(sketch)])))
+            state = model.read(Evidence.new(*held, weight, torch.tensor([len(sketch)])))
             target = past.item[user, t].view(1, 1), past.rating[user, t].view(1, 1)
             loss = model.losses(state, *target)[0, 0]
             torch.testing.assert_close(found.losses[user, t], loss, **TIGHT)
@@ -109,7 +109,7 @@ def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed:
 
 
 @pytest.mark.parametrize("identity", [False, True])
-@pytest.mark.parametrize(("kind", "loss"), [("dot", "mse"), ("dot", "softmax"), ("mlp", "bce")])
+@pytest.mark.parametrize(("kind", "loss"), [("dot", "mse"), ("fading", "softmax"), ("mlp", "bce")])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_gradients_are_finite_differences_of_the_offset_recursion(
     make: Make, schedule: Schedule, kind: str, loss: str, identity: bool
@@ -145,32 +145,42 @@ def test_gradients_reach_the_recommender(make: Make) -> None:
 
 def _predictions(
     past: Candidates, found: Replayed, schedule: Schedule
-) -> tuple[Evidence, list[Tensor], Tensor]:
-    """Sketch and target of every prediction after a refresh; [users * turns, hold] their rows."""
+) -> tuple[Evidence, list[Tensor], Tensor, Tensor]:
+    """Sketch and target of every prediction after a refresh; [users * turns, hold] their rows.
+
+    And at which step each was.
+    """
     refreshes = list(schedule.refreshes(SIZE, max(LENGTHS) - 1))
     ends = [*(seen for seen, _ in refreshes[1:]), max(LENGTHS)]
     users, longest = past.item.shape
     rows = torch.full((users, len(refreshes), schedule.longest), -1)
-    evidence, targets = [], []
+    evidence, targets, steps = [], [], []
     for turn, ((seen, _), end) in enumerate(zip(refreshes, ends, strict=True)):
         kept = pad(found.choices[turn].kept.double(), (0, longest - seen))
         for t in range(seen, end):
             row = len(evidence) * users + torch.arange(users)
             rows[:, turn, t - seen] = torch.where(past.present[:, t], row, -1)
-            evidence.append((past.item, past.rating, kept, torch.full((users,), SIZE)))
+            age = (t - 1 - torch.arange(longest)).clamp_min(0).double().expand(users, -1)
+            evidence.append((past.item, past.rating, kept, torch.full((users,), SIZE), age))
+            steps.append(torch.full((users,), t))
             targets.append((past.item[:, t], past.rating[:, t]))
     merged = Evidence(*map(torch.cat, zip(*evidence, strict=True)))
-    return merged, [*map(torch.cat, zip(*targets, strict=True))], rows.flatten(0, 1)
+    target = [*map(torch.cat, zip(*targets, strict=True))]
+    return merged, target, rows.flatten(0, 1), torch.cat(steps)
 
 
 @pytest.mark.parametrize("survival", [False, True], ids=["queue", "survival"])
-@pytest.mark.parametrize("loss", ["mse", "softmax", "bce"])
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("returning", "softmax"),
+     ("fading", "softmax")],
+)  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_shortcuts_are_replays_with_paths_cut(
-    make: Make, schedule: Schedule, loss: str, survival: bool
+    make: Make, schedule: Schedule, kind: str, loss: str, survival: bool
 ) -> None:
     """Identity in place of the Jacobian: an endless queue. Scores held: survival."""
-    model, past, longest = make("dot", loss), _past(), max(LENGTHS)
+    model, past, longest = make(kind, loss), _past(), max(LENGTHS)
     phi = _phi().requires_grad_()
     shown = []
 
@@ -195,9 +205,11 @@ def test_shortcuts_are_replays_with_paths_cut(
     turns = len(shown)
     owner = torch.arange(len(LENGTHS)).repeat_interleave(turns)
     everything = [field.repeat_interleave(turns, 0) for field in (past.item, past.rating)]
-    evidence, target, rows = _predictions(past, found, schedule)
+    evidence, target, rows, step = _predictions(past, found, schedule)
+    when = When(past.position.repeat_interleave(turns, 0), step)
     _, effect = effect_of(model, evidence, *target)
-    credit = queue_credit(model, effect, rows, owner, *everything, 1 if survival else 100)
+    length = 1 if survival else 100
+    credit = queue_credit(model, effect, rows, owner, *everything, length, when=when)
     if survival:
         position = torch.arange(longest).expand(len(owner), -1)
         credit = survival_credit(
@@ -246,7 +258,7 @@ def test_the_effect_of_a_weight_is_the_replays(make: Make) -> None:
     """The derivative of a prediction in the weights that made it, dropped ones included."""
     model, past = make("dot", "mse"), _past()
     weight = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * len(LENGTHS)).double().requires_grad_()
-    evidence = Evidence(past.item[:, :4], past.rating[:, :4], weight, torch.full((4,), SIZE))
+    evidence = Evidence.new(past.item[:, :4], past.rating[:, :4], weight, torch.full((4,), SIZE))
     loss = model.losses(model.read(evidence), past.item[:, 4:5], past.rating[:, 4:5])
     (slope,) = torch.autograd.grad(loss.sum(), weight)
     detached = evidence._replace(weight=weight.detach())

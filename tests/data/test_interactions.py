@@ -68,6 +68,12 @@ def test_bad_columns_are_refused():
         from_arrays([0, 1], [0, -1])
 
 
+def test_repeats_are_a_user_s_own():
+    data = from_arrays([0, 0, 0, 0, 1, 1], [3, 3, 1, 3, 3, 0])
+    assert data.repeats == pytest.approx(2 / 6)
+    assert data.select([1]).repeats == 0
+
+
 def test_find_user():
     data = from_arrays([0, 1], [0, 0], user_ids=["a", "b"])
     assert data.find_user("b") == 1

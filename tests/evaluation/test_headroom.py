@@ -57,7 +57,7 @@ def slow_oracle(bundle: Bundle, data: Interactions, ahead: int) -> dict[tuple[in
 
         def total(model: Recommender, *fields: torch.Tensor) -> torch.Tensor:
             item, given, token, outcome = fields
-            sketch = Evidence(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
+            sketch = Evidence.new(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
             return model.losses(model.read(sketch), token, outcome).sum()
 
         fields = [data.item[past], rating[past], data.item[later], rating[later]]

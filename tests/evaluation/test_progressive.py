@@ -15,8 +15,8 @@ from dips.evaluation import progressive
 from dips.evaluation.progressive import evaluate, predict
 from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import BinaryCrossEntropy, Loss
-from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
 from dips.rollout import rollout
 from dips.stream.schedule import Schedule
@@ -59,7 +59,7 @@ def _slowly(
         for t in range(int(data.warmup[user]), len(items)):
             past = slice(max(0, t - size), t)
             count = items[past].numel()
-            evidence = Evidence(
+            evidence = Evidence.new(
                 items[None, past], ratings[None, past], torch.ones(1, count), torch.tensor([count])
             )
             vector = model.read(evidence).detach()

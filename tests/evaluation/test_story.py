@@ -72,6 +72,7 @@ def test_effects_are_slopes_of_the_loss(told):
             torch.tensor(rating[events], dtype=torch.float64)[None],
             torch.tensor(weight, dtype=torch.float64)[None],
             torch.tensor([3]),
+            torch.tensor(target - 1 - events, dtype=torch.float64)[None],
         )
         item = torch.tensor([[int(test.item[target])]])
         given = torch.tensor([[float(rating[target])]], dtype=torch.float64)
@@ -152,14 +153,16 @@ def test_the_adjoint_is_asked_for_the_kept_ones(told):
     step = story.steps[5]
     events = known.events(2).start + np.array([kept.position for kept in step.kept])
     rating = np.ones(len(known.item), np.float32) if known.rating is None else known.rating
+    target = known.events(2).start + step.t
     evidence = Evidence(
         torch.tensor(known.item[events], dtype=torch.int64)[None],
         torch.tensor(rating[events])[None],
         torch.ones(1, 3),
         torch.tensor([3]),
+        torch.tensor(target - 1 - events, dtype=torch.float32)[None],
     )
-    target = known.events(2).start + step.t
     item = torch.tensor([int(known.item[target])])
     _, effect = effect_of(bundle.recommender, evidence, item, torch.tensor([rating[target]]))
-    expected = worth(bundle.recommender, effect, evidence.item, evidence.rating)[0].tolist()
+    expected = worth(bundle.recommender, effect, evidence.item, evidence.rating, evidence.age)
+    expected = expected[0].tolist()
     assert [kept.effect for kept in step.kept] == pytest.approx(expected, rel=1e-4, abs=1e-6)

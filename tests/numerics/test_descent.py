@@ -133,8 +133,12 @@ def test_softmax_over_all_items(pull: float) -> None:
 
     def closed(c: Case) -> Tensor:
         pulled = (c["table"][item] * c["weight"][:, :, None]).sum(1)
-        fixed = (c["table"], c["bias"], pulled, c["weight"].sum(1), c["start"], c["rate"])
-        return descend_softmax(*fixed, STEPS, pull)
+
+        def expected(user: Tensor) -> Tensor:
+            return (user @ c["table"].T + c["bias"]).softmax(-1) @ c["table"]
+
+        fixed = (pulled, c["weight"].sum(1), c["start"], c["rate"])
+        return descend_softmax(expected, *fixed, STEPS, pull)
 
     mine = _with_gradients(closed, case, names)
     for other in (

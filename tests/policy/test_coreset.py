@@ -12,8 +12,8 @@ from torch import Tensor
 from dips.errors import ConfigError
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence, first_largest
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates

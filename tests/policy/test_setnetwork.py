@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 
 from dips.data.sides import Coded, Sides
 from dips.numerics import exact, looping
+from dips.policy.frequency import Frequent
 from dips.policy.recency import Last
 from dips.policy.setnetwork import SetNetwork, set_scores
 from dips.policy.stacked import Answers, Stacked
@@ -48,6 +49,22 @@ def test_starts_as_last(period: int, dim: int) -> None:
     there = candidates.present
     newer = (candidates.position[:, None, :] > candidates.position[:, :, None]).sum(2)
     assert torch.equal(scores[there], -newer[there].double())
+
+
+def test_starts_near_frequent_where_items_come_back() -> None:
+    """The oldest of a favourite goes, a single one before what was met twice, the older first."""
+    network = SetNetwork(dim=0, residual=False, returning=True)
+    item, repeats = torch.tensor([[3, 5, 7, 3]]), torch.tensor([[50, 1, 1, 51]])
+    rest = torch.zeros(1, 4, dtype=torch.int64)
+    position, seen = torch.tensor([[10, 50, 120, 199]]), torch.tensor([200])
+    fields = (position, item, torch.ones(1, 4), rest, repeats, rest, seen, seen)
+    candidates = Candidates(*fields)
+    assert network.asks == ()
+    for size in (3, 2, 1):
+        scores = network.score(candidates, FakeSignals(candidates))
+        slots = Greedy().choose(scores, candidates, size)
+        expected = Frequent().score(candidates, FakeSignals(candidates))
+        assert torch.equal(slots, Greedy().choose(expected, candidates, size))
 
 
 def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:

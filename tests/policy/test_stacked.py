@@ -12,8 +12,8 @@ from dips.policy.network import Network, RatingNetwork
 from dips.policy.recency import Last
 from dips.policy.setnetwork import SetNetwork
 from dips.policy.stacked import Answers, Stacked
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch

@@ -9,8 +9,9 @@ import torch
 
 from dips.data.sides import Coded, Sides
 from dips.recommender import compiled
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.testing import random_candidates

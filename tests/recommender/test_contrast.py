@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, BPRMax, FullSoftmax, SampledSoftmax
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 from dips.recommender.registry import RecommenderSpec, make_recommender
 
 Dot = Callable[..., DotProduct]
@@ -37,7 +38,7 @@ def test_losses_are_those_of_a_slow_loop(kind: Callable[..., Recommender]) -> No
 
 def test_everything_as_negatives_reads_like_the_full_softmax(dot: Dot) -> None:
     """The inner loop and its end, by automatic differentiation and in closed form."""
-    past = Evidence(
+    past = Evidence.new(
         torch.tensor([[1, 4], [6, 0]]), torch.ones(2, 2), torch.tensor([[1.0, 1.0], [0.5, 0.0]]),
         torch.tensor([2, 1]),
     )  # fmt: skip

@@ -26,7 +26,7 @@ def _model(tied: bool = True) -> GRU:
 
 def _evidence(items: Tensor, weight: Tensor | None = None) -> Evidence:
     weight = torch.ones(items.shape) if weight is None else weight
-    return Evidence(items, torch.ones(items.shape), weight.double(), (weight > 0).sum(1))
+    return Evidence.new(items, torch.ones(items.shape), weight.double(), (weight > 0).sum(1))
 
 
 def _cell(model: GRU) -> nn.GRUCell:

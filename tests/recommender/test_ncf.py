@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.func import functional_call, grad
 
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss, SquaredError
-from dips.recommender.ncf import NCF, DotProduct, Perceptron
+from dips.recommender.ncf import NCF
+from dips.recommender.perceptron import Perceptron
 
 Dot = Callable[..., DotProduct]
 
@@ -26,7 +28,7 @@ def _case(rows: int, n: int, items: int, seed: int = 0) -> tuple[Tensor, Tensor,
 
 
 def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
-    return Evidence(item, rating, weight, (weight > 0).sum(1))
+    return Evidence.new(item, rating, weight, (weight > 0).sum(1))
 
 
 @pytest.mark.parametrize("pull", [0.0, 0.4])
@@ -128,7 +130,7 @@ def test_the_rate_is_a_constant_of_the_number_of_entries(dot: Dot) -> None:
     item = torch.zeros(3, 8, dtype=torch.int64)
     slots = torch.tensor([2, 4, 8])
     for weight in (torch.ones(3, 8), torch.full((3, 8), 0.01)):
-        rate = model.rate(Evidence(item, item.float(), weight, slots))
+        rate = model.rate(Evidence.new(item, item.float(), weight, slots))
         torch.testing.assert_close(rate, torch.tensor([0.1, 0.1, 0.05]))
 
 
@@ -142,7 +144,7 @@ def test_the_perceptron_learns(losses: dict[str, Loss], name: str) -> None:
     taste = torch.randint(0, 2, (64, 1), generator=generator)
     item = torch.randint(0, 3, (64, 4), generator=generator) + 3 * taste  # two kinds of users
     rating = torch.where(item % 2 == taste, 5.0, 1.0)
-    past = Evidence(item[:, 1:], rating[:, 1:], torch.ones(64, 3), torch.full((64,), 3))
+    past = Evidence.new(item[:, 1:], rating[:, 1:], torch.ones(64, 3), torch.full((64,), 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     values = []
     for _ in range(40):

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from dips.data.sides import MIDDLE, Coded, Sides
 from dips.recommender.base import Evidence
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import NCF, DotProduct, Perceptron
+from dips.recommender.ncf import NCF
+from dips.recommender.perceptron import Perceptron
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
@@ -59,7 +61,7 @@ def test_categories_are_a_product_with_the_matrix_of_them(form: str, loss: Loss)
     plain.load_state_dict({**state, "vectors": vectors, "bias": biases})
     item = torch.randint(8, (6, 3), generator=torch.Generator().manual_seed(1))
     rating = torch.randint(1, 6, (6, 3), generator=torch.Generator().manual_seed(2)).double()
-    past = Evidence(item, rating, torch.ones_like(rating), torch.full((6,), 3))
+    past = Evidence.new(item, rating, torch.ones_like(rating), torch.full((6,), 3))
     user, expected = model.read(past), plain.read(past)
     torch.testing.assert_close(user, expected)
     torch.testing.assert_close(model.predict_all(user), plain.predict_all(user))

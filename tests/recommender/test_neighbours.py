@@ -73,7 +73,7 @@ def test_scores_fade_and_ties_go_to_the_popular() -> None:
     near = Neighbours(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
                       torch.tensor([[0.5, 0.25], [0.5, 0.0], [0.0, 0.0], [0.0, 0.0]]))  # fmt: skip
     popular = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    evidence = Evidence(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.ones(2, 3),
+    evidence = Evidence.new(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.ones(2, 3),
                         torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]),
                         torch.tensor([2, 0]))  # fmt: skip
     scores = recall(near, popular, evidence, fade=0.5)

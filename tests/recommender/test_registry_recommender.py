@@ -13,8 +13,9 @@ from torch import Tensor
 
 from dips.errors import ConfigError, PluginError
 from dips.recommender.base import Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 from dips.recommender.registry import RecommenderSpec, embedding_width, make_recommender
 from dips.recommender.stack import Stack
 

@@ -23,7 +23,7 @@ def _evidence(items: list[list[int]]) -> Evidence:
     """-1 is an empty place."""
     item = torch.tensor(items)
     weight = (item >= 0).double()
-    return Evidence(item.clamp_min(0), weight, weight, weight.sum(1).long())
+    return Evidence.new(item.clamp_min(0), weight, weight, weight.sum(1).long())
 
 
 def _read(model: SessionGRU, *items: int) -> tuple[Tensor, Tensor]:

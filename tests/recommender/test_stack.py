@@ -11,8 +11,9 @@ from torch import Tensor
 from dips.numerics.exact import PARAMETER_BITS, STATE_BITS, snap
 from dips.recommender import signals as signals_module
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 from dips.recommender.signals import StackSignals, settle
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
@@ -22,7 +23,7 @@ Dot = Callable[..., DotProduct]
 
 
 def _task(model: Recommender, item: Tensor, rating: Tensor, weight: Tensor) -> Tensor:
-    user = model.read(Evidence(item, rating, weight, (weight > 0).sum(1)))
+    user = model.read(Evidence.new(item, rating, weight, (weight > 0).sum(1)))
     return model.losses(user, item, rating)
 
 
@@ -80,19 +81,21 @@ def _read(model: Recommender, *fields: Tensor) -> Tensor:
 @pytest.mark.parametrize("width", [2, 12], ids=["few entries", "more entries than dimensions"])
 def test_settled_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: int) -> None:
     """To the last bit: alone, together, entries in any order, and in a stack."""
-    models = [dot(loss, seed=seed) for seed in range(2)]
+    more = {"returning": True, "fading": True} if loss.listwise else {}
+    models = [dot(loss, seed=seed, **more) for seed in range(2)]
     generator = torch.Generator().manual_seed(1)
     item = torch.randint(8, (40, width), generator=generator)
     rating = torch.randint(1, 6, (40, width), generator=generator).double()
     weight = (torch.rand(40, width, generator=generator) > 0.3).double()
-    past = (item, rating, weight, (weight > 0).sum(1))
+    age = torch.randint(50, (40, width), generator=generator).double()
+    past = (item, rating, weight, (weight > 0).sum(1), age)
     single = Stack.of(models[:1]).settled()
     together = single.call(_read, *(field[None] for field in past))[0]
     assert torch.equal(snap(together, STATE_BITS), together)
     alone = [single.call(_read, *(f[row : row + 1][None] for f in past))[0] for row in range(40)]
     assert torch.equal(torch.cat(alone), together)
     order = torch.randperm(width, generator=generator)
-    shuffled = (*(field[:, order] for field in past[:3]), past[3])
+    shuffled = (*(field[:, order] for field in past[:3]), past[3], age[:, order])
     assert torch.equal(single.call(_read, *(field[None] for field in shuffled))[0], together)
     both = Stack.of(models).settled()
     assert torch.equal(both.call(_read, *(torch.stack([f, f]) for f in past))[0], together)
@@ -103,7 +106,7 @@ def test_unsettled_reading_is_not(dot: Dot, losses: dict[str, Loss]) -> None:
     stack = Stack.of([dot(losses["softmax"], items=300, dim=32)])
     generator = torch.Generator().manual_seed(1)
     item = torch.randint(300, (40, 6), generator=generator)
-    past = (item, item.float(), torch.ones(40, 6), torch.full((40,), 6))
+    past = Evidence.new(item, item.float(), torch.ones(40, 6), torch.full((40,), 6))
     plain = lambda model, *fields: model.read(Evidence(*fields))  # noqa: E731
     together = stack.call(plain, *(field[None] for field in past))[0]
     alone = [stack.call(plain, *(f[row : row + 1][None] for f in past))[0] for row in range(40)]
@@ -122,7 +125,7 @@ def test_signals(
     signals = StackSignals(settled, sketch, candidates)
     present = sketch.present.double()
     user = exact.read(
-        Evidence(sketch.item, sketch.rating.double(), present, present.sum(1).long()), settle
+        Evidence.new(sketch.item, sketch.rating.double(), present, present.sum(1).long()), settle
     )
     rating = candidates.rating.double()
     expected = exact.losses(user, candidates.item, rating).detach()
@@ -130,7 +133,7 @@ def test_signals(
     assert not signals.loss().requires_grad
     assert torch.equal(signals.embedding(), exact.embedding(candidates.item))
     weights = candidates.present.double() / 2
-    past = Evidence(candidates.item, rating, weights, candidates.present.sum(1))
+    past = Evidence.new(candidates.item, rating, weights, candidates.present.sum(1))
     other = exact.losses(exact.read(past, settle), candidates.item, rating).detach()
     torch.testing.assert_close(signals.read(weights).losses(), other, atol=1e-9, rtol=1e-9)
     effect = exact.influences(
@@ -156,7 +159,7 @@ def test_residuals_are_minus_the_slope_in_the_score(dot: Dot, losses: dict[str, 
         settled = Stack.of([dot(losses[name])]).settled()
         exact = settled.one(0)
         present = sketch.present.double()
-        evidence = Evidence(sketch.item, sketch.rating.double(), present, present.sum(1).long())
+        evidence = Evidence.new(sketch.item, sketch.rating.double(), present, present.sum(1).long())
         user = exact.read(evidence, settle)
         rating = candidates.rating.double()
         scores = exact.predict_all(user).detach() if name == "softmax" else exact.predict(

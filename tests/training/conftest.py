@@ -14,8 +14,8 @@ from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
 from dips.preflight import describe_policy
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, Loss, SquaredError
-from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
 from dips.rollout import Walk
 from dips.sketch.selection import selector_named
@@ -33,6 +33,7 @@ SIZE = 2
 PLAIN: dict[str, Any] = {
     "size": SIZE, "dim": 3, "batch": 16, "epochs": 3, "inner_rate": 0.1, "inner_steps": 3,
     "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10, "policy_batch": 4096,
+    "residual": 1,
 }  # fmt: skip
 
 
@@ -70,6 +71,8 @@ class Lab:
                 inner_steps=config.inner_steps,
                 inner_pull=config.inner_pull,
                 generator=torch.Generator().manual_seed(config.seed),
+                returning=not self.data.explicit,
+                fading=not self.data.explicit,
             )
             models.append(model.to(self.dtype))
             shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dips.errors import ConfigError
-from dips.training.config import RECIPES, TrainConfig, beside, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import RECIPES, beside, build_config
 
 
 def test_every_setting_has_a_sentence() -> None:
@@ -164,3 +165,20 @@ def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
     assert beside(turned, "last", implicit_data=False) == build_config(
         flags={"policy": "last", "task": "implicit", "inner_rate": 0.7}
     )
+
+
+@pytest.mark.parametrize(
+    ("implicit", "repeats", "taken"),
+    [(True, 0.09, (0, 1, 1.0, 1e-3, 0)), (True, 0.1, (1, 1, 0.2, 3e-3, 0)),
+     (False, 0.9, (0, 0, 0.2, 3e-3, 1))],
+)  # fmt: skip
+def test_settings_suit_items_that_come_back(implicit, repeats, taken):
+    config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
+    fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+    names = ("returning", "fading", "inner_rate", "weight_decay", "residual")
+    assert tuple(getattr(fitted, name) for name in names) == taken
+    given = {"returning": 0, "fading": 0, "inner_rate": 0.7, "weight_decay": 0.0, "residual": 1}
+    fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+    assert {name: getattr(fitted, name) for name in given} == given
+    paper = build_config("paper", flags={"policy": "dips"}, implicit_data=implicit)
+    assert (paper.returning, paper.fading) == (0, 0)

@@ -13,8 +13,8 @@ from dips.data.interactions import Interactions
 from dips.numerics.hashing import combine
 from dips.policy.base import Policy, Signals
 from dips.policy.registry import make_policy
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
 from dips.rollout import Walk
 from dips.sketch.records import Candidates

@@ -18,10 +18,10 @@ from dips.preflight import split
 from dips.recommender.losses import FullSoftmax
 from dips.testing import random_world
 from dips.training import fitting as fitting_module
-from dips.training.config import build_config
 from dips.training.fitting import Fitting
 from dips.training.lazy_adam import NOWHERE, LazyAdam, pick_rows, touched_rows
 from dips.training.optimizers import StackedAdam
+from dips.training.recipes import build_config
 from dips.training.recommender_gradients import items_read, recommender_gradients
 from dips.training.trainer import fit
 from dips.training.walks import Job, Walks

@@ -92,7 +92,9 @@ def _story(at: Any, policy: Network, rows: list[int]) -> Story:
         weight = torch.zeros(1, len(rows)).double()
         weight[0, kept[t]] = 1.0
         weight.requires_grad_()
-        state = model.read(Evidence(item[None], rating[None], weight, torch.tensor([len(kept[t])])))
+        age = (t - 1 - torch.arange(len(rows))).clamp_min(0)[None].double()
+        slots = torch.tensor([len(kept[t])])
+        state = model.read(Evidence(item[None], rating[None], weight, slots, age))
         loss = model.losses(state, item[None, t : t + 1], rating[None, t : t + 1])[0, 0]
         story.losses.append(float(loss.detach()))
         story.effects.append(torch.autograd.grad(loss, weight)[0][0])
@@ -258,7 +260,7 @@ def test_reinforce_expects_the_slope_of_the_expected_loss(scene: Any) -> None:
         Candidates(place, three, rating, nothing, nothing, nothing, seen, seen), NoSignals()
     )
     left = torch.tensor([[1, 2], [0, 2], [0, 1]])
-    evidence = Evidence(
+    evidence = Evidence.new(
         three[0, left], rating[0, left], torch.ones(3, 2).double(), torch.full((3,), 2)
     )
     target = torch.full((3, 1), 4), torch.full((3, 1), 4.0).double()

@@ -10,7 +10,7 @@ import typer
 from dips import api
 from dips.cli.compare import show
 from dips.cli.screen import watch_study
-from dips.training.config import build_config
+from dips.training.recipes import build_config
 
 POLICIES = ["last", "reservoir", "mix:1", "hardest"]
 SIZES = (2, 4, 8)

@@ -12,7 +12,8 @@ import typer
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.training.config import (
+from dips.training.config import TrainConfig
+from dips.training.recipes import (
     GRU,
     IMPLICIT,
     NAMED,
@@ -20,7 +21,6 @@ from dips.training.config import (
     SASREC,
     SUITED,
     SUITED_IMPLICIT,
-    TrainConfig,
     build_config,
 )
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dips.numerics.pieces import rows_at_once
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.ncf import DotProduct, rows_of
 
 T = TypeVar("T")
 PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
@@ -50,7 +50,7 @@ Effect = Path | Quadratic | Listwise
 
 
 def additive(effect: Effect) -> bool:
-    """Whether the effect on a sum of predictions is the sum of the fields."""
+    """Whether the effect on a sum of predictions is the sum of the fields, for the same ages."""
     return not isinstance(effect, Path)
 
 
@@ -76,18 +76,26 @@ def _effect_of(
 
 
 @torch.no_grad()
-def worth(model: Recommender, effect: Effect, item: Tensor, rating: Tensor) -> Tensor:
-    """[rows, n] effect of the weight of these interactions, in the sketch or not."""
+def worth(
+    model: Recommender, effect: Effect, item: Tensor, rating: Tensor, age: Tensor | None = None
+) -> Tensor:
+    """[rows, n] effect of the weight of these interactions, in the sketch or not.
+
+    Their age is that at the prediction; none: they are new.
+    """
+    if age is None:
+        age = torch.zeros_like(rating)
     if isinstance(effect, Path):
         if isinstance(model, DotProduct) and not model.loss.listwise:
             return _linear_worth(model, effect, item, rating)
-        pieces = _pieces(model, (effect, item, rating))
+        pieces = _pieces(model, (effect, item, rating, age))
         return torch.cat([path_worth(model, *piece) for piece in pieces])
     assert isinstance(model, DotProduct)
+    if isinstance(effect, Listwise):
+        value = model.along(item, effect.pull) - effect.common[:, None]
+        return model.fade(age) * value if model.fades else value
     features = model.features(item)  # [rows, n, dim]
     along = _product(features, effect.pull)
-    if isinstance(effect, Listwise):
-        return along - effect.common[:, None]
     curve = ((features @ effect.outer) * features).sum(2)
     return -2 * (curve + (model.intercept(item) - rating) * along)
 
@@ -97,7 +105,7 @@ def path_of(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Path]:
     """The same as `effect_of` in the form that suits every recommender; needs only its `slope`."""
-    start = model.user_prior.expand(len(item), -1)
+    start = model.start(len(item))
     rate = model.rate(evidence)[:, None]
 
     def step(user: Tensor) -> Tensor:
@@ -115,7 +123,7 @@ def path_of(
     return loss, Path(torch.stack(users, 1), torch.stack(pulls[::-1], 1))
 
 
-def path_worth(model: Recommender, path: Path, item: Tensor, rating: Tensor) -> Tensor:
+def path_worth(model: Recommender, path: Path, item: Tensor, rating: Tensor, age: Tensor) -> Tensor:
     """`worth` for every recommender: pull back through each step's slope to the weights."""
     slots = torch.zeros_like(item[:, 0])
     nothing = torch.zeros_like(rating)
@@ -123,7 +131,7 @@ def path_worth(model: Recommender, path: Path, item: Tensor, rating: Tensor) -> 
     for user, pull in zip(path.users.unbind(1), path.pulls.unbind(1), strict=True):
 
         def fall(weight: Tensor, user: Tensor = user, pull: Tensor = pull) -> Tensor:
-            return (model.slope(user, Evidence(item, rating, weight, slots)) * pull).sum()
+            return (model.slope(user, Evidence(item, rating, weight, slots, age)) * pull).sum()
 
         total = total - torch.func.grad(fall)(nothing)
     return total
@@ -146,7 +154,7 @@ def _quadratic(
     """The step is linear, so lambda takes the same one with the targets at 0."""
     features = model.features(evidence.item)
     wanted = evidence.rating - model.intercept(evidence.item)
-    start = model.user_prior.expand(len(item), -1)
+    start = model.start(len(item))
     rate = model.rate(evidence)[:, None]
 
     def step(vector: Tensor, aim: Tensor | float, home: Tensor | float) -> Tensor:
@@ -170,15 +178,16 @@ def _listwise(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Listwise]:
     """The Hessian is the covariance of the item vectors; logits of all items, a step at a time."""
-    table, tether = model.table, 2 * model.inner_pull
-    start = model.user_prior.expand(len(item), -1)
+    tether = 2 * model.inner_pull
+    start = model.start(len(item))
     rate = model.rate(evidence)[:, None]
-    total = evidence.weight.sum(1, keepdim=True)
-    own = (rows_of(table, evidence.item) * evidence.weight[:, :, None]).sum(1)
+    weight = model.counted(evidence)
+    total = weight.sum(1, keepdim=True)
+    own = model.total(evidence.item, weight)
     users, means = [start], []
     for _ in range(model.inner_steps):
         user = users[-1]
-        means.append(model.predict_all(user).softmax(-1) @ table)
+        means.append(model.mean(model.predict_all(user).softmax(-1)))
         users.append(user - rate * (total * means[-1] - own + tether * (user - start)))
     loss, along = _target(model, users.pop(), item, rating)
     pull, common = torch.zeros_like(along), torch.zeros_like(loss)
@@ -186,8 +195,8 @@ def _listwise(
         centre = (along * mean).sum(1, keepdim=True)
         pull = pull + rate * along
         common = common + (rate * centre)[:, 0]
-        spread = model.predict_all(user).softmax(-1) * (along @ table.T - centre)
-        along = along - rate * (total * (spread @ table) + tether * along)
+        spread = model.predict_all(user).softmax(-1) * (model.along_all(along) - centre)
+        along = along - rate * (total * model.mean(spread) + tether * along)
     return loss, Listwise(pull, common)
 
 
@@ -196,7 +205,7 @@ def _target(
 ) -> tuple[Tensor, Tensor]:
     """[rows] loss of the predicted interaction, and its gradient [rows, dim] in the user."""
     item, rating = item[:, None], rating[:, None]
-    alone = Evidence(item, rating, torch.ones_like(rating), torch.ones_like(item[:, 0]))
+    alone = Evidence.new(item, rating, torch.ones_like(rating), torch.ones_like(item[:, 0]))
     return model.losses(user, item, rating)[:, 0], model.slope(user, alone)
 
 

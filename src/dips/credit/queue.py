@@ -7,12 +7,25 @@ order of time, those of a user side by side.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from dips.credit.adjoint import Effect, additive, worth
 from dips.recommender.base import Recommender
 from dips.recommender.ncf import rows_of
+
+
+class When(NamedTuple):
+    """Where interactions and predictions stand in their users' histories."""
+
+    position: Tensor  # [decisions, candidates]
+    step: Tensor  # [rows] how many interactions had happened before a prediction
+
+    def age(self, row: Tensor) -> Tensor:
+        """[decisions, candidates] how old interactions are at these predictions [decisions]."""
+        return (self.step[row.clamp_min(0)][:, None] - 1 - self.position).clamp_min(0)
 
 
 def queue_credit(
@@ -24,21 +37,24 @@ def queue_credit(
     rating: Tensor,
     length: int,
     discount: float = 1.0,
+    when: When | None = None,
 ) -> Tensor:
     """[decisions, candidates] effect of each candidate's weight on what the decision led to.
 
     `rows` [decisions, hold] are the predictions made from a decision's sketch, as rows of the
     effect; -1 counts for nothing. `owner` [decisions] is the user, -1 where there is no decision;
     `item` and `rating` [decisions, candidates]. Length 1 is DiPS@1; discount 1 is the paper's.
+    A recommender in whose eyes interactions fade has to know `when` they were.
     """
-    if additive(effect):
+    if additive(effect) and not model.fades:
         sums = [windowed(_held(field, rows), owner, length, discount) for field in effect]
         return worth(model, type(effect)(*sums), item, rating)
     total = torch.zeros_like(rating)
     for lag in range(min(length, len(owner))):
         ahead = torch.where(follows(owner, lag)[:, None], later(rows, lag), -1)
         for row in ahead.unbind(1):
-            value = worth(model, _take(effect, row), item, rating)
+            age = None if when is None else when.age(row).to(rating.dtype)
+            value = worth(model, _take(effect, row), item, rating, age)
             total = total + discount**lag * torch.where(row[:, None] >= 0, value, 0.0)
     return total
 
@@ -82,15 +98,20 @@ def _plus(field: Tensor, other: Tensor, owner: Tensor, lag: int, factor: float) 
 
 def _held(field: Tensor, rows: Tensor) -> Tensor:
     """[decisions, ...] sums of a field over the predictions of each decision."""
+    parts = [_at(field, row) for row in rows.unbind(1)]
+    there = (rows >= 0).view(*rows.shape, *[1] * (field.dim() - 1))
+    return sum(
+        (torch.where(there[:, place], part, 0.0) for place, part in enumerate(parts)),
+        start=torch.zeros_like(parts[0]),
+    )
+
+
+def _at(field: Tensor, row: Tensor) -> Tensor:
+    """[decisions, ...] a field at these rows; anything where there is none."""
     flat = field.flatten(1) if field.dim() > 1 else field[:, None]
-    total = torch.zeros_like(flat[:1]).expand(len(rows), -1)
-    for row in rows.unbind(1):
-        total = total + torch.where(row[:, None] >= 0, rows_of(flat, row.clamp_min(0)), 0.0)
-    return total.reshape(len(rows), *field.shape[1:])
+    return rows_of(flat, row.clamp_min(0)).reshape(len(row), *field.shape[1:])
 
 
 def _take(effect: Effect, row: Tensor) -> Effect:
     """The effects of these predictions; any one where there is none."""
-    place = row.clamp_min(0)
-    taken = [rows_of(field.flatten(1), place).reshape(-1, *field.shape[1:]) for field in effect]
-    return type(effect)(*taken)
+    return type(effect)(*(_at(field, row) for field in effect))

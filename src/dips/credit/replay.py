@@ -96,12 +96,16 @@ def _losses(
     """[users, last - first] losses of these interactions after reading the weighted ones."""
     if last <= first:
         return past.rating[:, :0]
+    if model.fades and last > first + 1:  # as time goes on, the same sketch is read otherwise
+        steps = range(first, last)
+        return torch.cat([_losses(model, past, weight, t, t + 1, slots) for t in steps], 1)
     width = max(1, weight.shape[1])
     evidence = Evidence(
         past.token[:, :width],
         past.rating[:, :width],
         torch.nn.functional.pad(weight, (0, width - weight.shape[1])),
         torch.full_like(past.seen, slots),
+        (first - 1 - past.position[:, :width]).clamp_min(0).to(weight.dtype),
     )
     ahead = slice(first, last)
     losses = model.losses(model.read(evidence), past.token[:, ahead], past.rating[:, ahead])

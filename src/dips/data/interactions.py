@@ -171,6 +171,13 @@ class Interactions:
         """Whether there are ratings."""
         return self.rating is not None
 
+    @property
+    def repeats(self) -> float:
+        """The share of events with an item that the user had before."""
+        owner = np.repeat(np.arange(self.users), self.lengths)
+        pairs = owner * self.items + self.item[ragged(self.starts, self.lengths)]
+        return 1 - len(np.unique(pairs)) / max(1, len(pairs))
+
     def user_id(self, user: int) -> str:
         """The original id of a user."""
         return self.user_ids[int(self.user_rows[user])]

@@ -76,12 +76,13 @@ class Oracle(Policy):
         """[users, candidates] the future's loss when a candidate is left out of the sketch."""
         users, width = weight.shape
         without = weight[:, None] * (1 - torch.eye(width, dtype=weight.dtype, device=weight.device))
-        sketches = as_evidence(candidates.entries, weight)
+        sketches = as_evidence(candidates.entries, weight, candidates.seen)
         fields = [
             _each(sketches.item, width),
             _each(sketches.rating, width),
             without.flatten(0, 1),
             (without > 0).sum(2).flatten(),
+            _each(sketches.age, width),
             *(_each(field, width) for field in future),
         ]
         model = self._stack.template
@@ -100,11 +101,11 @@ def _each(field: Tensor, times: int) -> Tensor:
 
 
 def _loss(
-    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
+    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
     token: Tensor, outcome: Tensor, counts: Tensor,
 ) -> Tensor:  # fmt: skip
     """[rows] what a sketch loses on the interactions that count."""
-    user = model.read(Evidence(item, rating, weight, slots), settle)
+    user = model.read(Evidence(item, rating, weight, slots, age), settle)
     return (model.losses(user, token, outcome) * counts).sum(1)
 
 

@@ -135,9 +135,10 @@ def _by_user(user: Tensor, term: Tensor, users: int) -> Tensor:
 
 
 def _predict(
-    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, target: Tensor
-) -> Tensor:
-    user = model.read(Evidence(item, rating, weight, slots))
+    model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
+    target: Tensor,
+) -> Tensor:  # fmt: skip
+    user = model.read(Evidence(item, rating, weight, slots, age))
     if model.loss.listwise:
         return ranks(model.predict_all(user), target)
     return model.loss.estimate(model.predict(user, target[:, None])[:, 0])
@@ -154,9 +155,9 @@ def _predict_after(
 def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:
     def cross(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
-        target: Tensor, given: Tensor,
+        age: Tensor, target: Tensor, given: Tensor,
     ) -> Tensor:  # fmt: skip
-        user = model.read(Evidence(item, rating, weight, slots))
+        user = model.read(Evidence(item, rating, weight, slots, age))
         return model.losses(user, target[:, None], given[:, None])[:, 0]
 
     columns, parts = trace.columns, []

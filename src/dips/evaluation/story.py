@@ -261,7 +261,7 @@ def _effects(bundle: Bundle, trace: StoredTrace) -> Tensor:
     columns = trace.columns
     target = columns.token[trace.event], columns.rating[trace.event]
     _, effect = effect_of(bundle.recommender, evidence, *target)
-    found = worth(bundle.recommender, effect, evidence.item, evidence.rating)
+    found = worth(bundle.recommender, effect, evidence.item, evidence.rating, evidence.age)
     return torch.where(evidence.weight > 0, found, nothing)
 
 

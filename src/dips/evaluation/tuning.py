@@ -14,7 +14,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "implicit": {
         "inner_rate": (0.05, 5.0),
-        "weight_decay": (1e-6, 2e-3),
+        "weight_decay": (1e-5, 1e-2),
         "learning_rate": (2e-3, 2e-2),
     },
 }

@@ -81,8 +81,7 @@ def descend_linear(
 
 
 def descend_softmax(
-    table: Tensor,
-    intercept: Tensor,
+    expected: Callable[[Tensor], Tensor],
     pulled: Tensor,
     weight: Tensor,
     start: Tensor,
@@ -90,18 +89,16 @@ def descend_softmax(
     steps: int,
     pull: float = 0.0,
     settle: Settle = keep,
-    chances: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """The same for the softmax over all items with logits `intercept + table . user`.
+    """The same for the softmax over all items with logits that are linear in the user's vector.
 
-    `table` [items, dim]; `pulled` [rows, dim] is the weighted sum of the sketch's rows of it and
-    `weight` [rows] the sum of weights: the gradient is weight * E[table] - pulled.
+    `expected(user)` [rows, dim] is the mean of the items' features by their chances, `pulled`
+    [rows, dim] the weighted sum of the sketch's and `weight` [rows] the sum of weights: the
+    gradient is weight * expected - pulled.
     """
-    softmax = chances or (lambda logits: logits.softmax(-1))
     user = start
     for _ in range(steps):
-        expected = softmax(user @ table.T + intercept) @ table  # [rows, dim]
-        slope = weight[:, None] * expected - pulled
+        slope = weight[:, None] * expected(user) - pulled
         if pull:
             slope = slope + 2 * pull * (user - start)
         user = settle(user - rate[:, None] * slope)

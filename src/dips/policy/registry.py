@@ -35,6 +35,8 @@ class PolicySpec:
     damping: float = 1.0
     items: int = 1
     dim: int = 0
+    residual: bool = True
+    returning: bool = False
     center: float = 0.0
     spread: float = 1.0
     dropout: float = 0.1
@@ -87,6 +89,8 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         center=spec.center,
         spread=spec.spread,
         items=spec.items,
+        residual=spec.residual,
+        returning=spec.returning,
         sides=spec.side,
         generator=generator,
     )

@@ -12,18 +12,20 @@ from dips.data.sides import NOTHING, Sides
 from dips.numerics import exact, looping
 from dips.numerics.sidebyside import State
 from dips.numerics.walking import Question, SetNet
-from dips.policy.base import Signals
+from dips.policy.base import Signals, questions
 from dips.policy.layers import Layer, SideInputs
 from dips.policy.network import Network
 from dips.sketch.records import Candidates
 
-OWN = 7
-"""What is known of a candidate beside its item: see `_features`."""
+OWN, REPEATS = 7, 5
+"""What is known of a candidate beside its item, and where its repeats stand: see `_features`."""
 NAME = 8
 """Numbers that stand for a category, or for a name in a further column."""
 LONG = 16.0
 """Logarithm of the time that counts as one: about a hundred days in seconds."""
 
+OFTEN, AGAIN, LATE = 3.0, -16.0, 0.1
+"""Where it starts as `frequent`: for the logarithm of repeats, for newer twins, for each newer."""
 LOGS = 1 << 12
 """Logarithms of so many whole numbers are looked up."""
 
@@ -33,8 +35,9 @@ class SetNetwork(Network):
     """Scores a candidate by what it is and by the mean of what the others are.
 
     The last layer, and a direct one beside it for what is simple, start at zero: the score is then
-    minus `slope` for each newer candidate, which is the policy `last`. Its size does not grow with
-    the catalogue; only with categories it has a table of which items have which.
+    minus `slope` for each newer candidate, which is the policy `last`. Where items come back
+    (`returning`) it starts near the policy `frequent` instead. Its size does not grow with the
+    catalogue; only with categories it has a table of which items have which.
     """
 
     center: Tensor
@@ -49,12 +52,15 @@ class SetNetwork(Network):
         spread: float = 1.0,
         slope: float = 1.0,
         items: int = 1,
+        residual: bool = True,
+        returning: bool = False,
         sides: Sides = NOTHING,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
-        self.asks = ("residual", "embedding") if dim else ("residual",)
+        wanted = {"residual": residual, "embedding": bool(dim)}
+        self.asks = tuple(name for name, asked in wanted.items() if asked)
         self.dim = dim
         self.register_buffer("center", torch.tensor(float(center)))  # each run of a stack its own
         self.register_buffer("spread", torch.tensor(float(spread)))
@@ -64,7 +70,10 @@ class SetNetwork(Network):
         self.others = Layer(hidden, hidden, generator)
         self.last = nn.Parameter(torch.zeros(hidden, 1))
         self.direct = nn.Parameter(torch.zeros(dim + OWN + self.side.width, 1))
-        self.slope = nn.Parameter(torch.tensor(float(slope)))
+        self.slope = nn.Parameter(torch.tensor(LATE if returning else float(slope)))
+        if returning:
+            with torch.no_grad():
+                self.direct[REPEATS : REPEATS + 2, 0] = torch.tensor([OFTEN, AGAIN])
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
         """Two layers; between them each candidate meets the weighted mean of all."""
@@ -85,9 +94,10 @@ class SetNetwork(Network):
         self, candidates: Candidates, signals: Signals, rank: Tensor, twins: Tensor
     ) -> Tensor:
         """[users, candidates, OWN + side + dim]."""
+        told = "residual" in questions(self)
         own = [
             (candidates.rating.double() - self.center.double()) / self.spread.double(),
-            signals.residual() / self.spread.double(),
+            (signals.residual() if told else torch.zeros_like(rank)) / self.spread.double(),
             candidates.age.double().log1p(),
             rank,
             candidates.elapsed.clamp_min(0).double().log1p() / LONG,
@@ -118,11 +128,11 @@ def set_scores(
         return None
     present = candidates.present
     weight = present.double() if weight is None else exact.parameter(weight) * present
-    nothing = weight.new_zeros(*weight.shape, 0)
+    nothing, none = weight.new_zeros(*weight.shape, 0), torch.zeros_like(weight)
     question = Question(
         **{name: getattr(candidates, name) for name in Question._fields[:6]},
         weight=weight,
-        residual=answers["residual"].double(),
+        residual=answers.get("residual", none).double(),
         embedding=answers["embedding"].double() if network.dim else nothing,
     )
     return looping.set_scores(question, grid_layers(state, LOGS))

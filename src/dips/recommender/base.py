@@ -30,6 +30,12 @@ class Evidence(NamedTuple):
     rating: Tensor  # [rows, n]
     weight: Tensor  # [rows, n]: z; 0 in empty slots
     slots: Tensor  # [rows]: how many entries the sketch holds; a constant, whatever the weights
+    age: Tensor  # [rows, n] steps since each, as numbers; 0 for the newest of all that happened
+
+    @classmethod
+    def new(cls, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor) -> Evidence:
+        """A sketch of interactions that have just happened."""
+        return cls(item, rating, weight, slots, torch.zeros_like(weight))
 
 
 class Recommender(nn.Module, ABC):
@@ -49,6 +55,8 @@ class Recommender(nn.Module, ABC):
 
     Where there are very many items, training then moves just those rows; none: always all.
     """
+    fades: bool = False
+    """Whether what happened long ago counts less as it is read."""
     user_prior: nn.Parameter
     inner_rate: Tensor
     offset: Tensor
@@ -90,6 +98,18 @@ class Recommender(nn.Module, ABC):
         """Outputs for the same items [n] for all users: [rows, n]."""
         return self.predict(user, items.expand(user.shape[0], -1))
 
+    def fade(self, age: Tensor) -> Tensor:
+        """What is left of the weight of an interaction of this age: all, unless overridden."""
+        return torch.ones_like(age)
+
+    def counted(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+        """[rows, n] the weights as they count in the inner loop."""
+        return evidence.weight * settle(self.fade(evidence.age)) if self.fades else evidence.weight
+
+    def start(self, rows: int) -> Tensor:
+        """[rows, dim] users' vectors before anything is read."""
+        return self.user_prior.expand(rows, -1)
+
     @property
     def breadth(self) -> int:
         """Numbers in the widest intermediate of a prediction for one row, for pieces that fit."""
@@ -118,20 +138,24 @@ class Recommender(nn.Module, ABC):
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """[rows, dim] the user's vector after the inner loop, by automatic differentiation."""
 
+        weight = self.counted(evidence, settle)
+
         def objective(user: Tensor) -> Tensor:
             losses = self.losses(user, evidence.item, evidence.rating)
-            return (losses * evidence.weight).sum(1)
+            return (losses * weight).sum(1)
 
-        start = self.user_prior.expand(evidence.item.shape[0], -1)
+        start = self.start(len(evidence.item))
         rate = self.rate(evidence)
         return descend(objective, start, rate, self.inner_steps, self.inner_pull, settle)
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
         """[rows, dim] gradient in the user's vector of the sketch's losses, weighted and summed."""
 
+        weight = self.counted(evidence)
+
         def total(vector: Tensor) -> Tensor:
             losses = self.losses(vector, evidence.item, evidence.rating)
-            return (losses * evidence.weight).sum()
+            return (losses * weight).sum()
 
         result: Tensor = torch.func.grad(total)(user)
         return result

@@ -11,8 +11,8 @@ from dips.numerics import looping
 from dips.numerics.looping import installed
 from dips.numerics.walking import Glance, Reader
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.losses import SquaredError
-from dips.recommender.ncf import DotProduct
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
 
@@ -34,7 +34,7 @@ def reader_of(settled: Stack, size: int) -> Reader:
     """The dot product as it reads sketches of this size; kept, so of a stack that stands still."""
     template, state = settled.template, settled.state
     entries = torch.arange(size + 1, device=state["loading"].device).expand(settled.runs, -1)
-    rate = settled.call(lambda model, n: model.rate(Evidence(n, n, n, n)), entries)
+    rate = settled.call(lambda model, n: model.rate(Evidence.new(n, n, n, n)), entries)
     pull = torch.full_like(state["loading"], 2 * template.inner_pull)
     return Reader(
         vectors_of(settled),

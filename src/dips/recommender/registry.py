@@ -18,9 +18,10 @@ from dips.errors import ConfigError, PluginError
 from dips.plugin import make_own
 from dips.recommender.attention import SelfAttention
 from dips.recommender.base import Recommender
+from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import make_loss
-from dips.recommender.ncf import DotProduct, Perceptron
+from dips.recommender.perceptron import Perceptron
 
 FORMS: dict[str, Callable[..., Recommender]] = {
     "dot": DotProduct,
@@ -47,6 +48,8 @@ class RecommenderSpec:
     inner_steps: int = 10
     inner_pull: float = 0.0
     negatives: int = 0
+    returning: bool = False
+    fading: bool = False
     side: Sides = NOTHING
 
     @classmethod
@@ -64,6 +67,7 @@ class RecommenderSpec:
 def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     """A fresh recommender; the seed decides where it starts."""
     settings = settings_of(spec, seed)
+    settings |= {name: True for name in ("returning", "fading") if getattr(spec, name)}
     if spec.form in FORMS:
         return FORMS[spec.form](**settings, sides=spec.side)
     if ":" not in spec.form:

@@ -25,9 +25,10 @@ def settle(value: Tensor) -> Tensor:
     return snap(value, STATE_BITS)
 
 
-def as_evidence(entries: Sketch, weight: Tensor) -> Evidence:
-    """A sketch as the recommender reads it at decision time."""
-    return Evidence(entries.token, entries.rating.double(), weight, (weight > 0).sum(1))
+def as_evidence(entries: Sketch, weight: Tensor, seen: Tensor) -> Evidence:
+    """A sketch as the recommender reads it once so many [rows] interactions have happened."""
+    age = torch.where(entries.present, seen[:, None] - 1 - entries.position, 0).double()
+    return Evidence(entries.token, entries.rating.double(), weight, (weight > 0).sum(1), age)
 
 
 @final
@@ -45,9 +46,11 @@ class StackReading:
         """[rows, candidates]."""
 
         def ask(
-            model: Recommender, item: Tensor, rating: Tensor, present: Tensor, user: Tensor
-        ) -> Tensor:
-            return model.influences(user, item, rating, present, damping)
+            model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
+            user: Tensor,
+        ) -> Tensor:  # fmt: skip
+            left = settle(model.fade(age))
+            return left * model.influences(user, item, rating, left * present, damping)
 
         return self._signals.ask(ask, self._user)
 
@@ -80,13 +83,13 @@ class StackSignals:
         return self._read(self._candidates.entries, weights.double())
 
     def ask(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """`function(model, item, rating, present, *rows)` for every run."""
+        """`function(model, item, rating, present, age, *rows)` for every run."""
         entries = self._candidates
-        present = entries.present.double()
-        return self._call(function, entries.token, entries.rating.double(), present, *rows)
+        seen = as_evidence(entries.entries, entries.present.double(), entries.seen)
+        return self._call(function, seen.item, seen.rating, seen.weight, seen.age, *rows)
 
     def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
-        evidence = as_evidence(entries, weight)
+        evidence = as_evidence(entries, weight, self._candidates.seen)
         user = self._call(lambda model, *fields: model.read(Evidence(*fields), settle), *evidence)
         return StackReading(self, user)
 
@@ -105,11 +108,17 @@ class StackSignals:
         return torch.cat(answers, 1).flatten(0, 1).detach()
 
 
-def _losses(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
+def _losses(
+    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor, user: Tensor
+) -> Tensor:
+    del present, age
     return model.losses(user, item, rating)
 
 
-def _residual(model: Recommender, item: Tensor, rating: Tensor, _: Tensor, user: Tensor) -> Tensor:
+def _residual(
+    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor, user: Tensor
+) -> Tensor:
+    del present, age
     if isinstance(model.loss, Contrast):
         return -model.contrast(model.loss.slope, user, item)
     if model.loss.listwise:

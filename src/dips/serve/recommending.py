@@ -11,18 +11,21 @@ from dips.sketch.records import Sketch
 
 
 @torch.no_grad()
-def recommend(bundle: Bundle, sketch: Sketch, number: Tensor, n: int) -> list[tuple[str, float]]:
+def recommend(
+    bundle: Bundle, sketch: Sketch, seen: Tensor, number: Tensor, n: int
+) -> list[tuple[str, float]]:
     """The best items for one user [1, size], items seen before included, ties by number.
 
-    The score is the estimated rating, or the logit where the run predicts items. Items that the
-    run does not know tell it nothing.
+    `seen` [1] is how many interactions there were. The score is the estimated rating, or the logit
+    where the run predicts items. Items that the run does not know tell it nothing.
     """
     model = bundle.recommender
     code = torch.where(sketch.present, sketch.item, 0)
     item = number[code] if len(number) else code - 1
     known = sketch.present & (item >= 0)
     shown = sketch._replace(item=item.clamp_min(0), side=torch.where(known, sketch.side, 0))
-    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1))
+    age = torch.where(known, seen[:, None] - 1 - sketch.position, 0).float()
+    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age)
     scores = model.predict_all(model.read(evidence))
     if bundle.explicit:
         scores = model.loss.estimate(scores).clamp(bundle.spec.low, bundle.spec.high)

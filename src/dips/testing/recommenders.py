@@ -289,7 +289,7 @@ def _case(model: Recommender) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
-    return Evidence(item, rating, weight.to(rating.dtype), (weight > 0).sum(1))
+    return Evidence.new(item, rating, weight.to(rating.dtype), (weight > 0).sum(1))
 
 
 def _settled_losses(settled: Stack, sketch: Sketch, candidates: Candidates) -> Tensor:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dips.errors import ConfigError
@@ -56,8 +53,22 @@ class TrainConfig:
         "input's or apart); sasrec (self-attention); or package.module:Class.",
     )
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
+    returning: int = _setting(
+        -1,
+        "1: a kept item also speaks for itself, as it may come back (dot with softmax); 0: only "
+        "for what is like it; -1: 1 where a tenth of the training events are repeats.",
+        -1,
+    )
+    fading: int = _setting(
+        -1,
+        "1: what was kept long ago counts less as it is read, how much is learned (dot with "
+        "softmax); 0: all alike; -1: 1 where it can.",
+        -1,
+    )
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
-    inner_rate: float = _setting(0.1, "Step size of the inner loop (alpha).", 0)
+    inner_rate: float = _setting(
+        0.1, "Step size of the inner loop (alpha); -1: 0.2 where items come back, else 1.", -1
+    )
     inner_pull: float = _setting(
         0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
     )
@@ -89,6 +100,11 @@ class TrainConfig:
     )
     policy_wait: int = _setting(1, "Epochs before the policy begins to learn.", 0)
     policy_rest: int = _setting(2, "Last epochs in which the policy does not learn any more.", 0)
+    residual: int = _setting(
+        -1,
+        "1: learned sees how far off each prediction was; 0: not; -1: where ratings are predicted.",
+        -1,
+    )
     caution: float = _setting(
         0.0, "Undo an epoch of the policy that makes validation worse by this share; 0 never.", 0
     )
@@ -143,22 +159,45 @@ class TrainConfig:
         """Whether the task is to predict items: as given, or as the data has it."""
         return self.task == "implicit" or (self.task == "auto" and not explicit_data)
 
-    def fitted(self, rows: int, users: int, items: int, *, implicit: bool) -> TrainConfig:
+    def fitted(
+        self, rows: int, users: int, items: int, *, implicit: bool, repeats: float = 0.0
+    ) -> TrainConfig:
         """The same with all decided that depends on the training data: `rows` are predictions.
 
-        Small data take small batches, so that an epoch has its 32 steps, the policy's 64.
+        Small data take small batches, so that an epoch has its 32 steps, the policy's 64. `repeats`
+        is the share of events with an item that the user had before.
         """
-        most = WIDEST_IMPLICIT if implicit else WIDEST
-        batch = self.batch or max(64, min(_power_of_two(rows // 32), most))
+        narrow = WIDEST_IMPLICIT if implicit else WIDEST
+        batch = self.batch or max(64, min(_power_of_two(rows // 32), narrow))
         wide = WIDEST if implicit else 4 * WIDEST
         policy_batch = self.policy_batch or max(256, min(_power_of_two(rows // 64), wide))
         least = COMPANY_IMPLICIT if implicit else COMPANY
         walks = self.walks or max(1, min(rows // least, MOST_WALKS))
         company = self.users or (-(-users // walks) if walks > 1 else 0)
-        decay = self.weight_decay
+        back = self.returning
+        if back < 0:
+            back = int(self.remembers(implicit) and repeats >= OFTEN)
+        once = self.remembers(implicit) and not back
+        decay, rate = self.weight_decay, self.inner_rate
         if decay < 0:
-            decay = min(KNOWN * items / max(1, rows), MOST_DECAY)
-        return self.but(batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay)
+            decay = min(KNOWN * items / max(1, rows), MOST_DECAY_ONCE if once else MOST_DECAY)
+        if rate < 0:
+            rate = RATE_ONCE if once else RATE
+        fading = self.fading if self.fading >= 0 else int(self.remembers(implicit))
+        told = int(self.asks_residuals(implicit))
+        return self.but(
+            batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
+            inner_rate=rate, returning=back, fading=fading, residual=told,
+        )  # fmt: skip
+
+    def asks_residuals(self, implicit: bool) -> bool:
+        """Whether `learned` sees residuals: as given, or where they are cheap to find."""
+        return self.residual > 0 or (self.residual < 0 and not implicit)
+
+    def remembers(self, implicit: bool) -> bool:
+        """Whether `returning` and `fading` are there: the dot product with a softmax over all."""
+        whole = implicit and self.loss in ("auto", "softmax") and not self.negatives
+        return whole and self.recommender == "dot"
 
     def but(self, **changes: Any) -> TrainConfig:
         """The same with some settings changed; unknown names are refused."""
@@ -182,8 +221,15 @@ COMPANY, COMPANY_IMPLICIT, MOST_WALKS = 15_000, 6_000, 4
 A policy that moves several times in an epoch keeps the recommender from falling behind; but its
 steps come from fewer users each, and ratings tell it less than rankings do (LOG.md).
 """
-KNOWN, MOST_DECAY = 0.1, 3e-3
-"""Where decay is not given it is this, shared among the ratings of an item, and no more."""
+OFTEN = 0.1
+"""Where it is not given: items come back, if so many of the events are repeats."""
+KNOWN, MOST_DECAY, MOST_DECAY_ONCE = 0.1, 3e-3, 1e-3
+"""Where decay is not given it is this, shared among the ratings of an item, and no more.
+
+Less where items are predicted that do not come back: all that is known is how they are alike.
+"""
+RATE, RATE_ONCE = 0.2, 1.0
+"""The inner rate where it is not given; and where items are predicted that do not come back."""
 
 
 def _power_of_two(number: int) -> int:
@@ -221,94 +267,3 @@ CHOICES = {
     "credit": ("identity", "discount", "survival"),
     "estimator": ESTIMATORS,
 }
-PAPER = {
-    "stretch": 1, "batch": 4096, "credit": "identity", "inner_rate": 0.4, "weight_decay": 2e-4,
-    "annealing": "constant", "policy_decay": 2e-4, "policy_wait": 0, "policy_rest": 0,
-    "dropout": 0.1, "dim": 32, "inner_steps": 10, "epochs": 100,
-}  # fmt: skip
-"""What the paper's supplement sets for all data; it tunes inner_rate from 0.2, 0.4 and 0.8."""
-RECIPES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "quick": {"epochs": 6, "batch": 1024},
-    "paper": {**PAPER, "users": 256, "queue": 100, "learning_rate": 2e-5, "user_rate": 1e-4,
-              "policy_rate": 2e-4},
-    "paper-128": {**PAPER, "users": 128, "queue": 50, "learning_rate": 1e-5, "user_rate": 5e-5,
-                  "policy_rate": 1e-4},
-}  # fmt: skip
-"""Named sets of settings. The paper's: `paper` for MovieLens 1M, `paper-128` for other data."""
-SUITED: dict[str, dict[str, Any]] = {
-    "dips": {"queue": 100},
-    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15,
-                "rival": "last", "walks": 0},
-}  # fmt: skip
-"""What suits a named policy; recipe, file and flags come after it."""
-SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
-    "learned": {"rival": "last,frequent"},
-}
-"""What suits it besides where items are predicted, which may come again and again."""
-NAMED: dict[str, dict[str, Any]] = {
-    "dips": {"credit": "identity"},
-    "dips@1": {"credit": "identity", "queue": 1},
-}
-"""What makes a named policy that policy; only file and flags come after it."""
-IMPLICIT = {"inner_rate": 0.2, "weight_decay": 1e-3}
-"""What the implicit task changes in the defaults; recipe, file and flags still come after it."""
-IMPLICIT_MLP = {**IMPLICIT, "batch": 32}
-"""Anything else over every pair of user and item needs dim times the memory of a product."""
-GRU = {"dim": 96, "weight_decay": 0.0, "dropout": 0.25}
-"""What a gru changes in the defaults."""
-SASREC = {**GRU, "learning_rate": 5e-3}
-"""What a sasrec changes in the defaults: attention wants smaller steps."""
-BY_RECOMMENDER = {"dot": IMPLICIT, "gru": GRU, "gru-separate": GRU, "sasrec": SASREC}
-"""What the implicit task changes for a recommender; for any other it is as for the mlp."""
-
-
-def build_config(
-    recipe: str | None = None,
-    file: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    *,
-    implicit_data: bool = False,
-) -> TrainConfig:
-    """Defaults of the task and the policy < recipe < what the policy's name means < file < flags.
-
-    Without a recipe the paper's policies take the paper's, and all others the default.
-    """
-    asked = {**(_read_toml(file) if file else {}), **(flags or {})}
-    policy = asked.get("policy", "")
-    recipe = recipe or ("paper" if policy in NAMED else "default")
-    if recipe not in RECIPES:
-        raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
-    means = NAMED.get(policy, {})
-    suited, given = SUITED.get(policy, {}), {**RECIPES[recipe], **means, **asked}
-    if "every" in given and given.get("periods"):
-        raise ConfigError("every and periods contradict each other: give one of them")
-    config = TrainConfig().but(**{**suited, **given})
-    if not config.implicit(explicit_data=not implicit_data):
-        return config
-    fitting = BY_RECOMMENDER.get(config.recommender, IMPLICIT_MLP)
-    return config.but(**{**fitting, **suited, **SUITED_IMPLICIT.get(policy, {}), **given})
-
-
-def beside(config: TrainConfig, rival: str, *, implicit_data: bool) -> TrainConfig:
-    """Settings for a rival: its own defaults, and what differs from this policy's."""
-    same = {"recommender": config.recommender, "task": config.task}
-    ours, theirs = (
-        build_config("default", flags={**same, "policy": policy}, implicit_data=implicit_data)
-        for policy in (config.policy, rival)
-    )
-    given = {
-        name: value
-        for name, value in vars(config).items()
-        if value != getattr(ours, name) and name not in ("policy", "rival", "walks")
-    }
-    return theirs.but(**given)
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError:
-        raise ConfigError(f"{file}: there is no such configuration file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not a TOML file: {error}") from None

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import Effect, effect_of
-from dips.credit.queue import queue_credit, windowed
+from dips.credit.queue import When, queue_credit, windowed
 from dips.credit.survival import survival_credit
 from dips.numerics.exact import PARAMETER_BITS, snap
 from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
 from dips.policy.stacked import Stacked
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stack import Stack, State
+from dips.sketch.records import Candidates
 from dips.sketch.selection import gumbel_noise
 from dips.trace import StoredTrace
 from dips.training.config import TrainConfig
@@ -44,7 +45,8 @@ def policy_gradients(
             chance = log_removal(scores, asked.candidates.present, gone)
             terms = gain * torch.where(asked.owner >= 0, chance, 0.0)
         else:
-            credit = _credit(stack, policies, lesson, effect, asked, config)
+            step = trace.step[lesson.predicted.clamp_min(0)]
+            credit = _credit(stack, policies, lesson, effect, step, asked, config)
             present = asked.candidates.present
             if config.estimator == "gumbel":
                 noise = gumbel_noise(asked.candidates)
@@ -66,9 +68,10 @@ def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tenso
 
     def ask(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
-        next_item: Tensor, next_rating: Tensor,
+        age: Tensor, next_item: Tensor, next_rating: Tensor,
     ) -> tuple[Tensor, Effect]:  # fmt: skip
-        return effect_of(model, Evidence(item, rating, weight, slots), next_item, next_rating)
+        past = Evidence(item, rating, weight, slots, age)
+        return effect_of(model, past, next_item, next_rating)
 
     with torch.no_grad():
         found: tuple[Tensor, Effect] = stack.call(ask, *trace.evidence(place), *target)
@@ -76,29 +79,33 @@ def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tenso
 
 
 def _credit(
-    stack: Stack, policies: Stacked, lesson: Lesson, effect: Effect, asked: Asking,
+    stack: Stack, policies: Stacked, lesson: Lesson, effect: Effect, step: Tensor, asked: Asking,
     config: TrainConfig,
 ) -> Tensor:  # fmt: skip
-    """[runs * decisions, candidates] what more weight would do to the losses that follow."""
+    """[runs * decisions, candidates] what more weight would do to the losses that follow.
+
+    `step` [runs, rows] of the predictions.
+    """
     runs, width = stack.runs, asked.kept.shape[1]
     owner = asked.owner.view(runs, -1)
 
-    def value(item: Tensor, rating: Tensor, length: int, discount: float) -> Tensor:
+    def value(entries: Candidates, length: int, discount: float) -> Tensor:
         def ask(
             model: Recommender, effect: Effect, held: Tensor, owner: Tensor, item: Tensor,
-            rating: Tensor,
+            rating: Tensor, *when: Tensor,
         ) -> Tensor:  # fmt: skip
-            return queue_credit(model, effect, held, owner, item, rating, length, discount)
+            terms = (held, owner, item, rating, length, discount, When(*when))
+            return queue_credit(model, effect, *terms)
 
-        split = (item.view(runs, -1, item.shape[1]), rating.view(runs, -1, item.shape[1]))
-        credit: Tensor = stack.call(ask, effect, lesson.held, owner, *split)
+        fields = (entries.token, entries.rating, entries.position)
+        split = [field.view(runs, -1, field.shape[1]) for field in fields]
+        credit: Tensor = stack.call(ask, effect, lesson.held, owner, *split, step)
         return credit.flatten(0, 1)
 
     with torch.no_grad():
         if config.credit != "survival":
             discount = config.discount if config.credit == "discount" else 1.0
-            entries = asked.candidates
-            return value(entries.token, entries.rating, config.queue, discount)
+            return value(asked.candidates, config.queue, discount)
         ghosts = config.ghosts if policies.weighs else 0
         tracked, weight = with_ghosts(asked, ghosts, width - config.size)
         entries, answers = tracked.candidates, _answers(stack, policies, tracked)
@@ -106,7 +113,7 @@ def _credit(
             policies.state, entries, answers, weight if policies.weighs else None
         )
         return survival_credit(
-            value(entries.token, entries.rating, 1, 1.0),
+            value(entries, 1, 1.0),
             scores,
             weight,
             entries.present,

@@ -1,0 +1,259 @@
+"""Neural collaborative filtering by a product: scores are linear in the user's vector (GMF)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dips.numerics import exact
+from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
+from dips.numerics.influence import covariance, influences, linear_influences
+from dips.recommender.base import CURVE_STEPS, Evidence
+from dips.recommender.losses import Contrast, Loss
+from dips.recommender.ncf import BY_ITEM, NCF
+
+SPREAD = 0.05
+"""Standard deviation of the entries of a vector at the start."""
+USER_BIAS = 0.3
+"""Loading of the user's bias at the start."""
+OWN = 1.0
+"""Loading of an item's own entry at the start."""
+FADING = (2.0, -1.0)
+"""Logarithm of the age at which weights begin to fade, and how fast (before softplus), at first."""
+PAIRS = 16
+"""Items of a sketch that are held against the negatives at once, about."""
+
+
+@final
+class DotProduct(NCF):
+    """Scores linear in the user's vector (GMF): offset + bias of the item + item . user.
+
+    For pointwise losses the user's vector has one more entry, the user's own bias; how strongly a
+    rating tells of it is learned, and starts small enough that a few do not settle it. With several
+    channels (stars) each has its own bias and its own scaling of the item's vector.
+
+    Where items come back (`returning`, softmax only), every item also has an entry of its own in
+    the user's vector: what was kept tells of itself, and not only of what is like it. How strongly,
+    is learned. These entries start at 0 and are never stored for anyone.
+
+    With `fading` (softmax only) an interaction's weight falls with its age as a power of it, from a
+    learned age on: what was kept long ago is read as the past, not as the present.
+    """
+
+    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
+
+    def __init__(
+        self,
+        *,
+        loss: Loss,
+        dim: int = 32,
+        generator: torch.Generator | None = None,
+        returning: bool = False,
+        fading: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            loss=loss,
+            dim=dim,
+            user_dim=dim if loss.listwise else dim + 1,
+            spread=SPREAD,
+            generator=generator or torch.Generator().manual_seed(0),
+            **settings,
+        )
+        self.has_own, self.fades = returning, fading
+        if fading:
+            self.fading = nn.Parameter(torch.tensor(FADING))
+        if returning:
+            self.own = nn.Parameter(torch.tensor(OWN))
+        if not loss.listwise:
+            self.loading = nn.Parameter(torch.tensor(USER_BIAS))
+        if loss.channels > 1:
+            spread = torch.linspace(-1, 1, loss.channels)[:, None].expand(-1, dim + 1)
+            self.stars = nn.Parameter(spread.clone())
+
+    def features(self, items: Tensor) -> Tensor:
+        """What multiplies the user's vector: [rows, n, dim], or [rows, n, channels, dim]."""
+        rows = self.rows(items)
+        if self.loss.listwise:
+            return rows
+        rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
+        return rows if self.loss.channels == 1 else rows[..., None, :] * self.stars
+
+    def fade(self, age: Tensor) -> Tensor:
+        """1 / (1 + age / scale) ^ power."""
+        if not self.fades:
+            return super().fade(age)
+        scale, power = self.fading.unbind()
+        return (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
+
+    def start(self, rows: int) -> Tensor:
+        """The prior; an item's own entry starts at 0."""
+        prior = super().start(rows)
+        return functional.pad(prior, (0, self.items)) if self.has_own else prior
+
+    def along(self, items: Tensor, vector: Tensor) -> Tensor:
+        """[rows, n] what a vector of users, or a change of it, adds to the scores of items."""
+        shared, own = self._entries(vector)
+        scores = (self.rows(items) @ shared[:, :, None])[:, :, 0]
+        return scores + self.own * own.gather(1, items) if self.has_own else scores
+
+    def along_all(self, vector: Tensor) -> Tensor:
+        """[rows, items] the same for all items."""
+        shared, own = self._entries(vector)
+        scores = shared @ self.table.T
+        return scores + self.own * own if self.has_own else scores
+
+    def mean(self, chance: Tensor) -> Tensor:
+        """[rows, dim] sums over all items of what multiplies a vector, with weights [rows, items].
+
+        The transpose of `along_all`.
+        """
+        shared = chance @ self.table
+        return torch.cat([shared, self.own * chance], 1) if self.has_own else shared
+
+    def total(self, items: Tensor, weight: Tensor) -> Tensor:
+        """[rows, dim] the same over some items [rows, n]."""
+        shared = (self.rows(items) * weight[:, :, None]).sum(1)
+        if not self.has_own:
+            return shared
+        counts = torch.zeros_like(weight[:, :1]).expand(-1, self.items)
+        return torch.cat([shared, self.own * counts.scatter_add(1, items, weight)], 1)
+
+    def _whole(self, items: Tensor) -> Tensor:
+        """[rows, n, dim] what multiplies a user's vector, written out."""
+        rows = self.rows(items)
+        if not self.has_own:
+            return rows
+        return torch.cat([rows, self.own * self._named(items)], -1)
+
+    def _named(self, items: Tensor) -> Tensor:
+        """[rows, n, items] 1 at the item."""
+        return items[..., None] == torch.arange(self.items, device=items.device)
+
+    def _entries(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries that all items share, and those that are an item's own."""
+        shared = len(self.user_prior)
+        return vector[:, :shared], vector[:, shared:]
+
+    def predict(self, user: Tensor, items: Tensor) -> Tensor:
+        """Linear in the user's vector."""
+        if self.loss.listwise:
+            return self.intercept(items) + self.along(items, user)
+        features = self.features(items)
+        flat = features.flatten(1, -2)  # [rows, n * channels, dim]
+        scores = (flat @ user[:, :, None])[:, :, 0]
+        return self.intercept(items) + scores.reshape(features.shape[:-1])
+
+    @property
+    def breadth(self) -> int:
+        """Logits of all items; no pair of user and item is ever wider than a number."""
+        pairs = PAIRS * self.loss.negatives if isinstance(self.loss, Contrast) else 0
+        return max(self.items, pairs) if self.loss.listwise else 64
+
+    def predict_all(self, user: Tensor) -> Tensor:
+        """One product of matrices."""
+        if self.loss.listwise:
+            return self.along_all(user) + self.biases[:, 0] + self.offset
+        return super().predict_all(user)
+
+    def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
+        """One product of matrices."""
+        if self.loss.listwise:
+            shared, own = self._entries(user)
+            scores = shared @ self.rows(items).T + self.intercept(items)
+            return scores + self.own * own[:, items] if self.has_own else scores
+        return super().predict_some(user, items)
+
+    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+        """The inner loop in closed form; a contrast's by automatic differentiation."""
+        if isinstance(self.loss, Contrast):
+            return super().read(evidence, settle)
+        start = self.start(len(evidence.item))
+        rate = self.rate(evidence)
+        if self.loss.listwise:
+            softmax = partial(torch.softmax, dim=-1) if settle is keep else exact.softmax
+            weight = self.counted(evidence, settle)
+            return descend_softmax(
+                lambda user: self.mean(softmax(self.predict_all(user))),
+                self.total(evidence.item, weight),
+                weight.sum(1),
+                start,
+                rate,
+                self.inner_steps,
+                self.inner_pull,
+                settle,
+            )
+        features = self.features(evidence.item)
+        shape = features.shape[1:-1]  # (n,) or (n, channels)
+        weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
+
+        def slope(scores: Tensor) -> Tensor:
+            output = scores.reshape(len(scores), *shape)
+            return (self.loss.slope(output, evidence.rating) * weight).flatten(1)
+
+        return descend_linear(
+            features.flatten(1, -2),
+            self.intercept(evidence.item).flatten(1),
+            slope,
+            start,
+            rate,
+            self.inner_steps,
+            self.inner_pull,
+            settle,
+        )
+
+    def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
+        """Slopes of the scores times features; for the softmax, expected minus own rows."""
+        if isinstance(self.loss, Contrast):
+            return super().slope(user, evidence)
+        if self.loss.listwise:
+            weight = self.counted(evidence)
+            expected = self.mean(self.predict_all(user).softmax(-1))
+            return weight.sum(1, keepdim=True) * expected - self.total(evidence.item, weight)
+        features = self.features(evidence.item)
+        flat = features.flatten(1, -2)  # [rows, n * channels, dim]
+        scores = (flat @ user[:, :, None])[:, :, 0].reshape(features.shape[:-1])
+        fall = self.loss.slope(self.intercept(evidence.item) + scores, evidence.rating)
+        wide = evidence.weight if self.loss.channels == 1 else evidence.weight[:, :, None]
+        fall = (fall * wide).flatten(1)
+        return (flat.transpose(1, 2) @ fall[:, :, None])[:, :, 0]
+
+    def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """Slope times feature, summed over channels; for the softmax, expected minus own row."""
+        if isinstance(self.loss, Contrast):
+            return super().gradients(user, items, ratings)
+        if self.loss.listwise:
+            expected = self.mean(self.predict_all(user).softmax(-1))
+            return expected[:, None, :] - self._whole(items)
+        features = self.features(items)
+        slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
+        return slope if self.loss.channels == 1 else slope.sum(2)
+
+    def influences(
+        self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
+    ) -> Tensor:
+        """By the Gram matrix of the features; for the softmax, by the covariance of the rows."""
+        if isinstance(self.loss, Contrast):
+            return super().influences(user, items, ratings, weight, damping)
+        if self.loss.listwise:
+            chance, total = self.predict_all(user).softmax(-1), weight.sum(1, keepdim=True)
+            gradients = self.mean(chance)[:, None, :] - self._whole(items)
+            bend = None if self.has_own else covariance(chance, self.table)
+
+            def product(vector: Tensor) -> Tensor:
+                if bend is not None:
+                    return total * (bend @ vector[:, :, None])[:, :, 0]
+                change = self.along_all(vector)
+                return total * self.mean(chance * (change - (chance * change).sum(1, keepdim=True)))
+
+            return influences(gradients, weight, product, damping, CURVE_STEPS)
+        if self.loss.channels > 1:
+            return super().influences(user, items, ratings, weight, damping)
+        output = self.predict(user, items)
+        bend = torch.func.grad(lambda o: self.loss.slope(o, ratings).sum())(output)
+        slope = self.loss.slope(output, ratings)
+        return linear_influences(self.features(items), slope, bend, weight, damping)

@@ -1,0 +1,94 @@
+"""Items that come back, and interactions that fade: closed forms, gradients, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
+from dips.recommender.losses import FullSoftmax
+
+Dot = Callable[..., DotProduct]
+KINDS = [dict(zip(("returning", "fading"), both, strict=True)) for both in product([0, 1], [0, 1])]
+
+
+def _case() -> tuple[Evidence, Tensor]:
+    item = torch.tensor([[1, 4, 4], [2, 0, 7], [3, 3, 3], [5, 6, 1]])
+    weight = torch.tensor([[1.0, 0.5, 1], [1, 0, 0], [1, 1, 1], [0.3, 1, 0]]).double()
+    age = torch.tensor([[0, 3, 50], [1, 0, 0], [2, 9, 200], [0, 1, 2]]).double()
+    past = Evidence(item, torch.ones_like(weight), weight, (weight > 0).sum(1), age)
+    return past, torch.tensor([[4], [2], [0], [5]])
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.4])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_closed_forms_are_the_generic_ones(dot: Dot, kind: dict[str, int], pull: float) -> None:
+    model = dot(FullSoftmax(), inner_pull=pull, **kind).double()
+    past, _ = _case()
+    user = model.read(past)
+    assert user.shape[1] == 6 + 8 * kind["returning"]
+    base, tight = Recommender, {"atol": 1e-11, "rtol": 1e-11}
+    torch.testing.assert_close(user, base.read(model, past), **tight)
+    torch.testing.assert_close(model.predict_all(user), base.predict_all(model, user), **tight)
+    some = torch.tensor([6, 0, 4])
+    torch.testing.assert_close(model.predict_some(user, some), model.predict_all(user)[:, some])
+    torch.testing.assert_close(model.slope(user, past), base.slope(model, user, past), **tight)
+    fields = (user, past.item, past.rating)
+    torch.testing.assert_close(model.gradients(*fields), base.gradients(model, *fields), **tight)
+    effect = model.influences(*fields, past.weight, 0.5)
+    other = base.influences(model, *fields, past.weight, 0.5)
+    torch.testing.assert_close(effect, other, atol=1e-8, rtol=1e-8)
+
+
+def test_meta_gradients_against_finite_differences(dot: Dot) -> None:
+    """In how strongly items speak for themselves, and how they fade."""
+    model = dot(FullSoftmax(), returning=True, fading=True).double()
+    past, target = _case()
+
+    def loss() -> Tensor:
+        return model.losses(model.read(past), target, torch.ones_like(target)).sum()
+
+    loss().backward()
+    for parameter in (model.own, model.fading):
+        flat = parameter.data.view(-1)
+        for place in range(len(flat)):
+            ends = []
+            for step in (1e-5, -2e-5):
+                flat[place] += step
+                ends.append(float(loss().detach()))
+            flat[place] += 1e-5
+            slope = parameter.grad.view(-1)[place]
+            assert float(slope.abs()) > 1e-4
+            torch.testing.assert_close(slope, torch.tensor((ends[0] - ends[1]) / 2e-5).double())
+
+
+def test_what_is_kept_speaks_for_itself(dot: Dot) -> None:
+    """More so than for a twin with the same vector and bias."""
+    model = dot(FullSoftmax(), returning=True)
+    with torch.no_grad():
+        model.vectors[5], model.bias[5] = model.vectors[4], model.bias[4]
+    past = Evidence.new(torch.tensor([[4]]), *torch.ones(2, 1, 1), torch.tensor([1]))
+    scores = model.predict_all(model.read(past))[0]
+    assert float(scores[4].detach() - scores[5].detach()) > 0.5
+    nothing = model.predict_all(model.start(1))[0]
+    assert float(nothing[4].detach()) == float(nothing[5].detach())
+
+
+def test_fading_is_less_weight(dot: Dot) -> None:
+    model = dot(FullSoftmax(), fading=True).double()
+    past, _ = _case()
+    left = model.fade(past.age).detach()
+    assert torch.equal(left[past.age == 0], torch.ones_like(left[past.age == 0]))
+    older = past.age.flatten().argsort()
+    assert bool((left.flatten()[older].diff() <= 0).all())
+    assert 0 < float(left.min()) < 0.5
+    plain = dot(FullSoftmax()).double()
+    torch.testing.assert_close(
+        model.read(past), plain.read(past._replace(weight=left * past.weight))
+    )
+    assert torch.equal(plain.read(past), plain.read(past._replace(age=past.age + 1)))
