@@ -128,7 +128,7 @@ def _answered(stacked: Stacked, settled: Stack | None, noted: set[str]) -> bool:
         return True
     if settled is None or not isinstance(settled.template, NCF):
         return False
-    return "residual" not in asked or is_linear(settled.template)
+    return is_linear(settled.template) if "residual" in asked else not settled.template.has_times
 
 
 def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:

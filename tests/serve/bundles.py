@@ -23,6 +23,7 @@ def make_bundle(
     items: int = 12,
     choice: str = "greedy",
     seed: int = 0,
+    residual: bool = True,
     **more: bool,
 ) -> Bundle:
     """A run of this policy over items "0", "1", ... rated from 1 to 5."""
@@ -33,7 +34,7 @@ def make_bundle(
         form=form, loss=loss, items=items, dim=DIM, offset=offset, **scale, **more
     )
     recommender = make_recommender(spec, seed)
-    shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2}
+    shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2, "residual": residual}
     policy_spec = PolicySpec(name=policy, size=size, **shape)
     chosen = build_policy(policy_spec, seed)
     generator = torch.Generator().manual_seed(seed)

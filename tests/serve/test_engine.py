@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from bundles import make_bundle
@@ -39,20 +41,23 @@ def _after(engine: Engine, before: Engine | None = None, width: int = 0) -> list
 
 
 @pytest.mark.parametrize(
-    ("policy", "size"),
+    ("policy", "size", "more"),
     [
-        *(("learned", size) for size in (1, 3, 6)),
-        *(("last", size) for size in (1, 3)),
-        *(("reservoir", size) for size in (1, 6)),
-        *(("mix:1", 3), ("mix:4", 6)),
+        *(("learned", size, {}) for size in (1, 3, 6)),
+        *(("learned", size, {"residual": False, "loss": "softmax"}) for size in (1, 4)),
+        ("learned", 2, {"residual": False}),
+        *(("last", size, {}) for size in (1, 3)),
+        *(("reservoir", size, {}) for size in (1, 6)),
+        *(("mix:1", 3, {}), ("mix:4", 6, {})),
     ],
+    ids=str,
 )
 def test_compiled_arrivals_leave_the_same(
-    monkeypatch: pytest.MonkeyPatch, policy: str, size: int
+    monkeypatch: pytest.MonkeyPatch, policy: str, size: int, more: dict[str, Any]
 ) -> None:
     """Repeats, side information that is carried, items that the run does not know."""
     pytest.importorskip("numba")
-    bundle, before = make_bundle(policy, size), make_bundle("reservoir", size)
+    bundle, before = make_bundle(policy, size, **more), make_bundle("reservoir", size, **more)
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "arrive", None)  # rounds are closed
         quick = _after(Engine(bundle), Engine(before))

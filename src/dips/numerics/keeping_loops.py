@@ -1,7 +1,7 @@
 """Sketches that are kept up to date from arrivals, as one compiled loop: this needs numba.
 
-Either a network over sets decides, and the dot product with squared error tells it residuals; or
-age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
+Either a network over sets decides, to which the dot product with squared error may tell residuals;
+or age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -40,13 +40,13 @@ def shares_of(net, vectors):
 
 
 @loop
-def keep(kept, arrivals, number, net, reader, shares):
+def keep(kept, arrivals, number, net, vectors, reader, shares):
     """Take arrivals in their order into the sketches of their users, of one run.
 
     `number` tells the run's number of each item code, -1 of those that it does not know: these have
-    no vector and no residual, and are not read.
+    no vector and no residual, and are not read. Of a reader without vectors residuals are 0.
     """
-    size = kept.position.shape[1]
+    size, reads = kept.position.shape[1], reader.vectors.size > 0
     room = room_for(size + 1, net.bias.shape[1], net.enter.shape[1])
     desk = desk_for(size, reader.prior.shape[1])
     names = room.place.copy()
@@ -59,19 +59,21 @@ def keep(kept, arrivals, number, net, reader, shares):
             continue
         for slot in range(count):
             names[slot] = number[room.item[slot]]
-        adapt(reader, 0, names[:size], room.rating, desk)
+        if reads:
+            adapt(reader, 0, names[:size], room.rating, desk)
         for slot in range(count):
             room.known[slot, 1] = 0.0
             if names[slot] < 0:
                 meet_nothing(net, 0, room, slot)
                 continue
-            output = predicted(reader, 0, names[slot], desk.user)
-            room.known[slot, 1] = (output - room.rating[slot]) * -2.0
+            if reads:
+                output = predicted(reader, 0, names[slot], desk.user)
+                room.known[slot, 1] = (output - room.rating[slot]) * -2.0
             if names[slot] < len(shares.score):
                 put(room.first[slot], shares.first[names[slot]])
                 room.score[slot] = shares.score[names[slot]]
             else:
-                meet(net, 0, reader.vectors[0, names[slot]], room, slot)
+                meet(net, 0, vectors[names[slot]], room, slot)
         total = know(net, 0, kept.seen[row], room, count)
         judge(net, 0, room, count, total)
         choose(room, count, size)

@@ -70,15 +70,19 @@ def set_scores(question: Question, net: SetNet) -> Tensor:
     return scores
 
 
-def keeper(net: SetNet, reader: Reader) -> Callable[[Kept, Arrivals, Tensor], None]:
+def keeper(
+    net: SetNet, vectors: Tensor, reader: Reader | None
+) -> Callable[[Kept, Arrivals, Tensor], None]:
     """What takes arrivals, in their order, into the sketches of their users.
 
-    What an item adds to the network is known before it comes, for the first `TABLED` of them.
+    What an item adds to the network, by its vector [items, dim], is known before it comes, for the
+    first `TABLED` of them. No reader: no residuals.
     """
     from dips.numerics import keeping_loops
 
-    tables = [_arrays(_dense(net)), _arrays(_dense(reader))]
-    shares = keeping_loops.shares_of(tables[0], tables[1].vectors[0, :TABLED])
+    table = vectors.contiguous().numpy()
+    tables = [_arrays(_dense(net)), table, _arrays(_dense(reader or _nobody()))]
+    shares = keeping_loops.shares_of(tables[0], table[:TABLED])
 
     def keep(kept: Kept, arrivals: Arrivals, number: Tensor) -> None:
         arrays = _arrays(kept), _arrays(_dense(arrivals)), number.numpy()

@@ -23,7 +23,8 @@ from dips.policy.recency import Last
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.setnetwork import LOGS, SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
-from dips.recommender.compiled import is_linear, reader_of
+from dips.recommender.compiled import is_linear, reader_of, vectors_of
+from dips.recommender.ncf import NCF
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.serve.cold import ColdSignals, hidden, numbered, widened
@@ -152,16 +153,19 @@ class Engine:
         looping.keep_newest(kept, arrivals, key, newest)
 
     def _by_network(self) -> Loop | None:
-        """Arrivals under a network over sets that is told residuals."""
+        """Arrivals under a network over sets that sees items, and perhaps residuals."""
         policy, stack = self._policy, self._settled
-        if not isinstance(policy, Stacked) or stack is None or not is_linear(stack.template):
+        if not isinstance(policy, Stacked) or stack is None:
             return None
         if not isinstance(policy.template, SetNetwork) or policy.template.side.width:
             return None
-        if "residual" not in policy.asks:
+        told, model = "residual" in policy.asks, stack.template
+        plain = isinstance(model, NCF) and not model.has_times and "embedding" in policy.asks
+        if not plain or (told and not is_linear(model)):
             return None
-        net, reader = grid_layers(policy.state, LOGS), reader_of(stack, self.size)
-        made = cache(partial(looping.keeper, net, reader))  # at the first arrival: it compiles
+        net, reader = grid_layers(policy.state, LOGS), reader_of(stack, self.size) if told else None
+        vectors = vectors_of(stack)[0]
+        made = cache(partial(looping.keeper, net, vectors, reader))  # at the first: it compiles
 
         def act(
             kept: Kept, arrivals: Arrivals, identity: Callable[[], Tensor], number: Tensor
