@@ -80,7 +80,8 @@ def measure(file: str, options: argparse.Namespace) -> dict[str, Any]:
     flags = {name: getattr(options, name) for name in FLAGS}
     policies, clock = options.policies.split(","), options.clock
     whole = {**flags, **product.WHOLE, "epochs": options.epochs + 1}
-    paper = {"file": file, "recipe": "paper", "flags": {**flags, "policy": "dips"}}
+    plain = {"policy": "dips", "returning": 0, "fading": 0}  # the paper's recommender
+    paper = {"file": file, "recipe": "paper", "flags": {**flags, **plain}}
     rows: dict[str, Any] = {}
     if options.every == 1:
         job = {"do": "steps", **paper, "seconds": options.seconds_literal}

@@ -21,6 +21,7 @@ FILES = {
 KEYS = [
     "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
     "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
+    "fitted",
 ]  # fmt: skip
 
 

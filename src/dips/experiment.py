@@ -82,7 +82,8 @@ def run(
         asked = [(jobs[index][0], given[index]) for index in stack]
         _meet_rivals(finished, asked, test, watch, place, resume, crew)
         for index, outcome in zip(stack, finished, strict=True):
-            outcome.config = given[index]
+            outcome.config, decided = given[index], vars(jobs[index][1])
+            outcome.fitted = {n: v for n, v in decided.items() if v != getattr(given[index], n)}
             outcomes[index] = outcome
             if done is not None:
                 done(index, outcome)

@@ -24,7 +24,7 @@ from dips.evaluation.gradient_quality import PAPER, Kept, alignment, compare_gra
 from dips.policy.network import Network
 from dips.policy.registry import build_policy
 from dips.policy.stacked import Stacked
-from dips.preflight import device_of
+from dips.preflight import device_of, fitted
 from dips.recommender.stack import Stack, State
 from dips.stream.users import Columns
 from dips.trace import StoredTrace
@@ -184,8 +184,7 @@ def _continued(config: TrainConfig, users: int, queue: int, data: Interactions) 
     """
     taught = config if config.stretch == 1 else config.but(**RECIPES["paper"])
     share = users / (taught.users or data.users)
-    extent = len(data), data.users, data.items
-    taught = taught.fitted(*extent, implicit=config.implicit(data.explicit))
+    taught = fitted(data, taught)
     rates = {name: getattr(taught, name) * share for name in RATES}
     decays = {name: getattr(taught, name) for name in DECAYS}
     return config.but(

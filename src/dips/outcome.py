@@ -38,6 +38,8 @@ class Outcome:
     """What was learned, where rivals were met; None where it diverged."""
     rivals: list[Entrant] = field(default_factory=list)
     """Who was trained beside."""
+    fitted: dict[str, Any] = field(default_factory=dict)
+    """Settings that were left open, as the data decided them."""
 
     @property
     def beaten(self) -> bool:
@@ -79,6 +81,7 @@ class Outcome:
             "train_seconds": round(self.seconds, 3),
             "interactions_per_second": round(len(train) * self.epochs / max(self.seconds, 1e-9), 1),
             "peak_memory_bytes": self.peak_memory,
+            "fitted": self.fitted,
             **(
                 {"rivals": {one.name: dict(one.valid) for one in self.rivals}}
                 if self.rivals

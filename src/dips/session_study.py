@@ -67,6 +67,7 @@ def study_sessions(
         raise ConfigError("sizes has no sketch in it: give one of at least 1, for example 0,4")
     if reader.split == "time":
         raise ConfigError("sessions are cut from whole histories: leave split = time out")
+    reader = reader.but(returning=-1, fading=-1)  # of the choosers alone
     work = Handover(data, sketched, out, source=source, watch=watch)
     work.check("session", [reader])
     choose = work.choosers()

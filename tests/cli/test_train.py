@@ -14,6 +14,7 @@ FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 KEYS = [
     "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
     "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
+    "fitted",
 ]  # fmt: skip
 ALONE = ("--policy", "learned", "--rival", "")
 RANKING = ["recall@20", "mrr@20", "ndcg@20"]
@@ -42,6 +43,7 @@ def test_json_is_metrics_json(command, worlds, tmp_path):
     assert found.json == json.loads((out / "metrics.json").read_text()) | {"verdict": ""}
     assert (found.json["policy"], found.json["size"], found.json["every"]) == ("reservoir", 3, 2)
     assert (found.json["seed"], found.json["users"], found.json["epochs"]) == (5, 40, 1)
+    assert 0 < found.json["fitted"]["weight_decay"] <= 3e-3  # it was left open
     assert len(found.out.splitlines()) == 1  # progress goes to standard error
     assert "epoch 1 of 1: validation" in found.err
 

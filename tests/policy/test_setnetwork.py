@@ -11,6 +11,7 @@ from dips.data.sides import Coded, Sides
 from dips.numerics import exact, looping
 from dips.policy.frequency import Frequent
 from dips.policy.recency import Last
+from dips.policy.registry import make_policy
 from dips.policy.setnetwork import SetNetwork, set_scores
 from dips.policy.stacked import Answers, Stacked
 from dips.sketch.records import Candidates
@@ -53,7 +54,7 @@ def test_starts_as_last(period: int, dim: int) -> None:
 
 def test_starts_near_frequent_where_items_come_back() -> None:
     """The oldest of a favourite goes, a single one before what was met twice, the older first."""
-    network = SetNetwork(dim=0, residual=False, returning=True)
+    network = make_policy("learned", size=3, residual=False, returning=True)
     item, repeats = torch.tensor([[3, 5, 7, 3]]), torch.tensor([[50, 1, 1, 51]])
     rest = torch.zeros(1, 4, dtype=torch.int64)
     position, seen = torch.tensor([[10, 50, 120, 199]]), torch.tensor([200])

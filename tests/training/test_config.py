@@ -181,4 +181,14 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
     paper = build_config("paper", flags={"policy": "dips"}, implicit_data=implicit)
-    assert (paper.returning, paper.fading) == (0, 0)
+    paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)  # reads like the others
+    assert (paper.returning, paper.fading) == taken[:2]
+
+
+def test_settings_that_are_neither_given_nor_left_open():
+    for name in ("inner_rate", "weight_decay"):
+        with pytest.raises(ConfigError, match=f"{name} is -0.5: -1, or at least 0"):
+            TrainConfig(**{name: -0.5})
+    for name in ("returning", "fading", "residual"):
+        with pytest.raises(ConfigError, match=f"{name} is '2': choose one of -1, 0, 1"):
+            TrainConfig(**{name: 2})

@@ -171,12 +171,12 @@ class Interactions:
         """Whether there are ratings."""
         return self.rating is not None
 
-    @property
+    @cached_property
     def repeats(self) -> float:
         """The share of events with an item that the user had before."""
         owner = np.repeat(np.arange(self.users), self.lengths)
-        pairs = owner * self.items + self.item[ragged(self.starts, self.lengths)]
-        return 1 - len(np.unique(pairs)) / max(1, len(pairs))
+        pairs = np.sort(owner * self.items + self.item[ragged(self.starts, self.lengths)])
+        return float(np.count_nonzero(pairs[1:] == pairs[:-1]) / max(1, len(pairs)))
 
     def user_id(self, user: int) -> str:
         """The original id of a user."""

@@ -91,6 +91,7 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         items=spec.items,
         residual=spec.residual,
         returning=spec.returning,
+        slope=0.5 / spec.size if spec.returning else 1.0,
         sides=spec.side,
         generator=generator,
     )

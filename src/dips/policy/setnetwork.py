@@ -24,8 +24,8 @@ NAME = 8
 LONG = 16.0
 """Logarithm of the time that counts as one: about a hundred days in seconds."""
 
-OFTEN, AGAIN, LATE = 3.0, -16.0, 0.1
-"""Where it starts as `frequent`: for the logarithm of repeats, for newer twins, for each newer."""
+MET, AGAIN = 3.0, -12.0
+"""Where it starts as `frequent`: for the logarithm of repeats, and for each newer twin."""
 LOGS = 1 << 12
 """Logarithms of so many whole numbers are looked up."""
 
@@ -36,8 +36,8 @@ class SetNetwork(Network):
 
     The last layer, and a direct one beside it for what is simple, start at zero: the score is then
     minus `slope` for each newer candidate, which is the policy `last`. Where items come back
-    (`returning`) it starts near the policy `frequent` instead. Its size does not grow with the
-    catalogue; only with categories it has a table of which items have which.
+    (`returning`, with a small slope) it starts near the policy `frequent` instead. Its size does
+    not grow with the catalogue; only with categories it has a table of which items have which.
     """
 
     center: Tensor
@@ -70,10 +70,10 @@ class SetNetwork(Network):
         self.others = Layer(hidden, hidden, generator)
         self.last = nn.Parameter(torch.zeros(hidden, 1))
         self.direct = nn.Parameter(torch.zeros(dim + OWN + self.side.width, 1))
-        self.slope = nn.Parameter(torch.tensor(LATE if returning else float(slope)))
+        self.slope = nn.Parameter(torch.tensor(float(slope)))
         if returning:
             with torch.no_grad():
-                self.direct[REPEATS : REPEATS + 2, 0] = torch.tensor([OFTEN, AGAIN])
+                self.direct[REPEATS : REPEATS + 2, 0] = torch.tensor([MET, AGAIN])
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
         """Two layers; between them each candidate meets the weighted mean of all."""

@@ -67,7 +67,10 @@ class TrainConfig:
     )
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
     inner_rate: float = _setting(
-        0.1, "Step size of the inner loop (alpha); -1: 0.2 where items come back, else 1.", -1
+        0.1,
+        "Step size of the inner loop (alpha); -1: 1 where items are predicted that do not come "
+        "back, else 0.2.",
+        -1,
     )
     inner_pull: float = _setting(
         0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
@@ -140,8 +143,11 @@ class TrainConfig:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed and not (OWN_CLASS in allowed and ":" in value):
-                known = ", ".join(allowed)
+                known = ", ".join(map(str, allowed))
                 raise ConfigError(f"{name} is '{value}': choose one of {known}")
+        for name in ("inner_rate", "weight_decay"):
+            if -1 < getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: -1, or at least 0")
         object.__setattr__(self, "periods", tuple(self.periods))
         Schedule(self.periods or (self.every,))
 
@@ -177,12 +183,12 @@ class TrainConfig:
         back = self.returning
         if back < 0:
             back = int(self.remembers(implicit) and repeats >= OFTEN)
-        once = self.remembers(implicit) and not back
+        once = implicit and not back
         decay, rate = self.weight_decay, self.inner_rate
         if decay < 0:
             decay = min(KNOWN * items / max(1, rows), MOST_DECAY_ONCE if once else MOST_DECAY)
         if rate < 0:
-            rate = RATE_ONCE if once else RATE
+            rate = RATE_ONCE if once and self.remembers(implicit) else RATE
         fading = self.fading if self.fading >= 0 else int(self.remembers(implicit))
         told = int(self.asks_residuals(implicit))
         return self.but(
@@ -266,4 +272,5 @@ CHOICES = {
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
     "estimator": ESTIMATORS,
+    **dict.fromkeys(("returning", "fading", "residual"), (-1, 0, 1)),
 }
