@@ -22,7 +22,7 @@ from dips.recommender.stack import Stack
 from dips.rollout import rollout
 from dips.sketch.selection import Sampled
 from dips.stream.schedule import Schedule
-from dips.stream.users import Stream
+from dips.stream.users import Stream, make_stream
 from dips.trace import StoredTrace, Trace, WholeTrace, concatenate
 
 World = Callable[..., Interactions]
@@ -282,12 +282,16 @@ def test_parts_and_concatenation(world: World, stream_of: StreamOf) -> None:
     assert second.final is not None
     assert both.final is not None
     assert torch.equal(second.final.position, both.final.position[4:])
-    narrow = _roll(stream_of(parts[:1]), "last", 1, (1,))
+    narrow = _roll(make_stream(parts[:1], both.columns), "last", 1, (1,))
     assert isinstance(narrow, StoredTrace)
     joined = concatenate([narrow, both])
     assert (joined.runs, joined.width) == (3, 3)
     assert _sketches(joined, 0) == _sketches(narrow)
     assert _sketches(joined, 2) == _sketches(both, 1)
+    apart = _roll(stream_of(parts[:1]), "last", 1, (1,))
+    assert isinstance(apart, StoredTrace)
+    with pytest.raises(ValueError, match="traces over different columns cannot be joined"):
+        concatenate([both, apart])
     whole = _roll(stream_of(parts), "all", 1, (1,))
     assert _sketches(whole.part(1, 2)) == _sketches(whole, 1)
 

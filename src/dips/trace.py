@@ -168,6 +168,9 @@ def _slice(run_rows: list[int], first: int, last: int) -> tuple[slice, list[int]
 
 def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
     """Put traces over the same columns one after the other, narrower sketches padded."""
+    columns = traces[0].columns
+    if any(trace.columns is not columns for trace in traces):
+        raise ValueError("traces over different columns cannot be joined: they number events apart")
     width = max(trace.kept.shape[1] for trace in traces)
     kept = [torch.nn.functional.pad(t.kept, (0, width - t.kept.shape[1]), value=-1) for t in traces]
     run_rows = [0]
@@ -175,7 +178,7 @@ def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
         offset = run_rows[-1]
         run_rows += [offset + rows for rows in trace.run_rows[1:]]
     return StoredTrace(
-        traces[0].columns,
+        columns,
         torch.cat([trace.event for trace in traces]),
         torch.cat([trace.user for trace in traces]),
         torch.cat([trace.step for trace in traces]),

@@ -56,6 +56,16 @@ def test_events_in_sketches_out(run, worlds, command, tmp_path):
         assert f"{name}: {data.lengths[user]} interactions, policy version 1" in shown
 
 
+def test_what_is_durable_is_acknowledged_before_an_error(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    good = '{"user": "u", "item": "1", "rating": 3}'
+    arguments = ("--batch", 2, "--linger", 60, "--dead-letters", tmp_path / "file" / "x")
+    found = stream(run, f"sqlite:{tmp_path}/s.db", f"{good}\n{good}\n{good}\n{{\n", *arguments)
+    assert found.returncode == 2
+    assert [json.loads(line)["lines"] for line in found.stdout.splitlines()] == [2]
+    assert "bad events cannot be written there" in found.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -143,3 +143,26 @@ def test_bad_lines_that_cannot_be_written_stop_the_batch(tmp_path):
     with pytest.raises(StoreError, match="bad events cannot be written there"):
         list(follow(keeper, [[GOOD[0], b"{"]], DeadLetters(tmp_path / "file" / "x")))
     assert keeper.stats()["applied"] == 0
+
+
+def test_a_batch_is_acknowledged_before_the_next_one_fails(lasting, tmp_path):
+    (tmp_path / "file").write_text("")
+    with open_keeper(make_bundle(), lasting) as keeper:
+        blocked = DeadLetters(tmp_path / "file" / "x")
+        told = follow(keeper, [GOOD[:2], [GOOD[2], b"{"], GOOD[3:]], blocked, "log")
+        assert next(told).lines == 2
+        with pytest.raises(StoreError, match="bad events cannot be written there"):
+            next(told)
+        assert (keeper.stats()["applied"], keeper.mark("log")) == (2, 2)
+
+
+def test_a_source_that_fails_is_acknowledged_so_far(lasting, dead):
+    def source():
+        yield from (GOOD[:2], GOOD[2:4], GOOD[4:6])
+        raise OSError("gone")
+
+    with open_keeper(make_bundle(), lasting) as keeper:
+        told = follow(keeper, source(), dead)
+        assert [next(told).lines for _ in range(3)] == [2, 4, 6]
+        with pytest.raises(OSError, match="gone"):
+            next(told)

@@ -10,6 +10,7 @@ from crashing import write_log
 from failing import Failing
 from fold import fold, told
 
+from dips.serve.batches import Batch
 from dips.serve.keeper import Keeper, open_keeper
 from dips.serve.store import StoreError, Table, open_store
 
@@ -134,4 +135,41 @@ def test_a_source_that_fails_leaves_what_came_before(lasting):
         keeper.observe_many(source())
     keeper.close()
     with open_keeper(make_bundle("last", SIZE), lasting) as keeper:
-        assert keeper.sketch("u").seen == 10  # the last piece was not applied: more was to come
+        assert keeper.sketch("u").seen == 12
+
+
+def events(count):
+    return [{"user": "u", "item": "1", "rating": 3, "time": n} for n in range(count)]
+
+
+def test_a_source_that_fails_has_all_its_batches_told(url):
+    def source():
+        for count in (1, 2, 3):
+            yield Batch(events(count))
+        raise OSError("gone")
+
+    with open_keeper(make_bundle("last", SIZE), url) as keeper:
+        told = keeper.follow(source())
+        assert [next(told).applied for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(OSError, match="gone"):
+            next(told)
+        assert keeper.stats()["applied"] == 6
+
+
+def test_a_batch_that_cannot_be_read_is_told_of_after_the_one_before(url):
+    store = open_store(url)
+    with open_keeper(make_bundle("last", SIZE), store) as keeper:
+        get = store.get
+
+        def failing(table, keys):
+            if b"bad" in keys:
+                raise StoreError("cannot be read")
+            return get(table, keys)
+
+        store.get = failing
+        bad = Batch([{"user": "bad", "item": "1", "rating": 3}])
+        told = keeper.follow([Batch(events(1)), Batch(events(2)), bad, Batch(events(3))])
+        assert [next(told).applied for _ in range(2)] == [1, 2]
+        with pytest.raises(StoreError, match="cannot be read"):
+            next(told)
+        assert keeper.stats()["applied"] == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,9 +28,28 @@ def test_events_that_wait_in_host_memory_train_the_same(
     lab: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
     """To the bit: companies bring their own events along."""
+    _assert_the_same(lab, [{"seed": seed, **settings} for seed in (0, 1)])
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [{"policy": "last"}, {"policy": "last", "seed": 1}, {"policy": "reservoir", "seed": 1}],
+        [{"policy": "last", "reroll": 2}, {"policy": "hardest", "reroll": 2, "seed": 1}],
+    ],
+    ids=["last-last-reservoir", "last-hardest"],
+)
+def test_groups_of_a_stack_read_the_same_events(
+    lab: Callable[..., Any], runs: list[dict[str, Any]]
+) -> None:
+    """Also where they wait: all groups number them alike."""
+    _assert_the_same(lab, runs)
+
+
+def _assert_the_same(lab: Callable[..., Any], runs: Sequence[dict[str, Any]]) -> None:
     one, other = lab(), lab()
     other.columns = Columns.waiting(other.data, "cpu")
-    jobs = [one.job(seed=seed, **settings) for seed in (0, 1)]
+    jobs = [one.job(**settings) for settings in runs]
     usual, moved = one.train(jobs), other.train(jobs)
     assert usual.progress.history == moved.progress.history
     tensors = moved.tensors()

@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -110,24 +110,30 @@ class Keeper:
         """A commit for each of these batches; what became of its events is told when it is durable.
 
         Batches are asked for one ahead, and decided while the commit before is written. `None`
-        among them says that there is no next one for now: then it is not waited for.
+        among them says that there is no next one for now: then it is not waited for. What goes
+        wrong with a batch, or with the source, is raised when all that is durable has been told.
         """
-        source, before = chain(batches, [None]), None
+        source, before = _ended(batches), None
         batch = next(source)
         try:
             for following in source:
                 if batch is not None:
                     with self._lock:
-                        flight = self._apply(batch, following, before)
-                    if before is not None:
-                        yield before.tally
-                    before = flight
+                        landed, before = before, self._apply(batch, following, before)
+                    if landed is not None:
+                        yield landed.tally
                 if following is None and before is not None:
                     with self._lock:
                         self._landed(before)
-                    yield before.tally
-                    before = None
+                    landed, before = before, None
+                    yield landed.tally
                 batch = following
+        except Exception:
+            with self._lock:
+                self._underway.settle()
+            if before is not None and before.done.exception() is None:
+                yield before.tally
+            raise
         finally:
             with self._lock:
                 self._underway.settle()
@@ -327,6 +333,16 @@ class Keeper:
             self._numbering.number, self._counts = number, counts
 
         return undo
+
+
+def _ended(batches: Iterable[Batch | None]) -> Iterator[Batch | None]:
+    """These batches and None; also where their source fails, which is told after that."""
+    try:
+        yield from batches
+    except Exception:
+        yield None
+        raise
+    yield None
 
 
 def _nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -42,7 +43,8 @@ class Underway:
         """Read what comes next, as this commit leaves it, and do its second half in the thread."""
         opened = None
         try:
-            opened = read()
+            with suppress(Exception):  # is no fault of this commit: it is read again in its turn
+                opened = read()
         finally:  # what is staged is ended, whatever happens
             self.flight = flight = Flight(self._thread.submit(end), undo, tally, opened)
         return flight

@@ -224,8 +224,10 @@ class Walks:
     """All groups of a stack of jobs; jobs of a group stand next to each other."""
 
     def __init__(self, jobs: Sequence[Job], columns: Columns, crew: Crew = ALONE) -> None:
-        self.jobs, self.columns, self.shard = jobs, columns, shard_of(crew)
         keys = [group_key(job.config) for job in jobs]
+        if len(set(keys)) > 1:  # their traces are read as one: all events come once, for everyone
+            columns = columns.settled()
+        self.jobs, self.columns, self.shard = jobs, columns, shard_of(crew)
         self.groups = []
         for key in dict.fromkeys(keys):
             runs = [run for run, other in enumerate(keys) if other == key]
