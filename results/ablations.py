@@ -113,6 +113,7 @@ def table(found: dict[tuple[str, str], list[dict[str, Any]]]) -> list[dict[str, 
         line: dict[str, Any] = {"theme": theme, "variant": name, "metric": metric}
         for part in ("valid", "test"):
             line[part] = float(np.mean([row[part][metric] for row in rows]))
+        line |= {"diff": 0.0, "low": 0.0, "high": 0.0}
         if rows is not own:
             cells = {Cell(name, 0, 0): pooled(rows), Cell("", 0, 0): pooled(own)}
             pair = next(row for row in compare_pairs(cells) if row["metric"] == metric)
