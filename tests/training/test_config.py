@@ -175,6 +175,7 @@ def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
 def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
     fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+    assert config.policy_rate == (1e-3 if implicit else 3e-3)
     names = ("returning", "fading", "inner_rate", "weight_decay", "residual")
     assert tuple(getattr(fitted, name) for name in names) == taken
     given = {"returning": 0, "fading": 0, "inner_rate": 0.7, "weight_decay": 0.0, "residual": 1}
