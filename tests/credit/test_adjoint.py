@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import (
-    PIECE,
     Effect,
     Listwise,
     Path,
@@ -21,6 +20,7 @@ from dips.credit.adjoint import (
     path_worth,
     worth,
 )
+from dips.numerics.pieces import PIECE
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stack import Stack
 

@@ -1,4 +1,4 @@
-"""The three forms of the inner loop are one iteration: values and gradients, twice checked."""
+"""The forms of the inner loop are one iteration: values and gradients, twice checked."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from dips.numerics.descent import descend, descend_linear, descend_softmax
+from dips.numerics.descent import descend, descend_linear
 from dips.recommender.losses import Loss
 
-ROWS, ITEMS, STEPS = 3, 9, 6
+ROWS, STEPS = 3, 6
 Case = dict[str, Tensor]
 
 
@@ -110,45 +109,6 @@ def test_linear_scores(losses: dict[str, Loss], name: str, n: int, dim: int, pul
     single = {key: value.float() for key, value in case.items()}
     rough = _with_gradients(lambda c: _closed(loss, c, pull), single, names)
     _agree({key: value.double() for key, value in rough.items()}, closed, 2e-4)
-
-
-@pytest.mark.parametrize("pull", [0.0, 0.7])
-def test_softmax_over_all_items(pull: float) -> None:
-    item = torch.tensor([[1, 4], [2, 2], [8, 0]])
-    case = {
-        "table": _random(ITEMS, 5, seed=1),
-        "bias": _random(ITEMS, seed=2),
-        "start": _random(ROWS, 5, seed=3),
-        "weight": _random(ROWS, 2, seed=4).abs(),
-        "rate": torch.tensor([0.3, 0.1, 0.05], dtype=torch.float64),
-    }
-    names = tuple(case)
-
-    def objective(c: Case) -> Callable[[Tensor], Tensor]:
-        def value(user: Tensor) -> Tensor:
-            chance = functional.log_softmax(user @ c["table"].T + c["bias"], -1)
-            return -(chance.gather(1, item) * c["weight"]).sum(1)
-
-        return value
-
-    def closed(c: Case) -> Tensor:
-        pulled = (c["table"][item] * c["weight"][:, :, None]).sum(1)
-
-        def expected(user: Tensor) -> Tensor:
-            return (user @ c["table"].T + c["bias"]).softmax(-1) @ c["table"]
-
-        fixed = (pulled, c["weight"].sum(1), c["start"], c["rate"])
-        return descend_softmax(expected, *fixed, STEPS, pull)
-
-    mine = _with_gradients(closed, case, names)
-    for other in (
-        lambda c: descend(objective(c), c["start"], c["rate"], STEPS, pull),
-        lambda c: _twin(objective(c), c["start"], c["rate"], STEPS, pull),
-    ):
-        _agree(mine, _with_gradients(other, case, names), 1e-10)
-    single = {key: value.float() for key, value in case.items()}
-    rough = _with_gradients(closed, single, names)
-    _agree({key: value.double() for key, value in rough.items()}, mine, 2e-4)
 
 
 def test_gradients_against_finite_differences(losses: dict[str, Loss]) -> None:

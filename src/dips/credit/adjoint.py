@@ -8,21 +8,16 @@ takes for every i at once; it is a constant, never differentiated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
-from dips.numerics.pieces import rows_at_once
+from dips.numerics.pieces import pieces
+from dips.numerics.softmax_descent import path, way_back
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
-
-T = TypeVar("T")
-PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
-"""Most numbers in the widest intermediate over all items: more predictions go piece by piece."""
 
 
 class Path(NamedTuple):
@@ -59,7 +54,8 @@ def effect_of(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Effect]:
     """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
-    found = [_effect_of(model, *piece) for piece in _pieces(model, (evidence, item, rating))]
+    rows = (evidence, item, rating)
+    found = [_effect_of(model, *piece) for piece in pieces(rows, model.breadth)]
     losses, effects = zip(*found, strict=True)
     return torch.cat(losses), type(effects[0])(*map(torch.cat, zip(*effects, strict=True)))
 
@@ -88,8 +84,8 @@ def worth(
     if isinstance(effect, Path):
         if isinstance(model, DotProduct) and not model.loss.listwise:
             return _linear_worth(model, effect, item, rating)
-        pieces = _pieces(model, (effect, item, rating, age))
-        return torch.cat([path_worth(model, *piece) for piece in pieces])
+        rows = pieces((effect, item, rating, age), model.breadth)
+        return torch.cat([path_worth(model, *piece) for piece in rows])
     assert isinstance(model, DotProduct)
     if isinstance(effect, Listwise):
         value = model.along(item, effect.pull) - effect.common[:, None]
@@ -177,27 +173,17 @@ def _quadratic(
 def _listwise(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Listwise]:
-    """The Hessian is the covariance of the item vectors; logits of all items, a step at a time."""
-    tether = 2 * model.inner_pull
-    start = model.start(len(item))
-    rate = model.rate(evidence)[:, None]
-    weight = model.counted(evidence)
-    total = weight.sum(1, keepdim=True)
-    own = model.total(evidence.item, weight)
-    users, means = [start], []
-    for _ in range(model.inner_steps):
-        user = users[-1]
-        means.append(model.mean(model.predict_all(user).softmax(-1)))
-        users.append(user - rate * (total * means[-1] - own + tether * (user - start)))
-    loss, along = _target(model, users.pop(), item, rating)
+    """Gradients in what the items of the sketch sum up to, and in their weights."""
+    items, setting = model.all_items, model.descent(evidence)
+    taken, user = path(items, setting, model.inner_steps)
+    loss, along = _target(model, user, item, rating)
     pull, common = torch.zeros_like(along), torch.zeros_like(loss)
-    for user, mean in zip(reversed(users), reversed(means), strict=True):
-        centre = (along * mean).sum(1, keepdim=True)
-        pull = pull + rate * along
-        common = common + (rate * centre)[:, 0]
-        spread = model.predict_all(user).softmax(-1) * (model.along_all(along) - centre)
-        along = along - rate * (total * model.mean(spread) + tether * along)
-    return loss, Listwise(pull, common)
+    shared, own = items.split(pull)
+    for back in way_back(items, setting, taken, along):
+        shared += back.after[0]
+        own += back.after[1]
+        common += back.centre
+    return loss, Listwise(setting.rate[:, None] * pull, setting.rate * common)
 
 
 def _target(
@@ -207,15 +193,6 @@ def _target(
     item, rating = item[:, None], rating[:, None]
     alone = Evidence.new(item, rating, torch.ones_like(rating), torch.ones_like(item[:, 0]))
     return model.losses(user, item, rating)[:, 0], model.slope(user, alone)
-
-
-def _pieces(model: Recommender, rows: T) -> Iterator[T]:
-    """Tensors by rows, cut so that what a recommender computes over all items stays small."""
-    first = tree_leaves(rows)[0]
-    size = rows_at_once(PIECE[first.device.type], model.breadth, first.device)
-    for low in range(0, max(1, len(first)), size):
-        piece: T = tree_map(lambda field, low=low: field[low : low + size], rows)
-        yield piece
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:

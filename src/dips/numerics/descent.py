@@ -1,8 +1,9 @@
 """The inner loop: a user's vector descends on the weighted losses of a sketch (Eq. 7).
 
-Three forms of the same iteration: by automatic differentiation for any loss, and closed forms for
-scores that are linear in the user's vector. All of them can be differentiated again. `settle`
-rounds the iterate after each step; it is the identity except at decision time.
+Two forms of the same iteration: by automatic differentiation for any loss, and a closed form for
+scores that are linear in the user's vector (that of the softmax over all items stands in
+`softmax_descent`). Both can be differentiated again. `settle` rounds the iterate after each step;
+it is the identity except at decision time.
 """
 
 from __future__ import annotations
@@ -77,29 +78,4 @@ def descend_linear(
             fall = fall + 2 * pull * (user - start)
         user = settle(user - step * fall)
         scores = intercept + (features @ user[:, :, None])[:, :, 0]
-    return user
-
-
-def descend_softmax(
-    expected: Callable[[Tensor], Tensor],
-    pulled: Tensor,
-    weight: Tensor,
-    start: Tensor,
-    rate: Tensor,
-    steps: int,
-    pull: float = 0.0,
-    settle: Settle = keep,
-) -> Tensor:
-    """The same for the softmax over all items with logits that are linear in the user's vector.
-
-    `expected(user)` [rows, dim] is the mean of the items' features by their chances, `pulled`
-    [rows, dim] the weighted sum of the sketch's and `weight` [rows] the sum of weights: the
-    gradient is weight * expected - pulled.
-    """
-    user = start
-    for _ in range(steps):
-        slope = weight[:, None] * expected(user) - pulled
-        if pull:
-            slope = slope + 2 * pull * (user - start)
-        user = settle(user - rate[:, None] * slope)
     return user

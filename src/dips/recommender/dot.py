@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar, final
 
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dips.numerics import exact
-from dips.numerics.descent import Settle, descend_linear, descend_softmax, keep
+from dips.numerics.descent import Settle, descend_linear, keep
 from dips.numerics.influence import covariance, influences, linear_influences
+from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
 from dips.recommender.base import CURVE_STEPS, Evidence
 from dips.recommender.losses import Contrast, Loss
 from dips.recommender.ncf import BY_ITEM, NCF
@@ -95,28 +95,20 @@ class DotProduct(NCF):
         prior = super().start(rows)
         return functional.pad(prior, (0, self.items)) if self.has_own else prior
 
+    @property
+    def all_items(self) -> AllItems:
+        """What makes the logits of all items of a user's vector."""
+        bias = self.biases[:, 0] + self.offset
+        return AllItems(self.table, bias, self.own if self.has_own else None)
+
     def along(self, items: Tensor, vector: Tensor) -> Tensor:
         """[rows, n] what a vector of users, or a change of it, adds to the scores of items."""
         shared, own = self._entries(vector)
         scores = (self.rows(items) @ shared[:, :, None])[:, :, 0]
         return scores + self.own * own.gather(1, items) if self.has_own else scores
 
-    def along_all(self, vector: Tensor) -> Tensor:
-        """[rows, items] the same for all items."""
-        shared, own = self._entries(vector)
-        scores = shared @ self.table.T
-        return scores + self.own * own if self.has_own else scores
-
-    def mean(self, chance: Tensor) -> Tensor:
-        """[rows, dim] sums over all items of what multiplies a vector, with weights [rows, items].
-
-        The transpose of `along_all`.
-        """
-        shared = chance @ self.table
-        return torch.cat([shared, self.own * chance], 1) if self.has_own else shared
-
     def total(self, items: Tensor, weight: Tensor) -> Tensor:
-        """[rows, dim] the same over some items [rows, n]."""
+        """[rows, dim] sum of what multiplies a vector, over some items [rows, n]."""
         shared = (self.rows(items) * weight[:, :, None]).sum(1)
         if not self.has_own:
             return shared
@@ -157,7 +149,7 @@ class DotProduct(NCF):
     def predict_all(self, user: Tensor) -> Tensor:
         """One product of matrices."""
         if self.loss.listwise:
-            return self.along_all(user) + self.biases[:, 0] + self.offset
+            return self.all_items.logits(user)
         return super().predict_all(user)
 
     def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
@@ -172,21 +164,8 @@ class DotProduct(NCF):
         """The inner loop in closed form; a contrast's by automatic differentiation."""
         if isinstance(self.loss, Contrast):
             return super().read(evidence, settle)
-        start = self.start(len(evidence.item))
-        rate = self.rate(evidence)
         if self.loss.listwise:
-            softmax = partial(torch.softmax, dim=-1) if settle is keep else exact.softmax
-            weight = self.counted(evidence, settle)
-            return descend_softmax(
-                lambda user: self.mean(softmax(self.predict_all(user))),
-                self.total(evidence.item, weight),
-                weight.sum(1),
-                start,
-                rate,
-                self.inner_steps,
-                self.inner_pull,
-                settle,
-            )
+            return self._read_listwise(evidence, settle)
         features = self.features(evidence.item)
         shape = features.shape[1:-1]  # (n,) or (n, channels)
         weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
@@ -199,12 +178,28 @@ class DotProduct(NCF):
             features.flatten(1, -2),
             self.intercept(evidence.item).flatten(1),
             slope,
-            start,
-            rate,
+            self.start(len(evidence.item)),
+            self.rate(evidence),
             self.inner_steps,
             self.inner_pull,
             settle,
         )
+
+    def descent(self, evidence: Evidence, settle: Settle = keep) -> Setting:
+        """What the softmax descends on."""
+        weight = self.counted(evidence, settle)
+        pulled = self.total(evidence.item, weight)
+        start, rate = self.start(len(weight)), self.rate(evidence)
+        return Setting(pulled, weight.sum(1), start, rate, self.inner_pull)
+
+    def _read_listwise(self, evidence: Evidence, settle: Settle) -> Tensor:
+        """With a way back that is written out, unless nobody will go it."""
+        items, setting = self.all_items, self.descent(evidence, settle)
+        if settle is keep and torch.is_grad_enabled():
+            user: Tensor = Descent.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
+            return user
+        chances = softmax if settle is keep else exact.softmax
+        return descend_softmax(items, setting, self.inner_steps, chances, settle)
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
         """Slopes of the scores times features; for the softmax, expected minus own rows."""
@@ -212,7 +207,7 @@ class DotProduct(NCF):
             return super().slope(user, evidence)
         if self.loss.listwise:
             weight = self.counted(evidence)
-            expected = self.mean(self.predict_all(user).softmax(-1))
+            expected = self.all_items.mean(self.predict_all(user).softmax(-1))
             return weight.sum(1, keepdim=True) * expected - self.total(evidence.item, weight)
         features = self.features(evidence.item)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
@@ -227,7 +222,7 @@ class DotProduct(NCF):
         if isinstance(self.loss, Contrast):
             return super().gradients(user, items, ratings)
         if self.loss.listwise:
-            expected = self.mean(self.predict_all(user).softmax(-1))
+            expected = self.all_items.mean(self.predict_all(user).softmax(-1))
             return expected[:, None, :] - self._whole(items)
         features = self.features(items)
         slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
@@ -240,15 +235,17 @@ class DotProduct(NCF):
         if isinstance(self.loss, Contrast):
             return super().influences(user, items, ratings, weight, damping)
         if self.loss.listwise:
-            chance, total = self.predict_all(user).softmax(-1), weight.sum(1, keepdim=True)
-            gradients = self.mean(chance)[:, None, :] - self._whole(items)
+            every, total = self.all_items, weight.sum(1, keepdim=True)
+            chance = every.logits(user).softmax(-1)
+            gradients = every.mean(chance)[:, None, :] - self._whole(items)
             bend = None if self.has_own else covariance(chance, self.table)
 
             def product(vector: Tensor) -> Tensor:
                 if bend is not None:
                     return total * (bend @ vector[:, :, None])[:, :, 0]
-                change = self.along_all(vector)
-                return total * self.mean(chance * (change - (chance * change).sum(1, keepdim=True)))
+                change = every.along(vector)
+                centre = (chance * change).sum(1, keepdim=True)
+                return total * every.mean(chance * (change - centre))
 
             return influences(gradients, weight, product, damping, CURVE_STEPS)
         if self.loss.channels > 1:

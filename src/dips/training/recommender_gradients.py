@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
+from dips.numerics.pieces import pieces
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.losses import FullSoftmax
 from dips.recommender.stack import Stack, State
 from dips.stream.side import item_of
 from dips.trace import Trace
@@ -54,21 +60,33 @@ def recommender_gradients(
         item: Tensor,
         rating: Tensor,
         mass: Tensor,
+        count: Tensor,
     ) -> Tensor:
         def task(model: Recommender) -> Tensor:
             losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
-            return (losses * mass).sum() / mass.sum().clamp_min(1)
+            return (losses * mass).sum() / count
 
         result: Tensor = functional_call(stack.template, {**parameters, **buffers}, (task,))
         return result
 
-    arguments = (trained, fixed, evidence, *target, mass)
-    if stack.runs == 1:
-        alone = grad_and_value(loss)(*tree_map(lambda leaf: leaf[0], arguments))
-        gradients, value = tree_map(lambda leaf: leaf[None], alone)
-    else:
-        gradients, value = vmap(grad_and_value(loss))(*arguments)
+    each = vmap(grad_and_value(loss)) if stack.runs > 1 else _alone(grad_and_value(loss))
+    count = mass.sum(1).clamp_min(1)
+    rows_of_batch = (evidence, *target, mass)
+    wide = isinstance(stack.template.loss, FullSoftmax)
+    cut = pieces(rows_of_batch, stack.template.breadth * stack.runs, axis=1)
+    parts = (each(trained, fixed, *piece, count) for piece in (cut if wide else [rows_of_batch]))
+    gradients, value = reduce(partial(tree_map, torch.add), parts)
     return value, gradients
+
+
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of one run, for a stack of one: what `vmap` costs is saved."""
+
+    def call(*arguments: Any) -> Any:
+        found = function(*tree_map(lambda leaf: leaf[0], arguments))
+        return tree_map(lambda leaf: leaf[None], found)
+
+    return call
 
 
 def _among(touched: Tensor, tokens: Tensor) -> Tensor:

@@ -1,0 +1,127 @@
+"""The softmax's inner loop: the plain one is gradient descent, the fast one is the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional
+
+from dips.numerics.descent import descend
+from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax
+
+ROWS, ITEMS, DIM, STEPS = 3, 9, 5, 6
+KEPT = torch.tensor([[1, 4], [2, 2], [8, 0]])
+OWN = pytest.mark.parametrize("own", [False, True])
+PULL = pytest.mark.parametrize("pull", [0.0, 0.7])
+Case = dict[str, Tensor]
+Run = Callable[[AllItems, Setting], Tensor]
+
+
+def _case(own: bool, seed: int = 0) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    shapes: dict[str, tuple[int, ...]] = {
+        "table": (ITEMS, DIM),
+        "bias": (ITEMS,),
+        "weight": (ROWS, 2),
+        "start": (ROWS, DIM + ITEMS * own),
+    }
+    shapes |= {"loading": ()} if own else {}
+    made = {
+        name: torch.randn(shape, generator=generator).double() for name, shape in shapes.items()
+    }
+    return made | {"weight": made["weight"].abs()}
+
+
+def _rate(case: Case) -> Tensor:
+    return torch.tensor([0.3, 0.1, 0.05], dtype=case["table"].dtype)
+
+
+def _features(case: Case) -> Tensor:
+    """[items, dim] written out."""
+    own = (
+        case["loading"] * torch.eye(ITEMS, dtype=case["table"].dtype) if "loading" in case else None
+    )
+    return case["table"] if own is None else torch.cat([case["table"], own], 1)
+
+
+def _given(case: Case, pull: float) -> tuple[AllItems, Setting]:
+    pulled = (_features(case)[KEPT] * case["weight"][:, :, None]).sum(1)
+    setting = Setting(pulled, case["weight"].sum(1), case["start"], _rate(case), pull)
+    return AllItems(case["table"], case["bias"], case.get("loading")), setting
+
+
+def _plain(items: AllItems, setting: Setting) -> Tensor:
+    return descend_softmax(items, setting, STEPS)
+
+
+def _fast(items: AllItems, setting: Setting) -> Tensor:
+    user: Tensor = Descent.apply(*items, *setting, STEPS)[0]  # type: ignore[no-untyped-call]
+    return user
+
+
+def _by_objective(case: Case, pull: float) -> Tensor:
+    def value(user: Tensor) -> Tensor:
+        chance = functional.log_softmax(user @ _features(case).T + case["bias"], -1)
+        return -(chance.gather(1, KEPT) * case["weight"]).sum(1)
+
+    return descend(value, case["start"], _rate(case), STEPS, pull)
+
+
+def _value(user: Tensor) -> Tensor:
+    """A number that depends on all entries, each in its own way."""
+    return (user * torch.arange(user.numel()).view_as(user).cos()).sum() + (user**2).sum()
+
+
+def _gradients(run: Run, pull: float) -> Callable[[Case], Case]:
+    return grad(lambda case: _value(run(*_given(case, pull))))
+
+
+@OWN
+@PULL
+def test_plain_is_gradient_descent(own: bool, pull: float) -> None:
+    case = _case(own)
+    user = _plain(*_given(case, pull))
+    assert float((user - case["start"]).abs().max()) > 0.05  # it does move
+    torch.testing.assert_close(user, _by_objective(case, pull), atol=1e-10, rtol=1e-10)
+    other = grad(lambda case: _value(_by_objective(case, pull)))(case)
+    for name, value in _gradients(_plain, pull)(case).items():
+        torch.testing.assert_close(value, other[name], atol=1e-10, rtol=1e-10, msg=name)
+
+
+@OWN
+@PULL
+def test_fast_is_plain(own: bool, pull: float) -> None:
+    case = _case(own)
+    plain, slopes = _plain(*_given(case, pull)), _gradients(_plain, pull)(case)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-4)):
+        rounded = {name: value.to(dtype) for name, value in case.items()}
+        close = {"atol": tolerance, "rtol": tolerance, "check_dtype": False}
+        torch.testing.assert_close(_fast(*_given(rounded, pull)), plain, **close)
+        for name, value in _gradients(_fast, pull)(rounded).items():
+            assert slopes[name].any()
+            torch.testing.assert_close(value, slopes[name], **close, msg=name)
+
+
+@OWN
+def test_fast_for_several_runs_is_each_alone(own: bool) -> None:
+    cases = [_case(own, seed) for seed in range(3)]
+    together = {name: torch.stack([case[name] for case in cases]) for name in cases[0]}
+    found = vmap(_gradients(_fast, 0.7))(together)
+    for run, case in enumerate(cases):
+        for name, value in _gradients(_plain, 0.7)(case).items():
+            torch.testing.assert_close(found[name][run], value, atol=1e-10, rtol=1e-10, msg=name)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """The way back is written out once: nobody gets half of a second derivative."""
+    items, setting = _given(_case(True), 0.0)
+    start = setting.start.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(
+        _value(_fast(items, setting._replace(start=start))), start, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

@@ -1,0 +1,45 @@
+"""A batch of predictions piece by piece is the batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from dips.numerics import pieces
+from dips.training import recommender_gradients as module
+from dips.training.recommender_gradients import recommender_gradients
+from dips.training.walks import Walks
+
+Make = Callable[..., Any]
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Also where some pieces of a run are padding only."""
+    world = lab(explicit=False, double=True)
+    jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
+    fitting = world.start(jobs)
+    players = fitting.players(fitting.parameters())
+    trace, _ = Walks(jobs, world.columns).sketches(1, players, players)
+    batch = torch.tensor([[0, 5, 2, -1, 9, 11, 3], [1, 7, -1, -1, -1, -1, -1]])[:runs]
+    for run in range(runs):
+        batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
+    losses, gradients = recommender_gradients(fitting.stack, trace, batch)
+    monkeypatch.setitem(pieces.PIECE, "cpu", 3 * runs * fitting.stack.template.breadth)
+    widths, cut = [], pieces.pieces
+
+    def watched(tensors: Any, breadth: int, axis: int) -> Any:
+        for piece in cut(tensors, breadth, axis):
+            widths.append(piece[-1].shape[1])
+            yield piece
+
+    monkeypatch.setattr(module, "pieces", watched)
+    again, summed = recommender_gradients(fitting.stack, trace, batch)
+    assert widths == [3, 3, 1]
+    torch.testing.assert_close(again, losses, atol=1e-12, rtol=1e-12)
+    for name, value in gradients.items():
+        assert value.any()
+        torch.testing.assert_close(summed[name], value, atol=1e-12, rtol=1e-12, msg=name)
