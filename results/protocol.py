@@ -81,7 +81,8 @@ def note(out: Path, source: str, typed: Sequence[str], about: dict[str, Any]) ->
     before = read_json(path).get("commands", []) if path.exists() else []
     now = {"command": shlex.join(["python3", *typed]), "commit": commit()}
     commands = before if before and before[-1] == now else [*before, now]
-    found = {"data": Path(source).stem, **now, "commands": commands}
+    name = source if ":" in source else Path(source).stem
+    found = {"data": name, **now, "commands": commands}
     write_json({**found, **about, "environment": environment()}, path)
 
 
