@@ -104,7 +104,7 @@ def _loss(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
     token: Tensor, outcome: Tensor, counts: Tensor,
 ) -> Tensor:  # fmt: skip
-    """[rows] what a sketch loses on the interactions that count."""
+    """[rows] what a sketch loses on the interactions that count, read once: it does not age."""
     user = model.read(Evidence(item, rating, weight, slots, age), settle)
     return (model.losses(user, token, outcome) * counts).sum(1)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from dips.numerics import exact
 from dips.numerics.descent import Settle, descend_linear, keep
-from dips.numerics.influence import covariance, influences, linear_influences
+from dips.numerics.influence import covariance, linear_influences, solve
 from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
 from dips.recommender.base import CURVE_STEPS, Evidence
 from dips.recommender.losses import Contrast, Loss
@@ -237,7 +237,7 @@ class DotProduct(NCF):
         if self.loss.listwise:
             every, total = self.all_items, weight.sum(1, keepdim=True)
             chance = every.logits(user).softmax(-1)
-            gradients = every.mean(chance)[:, None, :] - self._whole(items)
+            mean = every.mean(chance)
             bend = None if self.has_own else covariance(chance, self.table)
 
             def product(vector: Tensor) -> Tensor:
@@ -247,7 +247,9 @@ class DotProduct(NCF):
                 centre = (chance * change).sum(1, keepdim=True)
                 return total * every.mean(chance * (change - centre))
 
-            return influences(gradients, weight, product, damping, CURVE_STEPS)
+            slope = total * mean - self.total(items, weight)
+            solved = solve(product, slope, damping, CURVE_STEPS)
+            return self.along(items, solved) - (mean * solved).sum(1, keepdim=True)
         if self.loss.channels > 1:
             return super().influences(user, items, ratings, weight, damping)
         output = self.predict(user, items)
