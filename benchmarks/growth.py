@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import product
-from benchmarks.measure import in_child, table
+from benchmarks.measure import hand_over, in_child, table
 from dips.data import synthetic
 
 HERE = "benchmarks.growth"
@@ -83,9 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"\n{report(name, results[name])}", flush=True)
     if options.figure:
         draw(results, options.figure)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results))
+    hand_over(results, options.json)
     return 0
 
 

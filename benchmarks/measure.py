@@ -126,6 +126,13 @@ def data_by_default(name: str) -> str | None:
     return name if folder and (Path(folder) / f"{name}.parquet").is_file() else None
 
 
+def hand_over(results: Mapping[str, Any], file: Path | None) -> None:
+    """Results for programs: as the last line, and in a file where one is given."""
+    if file is not None:
+        file.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown, aligned for those who read it as it is."""
     wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

@@ -6,7 +6,6 @@ python -m benchmarks.scale [--interactions 1e8 --users 1e6 --items 18000] [--dev
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks import product
-from benchmarks.measure import Clock, kilobytes, table
+from benchmarks.measure import Clock, hand_over, kilobytes, table
 from dips.data import synthetic
 from dips.data.interactions import Interactions
 from dips.data.splitting import by_users
@@ -51,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = {"made_seconds": made, **measure(data, flags)}
     results["targets"] = judged(results)
     print(f"\n{report(results)}\n")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results))
+    hand_over(results, options.json)
     return 0
 
 

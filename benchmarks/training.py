@@ -17,7 +17,7 @@ import torch
 
 from benchmarks import product
 from benchmarks.literal_pace import literal_epoch, literal_steps
-from benchmarks.measure import data_by_default, in_child, on_file, table
+from benchmarks.measure import data_by_default, hand_over, in_child, on_file, table
 from dips.data import prepared, synthetic
 from dips.data.interactions import Interactions
 
@@ -36,9 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     with on_file(spec, lambda: _made(options)) as file:
         results = measure(str(file), options)
     print(f"\n{report(results)}\n")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results))
+    hand_over(results, options.json)
     return 0
 
 

@@ -63,7 +63,12 @@ def data_of(name: str) -> Interactions:
     kind, _, dials = name.partition(":")
     if kind != "world":
         return load(name)
-    durability, drift, users, seed = (float(text) for text in dials.split(","))
+    try:
+        durability, drift, users, seed = map(float, dials.split(","))
+    except ValueError:
+        raise SystemExit(
+            f"{name}: give world:DURABILITY,DRIFT,USERS,SEED, as 0.5,0.5,500,7"
+        ) from None
     return stream(users=int(users), durability=durability, drift=drift, seed=int(seed))
 
 
