@@ -1,7 +1,8 @@
 """The keeper's load figures, as ratios measured in one run: `python -m benchmarks.serving`.
 
-Users meet items by a Zipf law. For each number of users a store is filled with full sketches, then
-the same events go through keepers of several policies, and raw into SQLite before and after each.
+Users meet items by a Zipf law. For each number of users a store is filled with full sketches, and
+copied. Then, for several policies, the same events go through a keeper and raw into SQLite, piece
+by piece in turns, so that both sides meet the same machine: the median of the ratios counts.
 What a policy does alone, without store and names, is measured in memory. Exits with 1 when a target
 is missed.
 """
@@ -11,13 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +33,10 @@ from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.serve.engine import Engine
 from dips.serve.events import Event
+from dips.serve.journal import SPAN
 from dips.serve.keeper import Keeper
 from dips.serve.records import Rows, decode, encode
-from dips.serve.sqlite import SqliteStore
+from dips.serve.sqlite import CACHE_KIB, SqliteStore
 from dips.serve.states import States
 from dips.serve.store import Table
 from dips.sketch.records import Sketch
@@ -40,7 +44,10 @@ from dips.sketch.records import Sketch
 SIZE, ITEMS, DIM, BATCH = 8, 10_000, 32, 1000
 ROWS = (1_000, 10_000)
 """Users in a call of a policy alone; the better of both counts."""
-POLICIES = ("last", "reservoir", "learned")
+RAW_CACHE_KIB = CACHE_KIB + 40 * 1024
+"""Raw puts have more memory for pages: what the journal takes of the keeper's, and more."""
+PUT = "INSERT INTO users VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+POLICIES = ("learned", "last", "reservoir")
 TARGETS = {
     "learned, durable / raw puts": 0.70,
     "learned alone, updates/s": 100_000,
@@ -52,12 +59,14 @@ TARGETS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", default="10000,100000,1000000")
-    parser.add_argument("--events", type=int, default=60_000)
+    parser.add_argument("--events", type=int, default=30_000, help="in a piece")
+    parser.add_argument("--pairs", type=int, default=7, help="pieces of each side, in turns")
     parser.add_argument("--zipf", type=float, default=0.8)
+    parser.add_argument("--checkpoint", type=int, default=1000, help="SQLite's own, on both sides")
     given = parser.parse_args()
     counts = [int(float(text)) for text in given.users.split(",")]
     alone = {policy: max(policy_alone(policy, rows) for rows in ROWS) for policy in POLICIES}
-    sizes = [measure(users, given.events, given.zipf) for users in counts]
+    sizes = [measure(users, given) for users in counts]
     head = ["", *(f"{count:,} users" for count in counts)]
     names = [name for name in sizes[0] if name != "users"]
     rows = [[name, *(f"{size[name]:,.3g}" for size in sizes)] for name in names]
@@ -75,43 +84,115 @@ def main() -> None:
     sys.exit(1 if missed else 0)
 
 
-def measure(users: int, count: int, zipf: float) -> dict[str, Any]:
+def measure(users: int, given: argparse.Namespace) -> dict[str, Any]:
     """Everything for one number of users."""
-    rng = np.random.default_rng(0)
-    chance = np.arange(1, users + 1) ** -zipf
-    who = rng.choice(users, size=count, p=chance / chance.sum()).tolist()
-    item = rng.integers(0, ITEMS, count).tolist()
-    events = [
-        Event(f"user {u}", str(i), 4.0, 1_700_000_000 + t, seq=t)
-        for t, (u, i) in enumerate(zip(who, item, strict=True))
-    ]
     found: dict[str, Any] = {"users": users}
+    traffic = Traffic(users, given.zipf)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "raw.db"
-        filled(path, users)
-        found["bytes of a record"] = bytes_per_record(path)
-        found["bytes of the file per user"] = path.stat().st_size / users
-        before, busy = raw_puts(path, who)
-        found["raw puts/s"], found["raw puts per second of cpu"] = before, busy
+        start = Path(folder) / "filled.db"
+        filled(start, users)
+        found["bytes of a record"] = bytes_per_record(start)
+        found["bytes of the file per user"] = start.stat().st_size / users
+        raw, kept = (Path(folder) / name for name in ("raw.db", "kept.db"))
         for policy in POLICIES:
-            keeper = Keeper(bundle(policy), SqliteStore(path), batch=BATCH)
-            keeper.observe_many(events[: count // 4])  # pages and code are warm
-            began, cpu = time.perf_counter(), time.process_time()
-            keeper.observe_many(events[count // 4 :])
-            rate = (count - count // 4) / (time.perf_counter() - began)
-            busy = (count - count // 4) / (time.process_time() - cpu)
-            keeper.close()
-            after, _ = raw_puts(path, who)  # the machine is not the same from minute to minute
-            found[f"{policy}, durable updates/s"] = rate
-            found[f"{policy}, durable / raw puts"] = rate / 2 * (1 / before + 1 / after)
-            before = after
-            found[f"{policy}, durable updates per second of cpu"] = busy
-            events = [
-                Event(e.user, e.item, e.rating, e.time, seq=(e.seq or 0) + count) for e in events
-            ]
-        found["MB resident, torch included"] = kilobytes("VmRSS") / 1024
-        found["seconds to recover after a kill"] = recovery(path, events)
+            shutil.copy(start, raw)
+            shutil.copy(start, kept)
+            for name, value in in_turns(bundle(policy), raw, kept, traffic, given).items():
+                found[f"{policy}, {name}"] = value
+        found["seconds to recover after a kill"] = recovery(kept, traffic.more(100_000))
     return found
+
+
+class Traffic:
+    """Events of users by a Zipf law; sequence numbers rise for ever."""
+
+    def __init__(self, users: int, zipf: float) -> None:
+        chance = np.arange(1, users + 1) ** -zipf
+        self._total = np.cumsum(chance / chance.sum())
+        self._rng, self._start = np.random.default_rng(0), 0
+
+    def more(self, count: int) -> list[Event]:
+        who = np.searchsorted(self._total, self._rng.random(count)).tolist()
+        item = self._rng.integers(0, ITEMS, count).tolist()
+        seq = range(self._start, self._start + count)
+        self._start += count
+        return [
+            Event(f"user {u}", str(i), 4.0, 1_700_000_000 + n, seq=n)
+            for u, i, n in zip(who, item, seq, strict=True)
+        ]
+
+
+class Pace(NamedTuple):
+    """Seconds that some events took, by the clock on the wall and by that of the process."""
+
+    wall: float
+    cpu: float
+
+
+def in_turns(
+    run: Bundle, raw_path: Path, path: Path, traffic: Traffic, given: argparse.Namespace
+) -> dict[str, float]:
+    """The same events raw and through a keeper, piece by piece; who is first changes."""
+    store = SqliteStore(path)
+    keeper = Keeper(run, store, batch=BATCH)
+    keeper.observe_many(traffic.more(2 * SPAN))  # as much is moved from the journal as comes in
+    resident = kilobytes("VmRSS") / 1024  # without the raw side's, in the first call
+    raw = SqliteStore(raw_path)
+    raw.connection.execute(f"PRAGMA cache_size = -{RAW_CACHE_KIB}")
+    for side in (raw, store):
+        side.connection.execute(f"PRAGMA wal_autocheckpoint = {given.checkpoint}")
+    raw_puts(raw, traffic.more(given.events))
+    pairs: list[tuple[Pace, Pace]] = []
+    for turn in range(given.pairs):
+        events = traffic.more(given.events)
+        if turn % 2:
+            durable, puts = updates(keeper, events), raw_puts(raw, events)
+        else:
+            puts, durable = raw_puts(raw, events), updates(keeper, events)
+        pairs.append((puts, durable))
+    keeper.close()
+    raw.close()
+    ratios = [puts.wall / durable.wall for puts, durable in pairs]
+    puts, durable = (middle([pair[side] for pair in pairs]) for side in (0, 1))
+    count = given.events
+    return {
+        "raw puts/s": count / puts.wall,
+        "raw puts per second of cpu": count / puts.cpu,
+        "durable updates/s": count / durable.wall,
+        "durable updates per second of cpu": count / durable.cpu,
+        "durable / raw puts": statistics.median(ratios),
+        "durable / raw puts, lowest": min(ratios),
+        "durable / raw puts, highest": max(ratios),
+        "MB resident, torch included": resident,
+    }
+
+
+def middle(paces: list[Pace]) -> Pace:
+    return Pace(*(statistics.median(clock) for clock in zip(*paces, strict=True)))
+
+
+def updates(keeper: Keeper, events: list[Event]) -> Pace:
+    """Durable updates."""
+    began, cpu = time.perf_counter(), time.process_time()
+    keeper.observe_many(events)
+    return Pace(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def raw_puts(store: SqliteStore, events: list[Event]) -> Pace:
+    """As many records of the same length for the same users, straight into the table.
+
+    No two records are the same: SQLite does not write a page in which nothing changes.
+    """
+    (record,) = store.get(Table.USERS, [b"user 0"])
+    rest = (record or b"")[8:]
+    rows = [(e.user.encode(), (e.seq or 0).to_bytes(8, "little") + rest) for e in events]
+    run = store.connection
+    began, cpu = time.perf_counter(), time.process_time()
+    for start in range(0, len(rows), BATCH):
+        run.execute("BEGIN IMMEDIATE")
+        run.executemany(PUT, rows[start : start + BATCH])
+        run.execute("COMMIT")
+    return Pace(time.perf_counter() - began, time.process_time() - cpu)
 
 
 def filled(path: Path, users: int) -> None:
@@ -130,6 +211,7 @@ def filled(path: Path, users: int) -> None:
             side=np.zeros(shape, np.int64),
         )  # fmt: skip
         store.commit({Table.USERS: dict(zip(names, encode(names, rows), strict=True))})
+    store.compact()  # all of it in its table
     store.close()
 
 
@@ -138,32 +220,6 @@ def bytes_per_record(path: Path) -> int:
     (record,) = store.get(Table.USERS, [b"user 0"])
     store.close()
     return len(record or b"")
-
-
-def raw_puts(path: Path, who: list[int]) -> tuple[float, float]:
-    """The same users, as many records of the same length, straight into SQLite.
-
-    Per second by the clock on the wall, and by that of the process. No two records are the same:
-    SQLite does not write a page in which nothing changes.
-    """
-    store = SqliteStore(path)
-    (record,) = store.get(Table.USERS, [b"user 0"])
-    names = [f"user {n}".encode() for n in who]
-    rest = (record or b"")[8:]
-    rows = [(name, place.to_bytes(8, "little") + rest) for place, name in enumerate(names)]
-    old = dict(zip(names, store.get(Table.USERS, names), strict=True))
-    run = store.connection
-    put = "INSERT INTO users VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
-    began, cpu = time.perf_counter(), time.process_time()
-    for start in range(0, len(names), BATCH):
-        run.execute("BEGIN IMMEDIATE")
-        run.executemany(put, rows[start : start + BATCH])
-        run.execute("COMMIT")
-    rate = len(names) / (time.perf_counter() - began)
-    busy = len(names) / (time.process_time() - cpu)
-    store.commit({Table.USERS: old})  # as it was
-    store.close()
-    return rate, busy
 
 
 def recovery(path: Path, events: list[Event]) -> float:

@@ -28,7 +28,7 @@ def contents(store):
 
 
 def memory(keeper):
-    counts, window = keeper.stats(), keeper._window.place
+    counts, window = {**keeper.stats(), "journal": None}, keeper._window.place
     return counts, window, list(keeper._items.names), keeper._numbering.number.tolist()
 
 

@@ -241,6 +241,7 @@ class Keeper:
                 "size": bundle.size,
                 "periods": list(bundle.periods),
                 "version": self.version,
+                **self._store.stats(),
             }
 
     def mark(self, name: str) -> int:

@@ -49,5 +49,9 @@ class MemoryStore:
         """There are no files."""
         return []
 
+    def stats(self) -> dict[str, int]:
+        """There is nothing to watch."""
+        return {}
+
     def close(self) -> None:
         """There is nothing to let go of."""

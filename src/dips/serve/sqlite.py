@@ -1,6 +1,6 @@
 """A store in one SQLite file: write-ahead log, every commit on the disk before it returns.
 
-One process writes, guarded by a lock file; any number may read meanwhile.
+One process writes, guarded by a lock file; any number may read meanwhile. Records go by a journal.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import final
 
+from dips.serve.journal import CREATE, Journal, JournalError
 from dips.serve.store import Change, StoreError, Table
 
-FORMAT = 1
-"""Version of the tables, kept in `user_version`."""
+FORMAT = 2
+"""Version of the tables, kept in `user_version`; the first one had no journal."""
 MARK = 0x64697073
 """`application_id`: says that a file is a store of ours."""
 CACHE_KIB = 64 * 1024
@@ -47,10 +49,10 @@ class SqliteStore:
             raise
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Many keys in one statement."""
-        ahead = self._staged.get(table, {})
+        """Many keys in one statement; not those that memory holds."""
         found: dict[bytes, bytes] = {}
-        with self._told("read"):
+        with self._told("read"), self._one_moment():
+            ahead = self._ahead(table, keys)
             asked = sorted(key for key in keys if key not in ahead)  # neighbours share pages
             for start in range(0, len(asked), ASKED):
                 piece = asked[start : start + ASKED]
@@ -63,18 +65,13 @@ class SqliteStore:
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """In pieces, so that writing may go on meanwhile."""
-        query = f"SELECT key, value FROM {table} WHERE key >= ? ORDER BY key LIMIT {PIECE}"
-        start = prefix
-        while True:
-            with self._told("read"):
-                piece = self.connection.execute(query, (start,)).fetchall()
-            for key, value in piece:
-                if not key.startswith(prefix):
-                    return
-                yield key, self._unsealed(table, key, value)
-            if len(piece) < PIECE:
-                return
-            start = piece[-1][0] + b"\0"  # the next key there can be
+        rows = self._rows(table, prefix)
+        if table is not Table.USERS:
+            yield from rows
+            return
+        with self._told("read"), self._one_moment():
+            newest = self._journal.over(rows, prefix)
+        yield from ((key, value) for key, value in newest if value is not None)
 
     def commit(self, change: Change) -> None:
         """One transaction, synchronised to the disk."""
@@ -96,8 +93,9 @@ class SqliteStore:
             self.connection.execute("ROLLBACK")
 
     def compact(self) -> None:
-        """Write the file anew, and empty the log: nothing of what was deleted stays."""
+        """Write the file anew, and empty journal and log: nothing of what was deleted stays."""
         with self._told("compacted"):
+            self._change(self._journal.empty)
             self.connection.execute("VACUUM")
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -108,6 +106,10 @@ class SqliteStore:
         except sqlite3.Error as error:
             return [f"{self.path}: {error}"]
         return [f"{self.path}: {row[0]}" for row in found if row[0] != "ok"]
+
+    def stats(self) -> dict[str, int]:
+        """Records that are held in memory, and are in the journal only."""
+        return {"journal": len(self._journal.newest)}
 
     def close(self) -> None:
         """Move the log into the file, and let go."""
@@ -127,32 +129,83 @@ class SqliteStore:
         run(f"PRAGMA cache_size = -{CACHE_KIB}")
         mark = run("PRAGMA application_id").fetchone()[0]
         version = run("PRAGMA user_version").fetchone()[0]
-        if (mark, version) != (MARK, FORMAT):
+        if mark != MARK or not 1 <= version <= FORMAT:
             filled = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if mark or version or filled or readonly:
                 raise StoreError(f"sqlite:{self.path} is not a store of this version of dips")
-            self._create()
+        self._journal = Journal(self.connection, partial(self._write, Table.USERS))
         if not readonly:
+            if version < FORMAT:
+                self._create(Table if version == 0 else ())
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = FULL")
+            self._journal.read()
 
-    def _create(self) -> None:
-        tables = "".join(
+    def _create(self, tables: Iterable[Table]) -> None:
+        made = "".join(
             f"CREATE TABLE {name} (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
-            for name in Table
+            for name in tables
         )
         marks = f"PRAGMA application_id = {MARK}; PRAGMA user_version = {FORMAT};"
-        self.connection.executescript(f"BEGIN IMMEDIATE; {tables} {marks} COMMIT;")
+        self.connection.executescript(f"BEGIN IMMEDIATE; {made} {CREATE}; {marks} COMMIT;")
 
     def _end(self) -> None:
         try:
-            with self._told("written"), self._whole():
-                self.connection.execute("BEGIN IMMEDIATE")
-                for table, rows in self._staged.items():
-                    self._write(table, rows)
-                self.connection.execute("COMMIT")
+            with self._told("written"):
+                self._change(self._write_all)
         finally:
             self._staged = {}
+
+    def _change(self, write: Callable[[], Callable[[], None]]) -> None:
+        """One transaction, and what follows when it has ended well."""
+        with self._whole():
+            self.connection.execute("BEGIN IMMEDIATE")
+            adopt = write()
+            self.connection.execute("COMMIT")
+        adopt()
+
+    def _write_all(self) -> Callable[[], None]:
+        """What is staged; records go by the journal."""
+        for table, rows in self._staged.items():
+            if table is not Table.USERS:
+                self._write(table, rows)
+        return self._journal.append(self._staged.get(Table.USERS, {}))
+
+    def _ahead(self, table: Table, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
+        """Which of these are newer in memory than in the table."""
+        staged = self._staged.get(table, {})
+        if table is not Table.USERS:
+            return staged
+        newest = self._journal.newest
+        ahead = {key: newest[key] for key in keys if key in newest}
+        return {**ahead, **{key: staged[key] for key in keys if key in staged}}
+
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """Table and journal belong together; a reader's journal is brought up to date."""
+        if self._lock is not None:  # nobody else writes
+            yield
+        elif self.connection.in_transaction:
+            self._journal.read()
+            yield
+        else:
+            with self.snapshot():
+                self._journal.read()
+                yield
+
+    def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        query = f"SELECT key, value FROM {table} WHERE key >= ? ORDER BY key LIMIT {PIECE}"
+        start = prefix
+        while True:
+            with self._told("read"):
+                piece = self.connection.execute(query, (start,)).fetchall()
+            for key, value in piece:
+                if not key.startswith(prefix):
+                    return
+                yield key, self._unsealed(table, key, value)
+            if len(piece) < PIECE:
+                return
+            start = piece[-1][0] + b"\0"  # the next key there can be
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -186,7 +239,7 @@ class SqliteStore:
         """Turn SQLite's errors into sentences."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, JournalError) as error:
             raise StoreError(f"sqlite:{self.path} cannot be {what}: {error}") from error
 
     def _release(self) -> None:

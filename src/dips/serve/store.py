@@ -66,6 +66,9 @@ class Store(Protocol):
     def verify(self) -> list[str]:
         """What is wrong with the store's own files; nothing in the best case."""
 
+    def stats(self) -> dict[str, int]:
+        """What there is to watch of the store itself, by name."""
+
     def close(self) -> None:
         """Let go of files and locks."""
 
