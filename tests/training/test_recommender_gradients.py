@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from dips.numerics import pieces
+from dips.evaluation.progressive import evaluate
+from dips.numerics import pieces, softmax_looping
 from dips.training import recommender_gradients as module
 from dips.training.recommender_gradients import recommender_gradients
 from dips.training.walks import Walks
@@ -43,3 +44,32 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
     for name, value in gradients.items():
         assert value.any()
         torch.testing.assert_close(summed[name], value, atol=1e-12, rtol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_compiled_loops_find_the_same(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    """In training as in evaluation; in float32, so to its rounding."""
+    pytest.importorskip("numba")
+    world = lab(explicit=False)
+    jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
+    fitting = world.start(jobs)
+    players = fitting.players(fitting.parameters())
+    trace, _ = Walks(jobs, world.columns).sketches(1, players, players)
+    batch = torch.tensor([[0, 5, 2, -1, 9], [1, 7, -1, -1, -1]])[:runs]
+    for run in range(runs):
+        batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
+    called, total_loss = [], module.total_loss
+    monkeypatch.setattr(module, "total_loss", lambda *a: called.append(1) or total_loss(*a))
+    losses, gradients = recommender_gradients(fitting.stack, trace, batch)
+    scores = evaluate(fitting.stack, trace)
+    assert called
+    monkeypatch.setattr(softmax_looping, "installed", lambda _: False)
+    wanted, plain = recommender_gradients(fitting.stack, trace, batch)
+    torch.testing.assert_close(losses, wanted)
+    for name, value in plain.items():
+        assert value.any()
+        torch.testing.assert_close(gradients[name], value, atol=1e-5, rtol=1e-4, msg=name)
+    for found, slow in zip(scores, evaluate(fitting.stack, trace), strict=True):
+        assert found.metrics == pytest.approx(slow.metrics)

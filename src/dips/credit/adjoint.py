@@ -13,10 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dips.numerics import softmax_fused
 from dips.numerics.pieces import pieces
 from dips.numerics.softmax_descent import path, way_back
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
+from dips.recommender.listwise import effects, is_looped
 from dips.recommender.losses import FullSoftmax, SquaredError
 
 
@@ -54,10 +56,13 @@ def effect_of(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Effect]:
     """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
+    if is_looped(model):
+        loss, pull, common = effects(model, evidence, item)
+        return loss, Listwise(pull, common)
     rows = (evidence, item, rating)
     found = [_effect_of(model, *piece) for piece in pieces(rows, model.breadth)]
-    losses, effects = zip(*found, strict=True)
-    return torch.cat(losses), type(effects[0])(*map(torch.cat, zip(*effects, strict=True)))
+    losses, parts = zip(*found, strict=True)
+    return torch.cat(losses), type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _effect_of(
@@ -175,6 +180,12 @@ def _listwise(
 ) -> tuple[Tensor, Listwise]:
     """Gradients in what the items of the sketch sum up to, and in their weights."""
     items, setting = model.all_items, model.descent(evidence)
+    if model.fused:
+        gone = softmax_fused.course(items, setting, model.inner_steps)
+        loss, along = _target(model, gone.users[-1], item, rating)
+        slopes, centres, _ = softmax_fused.way_back(items, setting, gone, along)
+        pull, common = slopes[1:].sum(0), centres.sum(0)
+        return loss, Listwise(setting.rate[:, None] * pull, setting.rate * common)
     taken, user = path(items, setting, model.inner_steps)
     loss, along = _target(model, user, item, rating)
     pull, common = torch.zeros_like(along), torch.zeros_like(loss)

@@ -24,6 +24,7 @@ from dips.evaluation.metrics import (
 from dips.numerics.pieces import rows_at_once
 from dips.numerics.processes import ALONE, Crew
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.listwise import is_looped, scores
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.sequential import Sequential
 from dips.recommender.stack import Stack
@@ -31,6 +32,8 @@ from dips.trace import Trace, WholeTrace
 
 CHUNK = 1 << 26
 """Most numbers in the widest intermediate of a prediction."""
+LOOPED = 1 << 22
+"""Most scores at once where compiled loops make them: enough rows for all threads."""
 
 
 @dataclass(eq=False)
@@ -138,7 +141,10 @@ def _predict(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
     target: Tensor,
 ) -> Tensor:  # fmt: skip
-    user = model.read(Evidence(item, rating, weight, slots, age))
+    evidence = Evidence(item, rating, weight, slots, age)
+    if is_looped(model):
+        return ranks(scores(model, evidence), target)
+    user = model.read(evidence)
     if model.loss.listwise:
         return ranks(model.predict_all(user), target)
     return model.loss.estimate(model.predict(user, target[:, None])[:, 0])
@@ -180,8 +186,10 @@ def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     rows, dim = _rows(trace, run), model.user_prior.shape[0]
     if model.loss.listwise:
         reading = 0 if isinstance(trace, WholeTrace) else 4 * dim * trace.width
-        breadth = max(model.breadth, reading)
-        yield from torch.split(rows, rows_at_once(CHUNK, breadth, rows.device))
+        breadth = max(model.breadth, model.items, reading)
+        fits = max(1, LOOPED // model.items)
+        at_once = fits if is_looped(model) else rows_at_once(CHUNK, breadth, rows.device)
+        yield from torch.split(rows, at_once)
         return
     yield from torch.split(rows, max(64, CHUNK // (8 * dim * trace.width)))
 

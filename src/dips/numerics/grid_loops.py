@@ -32,6 +32,10 @@ def exact_loop(function: Callable[..., Any]) -> Any:
     return _kept(njit(cache=True, nogil=True, error_model="numpy", fastmath=free)(function))
 
 
+sum_loop = exact_loop
+"""The same for sums that are rounded, in whichever order: nothing is decided by them."""
+
+
 def _kept(program: Any) -> Any:
     program._cache._cache_file._source_stamp = STAMP
     return program

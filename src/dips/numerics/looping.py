@@ -48,7 +48,7 @@ def walk_set(
 
     width = memory.position.shape[1] + period
     arrays = map(_arrays, (way, _noted(memory), _dense(layers), _dense(reader or _nobody())))
-    _share(set_walk, [*arrays, width], len(memory.position))
+    share(set_walk, [*arrays, width], len(memory.position))
 
 
 def walk_items(way: Way, memory: Memory, layers: ItemLayers, period: int) -> None:
@@ -57,7 +57,7 @@ def walk_items(way: Way, memory: Memory, layers: ItemLayers, period: int) -> Non
 
     width = memory.position.shape[1] + period
     arrays = map(_arrays, (way, _noted(memory), _dense(layers)))
-    _share(item_walk, [*arrays, width], len(memory.position))
+    share(item_walk, [*arrays, width], len(memory.position))
 
 
 def set_scores(question: Question, net: SetNet) -> Tensor:
@@ -66,7 +66,7 @@ def set_scores(question: Question, net: SetNet) -> Tensor:
 
     scores = torch.empty(question.position.shape, dtype=torch.float64)
     arrays = map(_arrays, (_dense(question), _dense(net)))
-    _share(set_loops.set_scores, [*arrays, scores.numpy()], len(scores), FEW)
+    share(set_loops.set_scores, [*arrays, scores.numpy()], len(scores), FEW)
     return scores
 
 
@@ -105,11 +105,11 @@ def residuals(glance: Glance, reader: Reader) -> Tensor:
 
     found = torch.empty(glance.item.shape, dtype=torch.float64)
     arrays = map(_arrays, (_dense(glance), _dense(reader)))
-    _share(reading_loops.residuals, [*arrays, found.numpy()], len(found), FEW)
+    share(reading_loops.residuals, [*arrays, found.numpy()], len(found), FEW)
     return found
 
 
-def _share(loop: Callable[..., None], arguments: list[Any], rows: int, few: int = 1) -> None:
+def share(loop: Callable[..., None], arguments: list[Any], rows: int, few: int = 1) -> None:
     """Every n-th row to each of n threads: loops do not hold Python's lock."""
     threads = max(1, min(torch.get_num_threads(), rows // few))
     if threads == 1:

@@ -11,7 +11,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-WARM_UP = 2
+WARM_UP = 1
+"""Calls before recording: what is made on first use must exist by then."""
 
 
 @final

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dips.numerics import exact
+from dips.numerics import exact, softmax_fused
 from dips.numerics.descent import Settle, descend_linear, keep
 from dips.numerics.influence import covariance, linear_influences, solve
 from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
 from dips.recommender.base import CURVE_STEPS, Evidence
-from dips.recommender.losses import Contrast, Loss
-from dips.recommender.ncf import BY_ITEM, NCF
+from dips.recommender.losses import Contrast, FullSoftmax, Loss
+from dips.recommender.ncf import BY_ITEM, NCF, rows_of
 
 SPREAD = 0.05
 """Standard deviation of the entries of a vector at the start."""
@@ -22,8 +22,11 @@ USER_BIAS = 0.3
 """Loading of the user's bias at the start."""
 OWN = 1.0
 """Loading of an item's own entry at the start."""
-FADING = (2.0, -1.0)
-"""Logarithm of the age at which weights begin to fade, and how fast (before softplus), at first."""
+FADING = {True: (2.0, -1.0), False: (0.0, 2.0)}
+"""Logarithm of the age at which weights begin to fade, and how fast (before softplus), at first.
+
+Where items come back the past counts for long; where they do not, the newest counts most.
+"""
 PAIRS = 16
 """Items of a sketch that are held against the negatives at once, about."""
 
@@ -66,7 +69,7 @@ class DotProduct(NCF):
         )
         self.has_own, self.fades = returning, fading
         if fading:
-            self.fading = nn.Parameter(torch.tensor(FADING))
+            self.fading = nn.Parameter(torch.tensor(FADING[returning]))
         if returning:
             self.own = nn.Parameter(torch.tensor(OWN))
         if not loss.listwise:
@@ -89,6 +92,15 @@ class DotProduct(NCF):
             return super().fade(age)
         scale, power = self.fading.unbind()
         return (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
+
+    def rate(self, evidence: Evidence) -> Tensor:
+        """For the softmax as it is given: old entries fade, and each item has an entry of its own.
+
+        So the curvature does not grow with the number of entries as it does elsewhere.
+        """
+        if not (self.fades or self.has_own):
+            return super().rate(evidence)
+        return self.inner_rate.expand(len(evidence.slots))
 
     def start(self, rows: int) -> Tensor:
         """The prior; an item's own entry starts at 0."""
@@ -141,8 +153,15 @@ class DotProduct(NCF):
         return self.intercept(items) + scores.reshape(features.shape[:-1])
 
     @property
+    def fused(self) -> bool:
+        """Whether programs read sketches without storing logits of all items."""
+        return isinstance(self.loss, FullSoftmax) and softmax_fused.fits(self.vectors)
+
+    @property
     def breadth(self) -> int:
         """Logits of all items; no pair of user and item is ever wider than a number."""
+        if self.fused and not self.has_own:
+            return 2 * len(self.user_prior) * (self.inner_steps + 1)
         pairs = PAIRS * self.loss.negatives if isinstance(self.loss, Contrast) else 0
         return max(self.items, pairs) if self.loss.listwise else 64
 
@@ -195,11 +214,27 @@ class DotProduct(NCF):
     def _read_listwise(self, evidence: Evidence, settle: Settle) -> Tensor:
         """With a way back that is written out, unless nobody will go it."""
         items, setting = self.all_items, self.descent(evidence, settle)
-        if settle is keep and torch.is_grad_enabled():
-            user: Tensor = Descent.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
+        if settle is keep and (self.fused or torch.is_grad_enabled()):
+            way = softmax_fused.Descent if self.fused else Descent
+            user: Tensor = way.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
             return user
         chances = softmax if settle is keep else exact.softmax
         return descend_softmax(items, setting, self.inner_steps, chances, settle)
+
+    def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """For the softmax, where programs sum over items: their sum less the own score."""
+        if not self.fused or self.has_own:
+            return super().losses(user, items, ratings)
+        table, bias, _ = self.all_items
+        norm: Tensor = softmax_fused.LogSum.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
+        scores = (rows_of(table, items) @ user[:, :, None])[:, :, 0]
+        return norm[:, None] - scores - rows_of(bias[:, None], items)[:, :, 0]
+
+    def _expected(self, user: Tensor) -> Tensor:
+        """[rows, dim] what all items are to a user on average, by their chances."""
+        if self.fused and not self.has_own:
+            return softmax_fused.moments(self.all_items, user)[1]
+        return self.all_items.mean(self.predict_all(user).softmax(-1))
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
         """Slopes of the scores times features; for the softmax, expected minus own rows."""
@@ -207,8 +242,8 @@ class DotProduct(NCF):
             return super().slope(user, evidence)
         if self.loss.listwise:
             weight = self.counted(evidence)
-            expected = self.all_items.mean(self.predict_all(user).softmax(-1))
-            return weight.sum(1, keepdim=True) * expected - self.total(evidence.item, weight)
+            pulled = self.total(evidence.item, weight)
+            return weight.sum(1, keepdim=True) * self._expected(user) - pulled
         features = self.features(evidence.item)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
         scores = (flat @ user[:, :, None])[:, :, 0].reshape(features.shape[:-1])
@@ -222,8 +257,7 @@ class DotProduct(NCF):
         if isinstance(self.loss, Contrast):
             return super().gradients(user, items, ratings)
         if self.loss.listwise:
-            expected = self.all_items.mean(self.predict_all(user).softmax(-1))
-            return expected[:, None, :] - self._whole(items)
+            return self._expected(user)[:, None, :] - self._whole(items)
         features = self.features(items)
         slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from dips.numerics.pieces import pieces
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.listwise import is_looped, total_loss
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.stack import Stack, State
 from dips.stream.side import item_of
@@ -63,6 +64,8 @@ def recommender_gradients(
         count: Tensor,
     ) -> Tensor:
         def task(model: Recommender) -> Tensor:
+            if is_looped(model):
+                return total_loss(model, past, item, mass) / count
             losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
             return (losses * mass).sum() / count
 
@@ -72,7 +75,7 @@ def recommender_gradients(
     each = vmap(grad_and_value(loss)) if stack.runs > 1 else _alone(grad_and_value(loss))
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
-    wide = isinstance(stack.template.loss, FullSoftmax)
+    wide = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
     cut = pieces(rows_of_batch, stack.template.breadth * stack.runs, axis=1)
     parts = (each(trained, fixed, *piece, count) for piece in (cut if wide else [rows_of_batch]))
     gradients, value = reduce(partial(tree_map, torch.add), parts)

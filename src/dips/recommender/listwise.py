@@ -1,0 +1,48 @@
+"""The dot product with a softmax over all items, on the CPU, where compiled loops do the work."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+from dips.numerics import softmax_looping
+from dips.numerics.softmax_looping import Effects, Reading, Total
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.dot import DotProduct
+from dips.recommender.losses import FullSoftmax
+
+
+def is_looped(model: Recommender) -> TypeGuard[DotProduct]:
+    """Whether it is that, and there are loops for it."""
+    whole = isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax)
+    return whole and not model.has_times and softmax_looping.fits(model.user_prior)
+
+
+def total_loss(model: DotProduct, evidence: Evidence, item: Tensor, mass: Tensor) -> Tensor:
+    """[] the losses of predicting `item` [rows] from these sketches, summed with weights [rows]."""
+    total: Tensor = Total.apply(*_reading(model, evidence), item, mass)[0]  # type: ignore[no-untyped-call]
+    return total
+
+
+def effects(model: DotProduct, evidence: Evidence, item: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[rows] losses, [rows, dim] `Listwise.pull` and [rows] `Listwise.common` of predictions."""
+    loading = model.own if model.has_own else None
+    loss, pull, common = Effects.apply(*_reading(model, evidence), item, loading)  # type: ignore[no-untyped-call]
+    return loss, pull, common
+
+
+def scores(model: DotProduct, evidence: Evidence) -> Tensor:
+    """[rows, items] scores of all items after reading these sketches; never differentiated."""
+    return softmax_looping.scores(_reading(model, evidence))
+
+
+def _reading(model: DotProduct, evidence: Evidence) -> Reading:
+    """What the softmax descends on, without a number for each item."""
+    table, bias, loading = model.all_items
+    square = torch.zeros_like(bias[0]) if loading is None else loading**2
+    return Reading(
+        table, bias, square, model.counted(evidence), model.user_prior, model.rate(evidence),
+        evidence.item, model.inner_pull, model.inner_steps,
+    )  # fmt: skip
