@@ -117,6 +117,34 @@ def test_flipped_bits_in_the_file_are_noticed(crashed, bundle):
     assert told_of > 5  # most of so small a file is empty
 
 
+@pytest.mark.parametrize("table", [Table.USERS, Table.FACTS])
+@pytest.mark.parametrize("value", ["NULL", "7", "'text'"])
+def test_what_is_no_bytes_any_more_is_told(tmp_path, table, value):
+    """A flipped bit can change the type of a row that SQLite finds nothing wrong with."""
+    store = open_store(f"sqlite:{tmp_path}/s.db")
+    store.commit({table: {b"alice": b"1"}})
+    store.compact()
+    store.connection.executescript(f"""
+        ALTER TABLE {table} RENAME TO old;
+        CREATE TABLE {table} (key, value);
+        INSERT INTO {table} VALUES (CAST('alice' AS BLOB), {value});
+    """)
+    for read in (lambda: store.get(table, [b"alice"]), lambda: list(store.scan(table))):
+        with pytest.raises(StoreError, match=f"a row of {table} is damaged: restore a backup"):
+            read()
+    assert "is damaged" in check(store)[0]
+    store.close()
+
+
+def test_damage_that_is_no_text_is_told(tmp_path):
+    """SQLite's message quotes it, and cannot be decoded."""
+    path = tmp_path / "s.db"
+    open_store(f"sqlite:{path}").close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE places", b"CR\xc5ATE TABLE places"))
+    with pytest.raises(StoreError, match="cannot be opened"):
+        open_store(f"sqlite:{path}", readonly=True)
+
+
 def flip(path, rng):
     content = bytearray(path.read_bytes())
     place = rng.randrange(len(content))
@@ -169,6 +197,24 @@ def test_erasure_leaves_no_trace_in_the_files(tmp_path, bundle):
         assert keeper.observe_many(log).forgotten == 6
         assert not any(secret in contents(folder) for secret in secrets)
     assert not any(secret in contents(folder) for secret in secrets)
+
+
+def test_erasure_that_a_reader_holds_up_is_told(tmp_path, bundle):
+    """The log cannot be emptied while somebody reads what was there before."""
+    url = f"sqlite:{tmp_path}/s.db"
+    with open_keeper(bundle, url) as keeper:
+        keeper.observe("alice", "1", 3)
+        keeper._store.connection.execute("PRAGMA busy_timeout = 0")
+        reader = open_store(url, readonly=True)
+        with reader.snapshot():
+            assert len(list(reader.scan(Table.USERS))) == 1
+            keeper.forget("alice")
+            with pytest.raises(StoreError, match="compact it again"):
+                keeper.compact()
+            assert b"alice" in contents(tmp_path)
+        reader.close()
+        keeper.compact()
+        assert b"alice" not in contents(tmp_path)
 
 
 def contents(folder):

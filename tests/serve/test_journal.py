@@ -18,9 +18,13 @@ from dips.serve.upkeep import backup, check, restore
 
 SPAN, USERS, MOST = 6, 40, 5
 keys = st.integers(0, USERS - 1).map(lambda n: b"user %d" % n)
-rows = st.dictionaries(keys, st.one_of(st.none(), st.binary(max_size=4)), max_size=MOST)
+values = st.one_of(st.none(), st.binary(max_size=4))
+rows = st.dictionaries(keys, values, max_size=MOST)
+many = st.dictionaries(keys, values, min_size=SPAN, max_size=2 * SPAN)
 steps = st.lists(
-    st.one_of(rows, st.sampled_from(["fail", "open", "compact", "look"])), min_size=1, max_size=40
+    st.one_of(rows, many, st.sampled_from(["fail", "open", "compact", "look"])),
+    min_size=1,
+    max_size=40,
 )
 
 
@@ -99,13 +103,20 @@ def test_what_comes_often_is_moved_once_a_round(tmp_path):
     store.close()
 
 
-def test_a_large_commit_ends_a_round(tmp_path):
-    store = SqliteStore(tmp_path / "s.db")
-    for start in range(0, 300, 100):
-        store.commit({Table.USERS: {b"%d" % n: b"" for n in range(start, start + 100)}})
-    assert store.stats()["journal"] == 100
-    assert len(list(store.scan(Table.USERS))) == 300
+def test_a_large_commit_goes_straight_to_the_table(tmp_path):
+    """Memory and entries have a bound whatever the batch; what waited goes with it."""
+    store, reader = SqliteStore(tmp_path / "s.db"), SqliteStore(tmp_path / "s.db", readonly=True)
+    store.commit({Table.USERS: {b"0": b"old", b"1": b"old", b"x": b"waits"}})
+    assert reader.stats() == {"journal": 3}
+    large = {b"%d" % n: b"" for n in range(1, 100)} | {b"0": None}
+    store.commit({Table.USERS: large})
+    assert store.stats() == {"journal": 0}
+    wanted = {b"x": b"waits"} | {b"%d" % n: b"" for n in range(1, 100)}
+    assert dict(store.connection.execute("SELECT key, value FROM users")) == wanted
+    assert sum(len(rows) for (rows,) in store.connection.execute("SELECT rows FROM journal")) < 9
+    assert held_by(reader) == wanted
     store.close()
+    reader.close()
 
 
 def test_every_flipped_bit_of_an_entry_is_told():
@@ -129,11 +140,22 @@ def test_every_flipped_bit_of_an_entry_is_told():
             journal._unpacked(*other)
 
 
-def test_a_damaged_entry_is_told_by_all_who_open(tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE journal SET rows = substr(rows, 1, 12) WHERE place = 1",
+        "UPDATE journal SET rows = 'text' WHERE place = 2",
+        "UPDATE journal SET rows = 7 WHERE place = 0",
+        "DELETE FROM journal WHERE place = 1",
+    ],
+)
+def test_a_damaged_entry_is_told_by_all_who_open(damage, tmp_path):
     path = tmp_path / "s.db"
     store = SqliteStore(path)
-    store.commit({Table.USERS: {b"alice": b"record"}})
-    store.connection.execute("UPDATE journal SET rows = substr(rows, 1, 12)")
+    for many in (5, 1, 1):
+        store.commit({Table.USERS: {b"user %d" % n: b"record" for n in range(many)}})
+    assert entries(store) == [(0,), (1,), (2,)]
+    store.connection.execute(damage)
     store.close()
     reader = SqliteStore(path, readonly=True)
     told = "an entry of the journal is damaged: restore a backup"
@@ -143,6 +165,25 @@ def test_a_damaged_entry_is_told_by_all_who_open(tmp_path):
     reader.close()
     with pytest.raises(StoreError, match=told):
         SqliteStore(path)
+
+
+def test_memory_is_read_anew_where_a_signal_comes_between(tmp_path, monkeypatch):
+    """It has been committed, and whoever did it was interrupted before memory said so."""
+    store = SqliteStore(tmp_path / "s.db")
+    store.commit({Table.USERS: {b"alice": b"1", b"bob": b"1"}})
+    write = store._write_all
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_write_all", lambda: (write(), interrupted)[1])
+        with pytest.raises(KeyboardInterrupt):
+            store.commit({Table.USERS: {b"alice": b"2"}})
+    assert held_by(store) == {b"alice": b"2", b"bob": b"1"}
+    store.commit({Table.USERS: {b"bob": b"3"}})
+    assert held_by(store) == {b"alice": b"2", b"bob": b"3"}
+    store.close()
 
 
 def test_stores_of_the_first_version_are_read_and_carried_on(tmp_path):

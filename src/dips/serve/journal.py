@@ -23,7 +23,7 @@ SPAN = 65_536
 """Rows that are appended while all that wait are moved: so about as many wait, at most.
 
 Entries go when a round ends, so there are up to twice as many rows in them; who opens the file
-waits with all of these at first.
+waits with all of these at first. A commit of so many rows puts them where they belong at once.
 """
 CREATE = "CREATE TABLE journal (place INTEGER PRIMARY KEY, rows BLOB NOT NULL)"
 GONE = -1
@@ -59,11 +59,15 @@ class Journal:
         (oldest,) = run("SELECT coalesce(min(place), 0) FROM journal").fetchone()
         if oldest > self._place or len(self.newest) > 4 * SPAN:  # some were missed, or it is late
             self.newest, self._place = {}, oldest
-        query = "SELECT place, rows FROM journal WHERE place >= ? ORDER BY place"
-        for place, entry in run(query, (self._place,)):
-            self.newest.update(_unpacked(place, entry))
-            self._place = place + 1
+        query = "SELECT rows FROM journal WHERE place >= ? ORDER BY place"
+        for (entry,) in run(query, (self._place,)):  # one that is missing in between is noticed
+            self.newest.update(_unpacked(self._place, entry))
+            self._place += 1
         self._version = version
+
+    def doubt(self) -> None:
+        """Nobody knows how a transaction has ended: read everything anew when it is needed."""
+        self.newest, self._queue, self._place, self._version = {}, [], 0, -1
 
     def append(self, rows: Rows) -> Callable[[], None]:
         """Within a transaction: write these rows, and move some that wait.
@@ -72,12 +76,14 @@ class Journal:
         """
         if not rows:
             return lambda: None
+        if len(rows) >= SPAN:  # so many share pages anyway, and memory need not hold them
+            return self.empty(rows)
         if self._at >= len(self._queue):  # another round
             self._queue, self._at, self._first = sorted(self.newest), 0, self._place
         end = self._at + math.ceil(len(self._queue) * len(rows) / SPAN)
         moved = {k: self.newest[k] for k in self._queue[self._at : end] if k not in rows}
         self._put(moved)
-        self._write(rows)
+        self._write(self._place, rows)
         if end >= len(self._queue):  # nothing is only in these any more
             self._connection.execute("DELETE FROM journal WHERE place < ?", (self._first,))
 
@@ -89,15 +95,15 @@ class Journal:
 
         return adopt
 
-    def empty(self) -> Callable[[], None]:
-        """Within a transaction: move everything; what is returned is as with `append`."""
-        self._put(self.newest)
+    def empty(self, rows: Rows) -> Callable[[], None]:
+        """Within a transaction: move everything, and these rows; returns the same as `append`."""
+        self._put({**self.newest, **rows})
         self._connection.execute("DELETE FROM journal")
-        self._write({})  # readers see by its place that they have missed something
+        place = self._place + 1  # one is left out: readers see that they have missed something
+        self._write(place, {})
 
         def adopt() -> None:
-            self.newest, self._queue = {}, []
-            self._place += 1
+            self.newest, self._queue, self._place = {}, [], place + 1
 
         return adopt
 
@@ -107,8 +113,8 @@ class Journal:
         both = merge(newest, rows, key=itemgetter(0))  # of equal keys the journal's comes first
         return (next(pairs) for _, pairs in groupby(both, key=itemgetter(0)))
 
-    def _write(self, rows: Rows) -> None:
-        entry = self._place, _packed(self._place, rows)
+    def _write(self, place: int, rows: Rows) -> None:
+        entry = place, _packed(place, rows)
         self._connection.execute("INSERT INTO journal VALUES (?, ?)", entry)
 
 
@@ -134,7 +140,7 @@ def _unpacked(place: int, entry: bytes) -> Rows:
     try:
         count = int.from_bytes(entry[4:8], "little")
         lengths = np.frombuffer(entry, "<i4", 2 * count, 8)
-    except ValueError:  # it is not that long
+    except (TypeError, ValueError):  # it is not even bytes, or not that long
         raise damaged from None
     ends = list(accumulate(np.maximum(lengths, 0).tolist(), initial=8 + lengths.nbytes))
     parts = [entry[start:end] for start, end in pairwise(ends)]

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -58,7 +58,7 @@ class SqliteStore:
                 piece = asked[start : start + ASKED]
                 marks = ",".join("?" * len(piece))
                 query = f"SELECT key, value FROM {table} WHERE key IN ({marks})"
-                found.update(self.connection.execute(query, piece))
+                found.update(self._pairs(table, query, piece))
         if table is not Table.USERS:  # records have a checksum of their own
             found = {key: self._unsealed(table, key, value) for key, value in found.items()}
         return [ahead[key] if key in ahead else found.get(key) for key in keys]
@@ -95,21 +95,27 @@ class SqliteStore:
     def compact(self) -> None:
         """Write the file anew, and empty journal and log: nothing of what was deleted stays."""
         with self._told("compacted"):
-            self._change(self._journal.empty)
+            self._change(partial(self._journal.empty, {}))
             self.connection.execute("VACUUM")
-            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            (busy, *_) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise StoreError(
+                f"sqlite:{self.path} is being read: what was deleted is still in its log; "
+                "compact it again when no reader is in the middle of something"
+            )
 
     def verify(self) -> list[str]:
         """What SQLite finds when it looks at every page."""
         try:
             found = self.connection.execute("PRAGMA integrity_check").fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             return [f"{self.path}: {error}"]
         return [f"{self.path}: {row[0]}" for row in found if row[0] != "ok"]
 
     def stats(self) -> dict[str, int]:
         """Records that are held in memory, and are in the journal only."""
-        return {"journal": len(self._journal.newest)}
+        with self._told("read"), self._one_moment():
+            return {"journal": len(self._journal.newest)}
 
     def close(self) -> None:
         """Move the log into the file, and let go."""
@@ -157,12 +163,18 @@ class SqliteStore:
             self._staged = {}
 
     def _change(self, write: Callable[[], Callable[[], None]]) -> None:
-        """One transaction, and what follows when it has ended well."""
-        with self._whole():
+        """One transaction, and what follows when it has ended well; a failed one leaves nothing."""
+        try:
             self.connection.execute("BEGIN IMMEDIATE")
+            self._journal.read()
             adopt = write()
             self.connection.execute("COMMIT")
-        adopt()
+            adopt()
+        except BaseException:
+            with suppress(sqlite3.Error):  # a full disk has rolled back already
+                self.connection.execute("ROLLBACK")
+            self._journal.doubt()  # a signal may have come between COMMIT and what follows
+            raise
 
     def _write_all(self) -> Callable[[], None]:
         """What is staged; records go by the journal."""
@@ -182,23 +194,18 @@ class SqliteStore:
 
     @contextmanager
     def _one_moment(self) -> Iterator[None]:
-        """Table and journal belong together; a reader's journal is brought up to date."""
-        if self._lock is not None:  # nobody else writes
-            yield
-        elif self.connection.in_transaction:
+        """Table and journal belong together; memory is brought up to date."""
+        alone = self._lock is not None  # nobody else writes
+        with nullcontext() if alone or self.connection.in_transaction else self.snapshot():
             self._journal.read()
             yield
-        else:
-            with self.snapshot():
-                self._journal.read()
-                yield
 
     def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         query = f"SELECT key, value FROM {table} WHERE key >= ? ORDER BY key LIMIT {PIECE}"
         start = prefix
         while True:
             with self._told("read"):
-                piece = self.connection.execute(query, (start,)).fetchall()
+                piece = self._pairs(table, query, (start,))
             for key, value in piece:
                 if not key.startswith(prefix):
                     return
@@ -207,15 +214,12 @@ class SqliteStore:
                 return
             start = piece[-1][0] + b"\0"  # the next key there can be
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """A transaction that fails leaves nothing."""
-        try:
-            yield
-        except BaseException:
-            with suppress(sqlite3.Error):  # a full disk has rolled back already
-                self.connection.execute("ROLLBACK")
-            raise
+    def _pairs(self, table: Table, query: str, given: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """What a query finds; where a bit was flipped, it may be no bytes."""
+        found = self.connection.execute(query, given).fetchall()
+        if not all(type(key) is type(value) is bytes for key, value in found):
+            raise self._damaged(table)
+        return found
 
     def _write(self, table: Table, rows: Mapping[bytes, bytes | None]) -> None:
         pairs = sorted(rows.items(), key=itemgetter(0))  # neighbours share pages
@@ -231,15 +235,18 @@ class SqliteStore:
         if table is Table.USERS:
             return value
         if value[-4:] != _seal(key, value[:-4]):
-            raise StoreError(f"sqlite:{self.path}: a row of {table} is damaged: restore a backup")
+            raise self._damaged(table)
         return value[:-4]
+
+    def _damaged(self, table: Table) -> StoreError:
+        return StoreError(f"sqlite:{self.path}: a row of {table} is damaged: restore a backup")
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
         """Turn SQLite's errors into sentences."""
         try:
             yield
-        except (sqlite3.Error, JournalError) as error:
+        except (sqlite3.Error, JournalError, UnicodeError) as error:  # SQLite quotes bytes
             raise StoreError(f"sqlite:{self.path} cannot be {what}: {error}") from error
 
     def _release(self) -> None:
