@@ -103,7 +103,7 @@ def _everything(
     assert trace.final is not None
     assert trace.asked is not None
     left = {f"final.{name}": value for name, value in trace.final._asdict().items()}
-    left |= {"kept": trace.kept, "repeats": trace.asked.repeats, **trace.asked.answers}
+    left |= {"kept": trace.kept, "repeats": trace.repeats, **trace.asked.answers}
     if trace.scores is not None and trace.final_scores is not None:
         left |= {"scores": trace.scores, "final_scores": trace.final_scores}
     return left

@@ -49,13 +49,19 @@ def _policy(kind: str) -> Policy:
 def _everything(trace: StoredTrace) -> dict[str, Tensor]:
     """All tensors of a trace."""
     assert trace.final is not None
-    named = {"kept": trace.kept, "event": trace.event, "step": trace.step, "user": trace.user}
+    named = {
+        "kept": trace.kept,
+        "repeats": trace.repeats,
+        "event": trace.event,
+        "step": trace.step,
+        "user": trace.user,
+    }
     named |= {f"final.{name}": value for name, value in trace.final._asdict().items()}
     if trace.scores is not None and trace.final_scores is not None:
         named |= {"scores": trace.scores, "final_scores": trace.final_scores}
     if trace.asked is not None:
         asked = trace.asked
-        named |= {"owner": asked.owner, "key": asked.key, "repeats": asked.repeats, **asked.answers}
+        named |= {"owner": asked.owner, "key": asked.key, **asked.answers}
     return named
 
 
@@ -134,4 +140,4 @@ def test_repeats_are_noted_for_every_prediction(world: World, stream_of: StreamO
                 met = met[-2:]
         held = [entry for entry in met if entry[0] < max(2, 2 + (step - 2) // 2 * 2)][:2]
         repeats = [count for _, _, count in held]
-        assert trace.asked.repeats[row].tolist() == repeats + [0] * (2 - len(repeats))
+        assert trace.repeats[row].tolist() == repeats + [0] * (2 - len(repeats))

@@ -120,7 +120,10 @@ def open_bundle(directory: Path) -> Bundle:
 def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
-    recommender.load_state_dict(under("recommender.", tensors))
+    state = under("recommender.", tensors)
+    if "own" in state:  # a run from before what was met often counted more
+        state.setdefault("tally", torch.zeros(()))
+    recommender.load_state_dict(state)
     policy_spec = PolicySpec.from_dict(about["policy"])
     policy = build_policy(policy_spec)
     if isinstance(policy, nn.Module):

@@ -51,6 +51,7 @@ def advance(
     refreshes: Sequence[Refresh],
     sketch: Sketch,
     kept: Tensor,
+    repeats: Tensor,
     worth: tuple[Tensor, Tensor] | None,
     notes: Asked | None,
 ) -> bool:
@@ -72,7 +73,7 @@ def advance(
         sketch.position,
         sketch.repeats,
         kept,
-        None if notes is None else notes.repeats,
+        repeats,
         answers.get("residual"),
         *(worth or (None, None)),
     )

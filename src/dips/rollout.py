@@ -90,10 +90,14 @@ class Walk:
         self._kept = torch.full(shape, -1, dtype=torch.int32, device=event.device)
         _fill(self._kept, event, step, size)
         self._sketch = _first(stream, size)
+        self._repeats = torch.zeros_like(self._kept)
+        filled = torch.arange(size, device=event.device) < step[:, None]
+        self._repeats[:-1] = (self._sketch.repeats.int()[owner]) * filled
         rows = slice(0, self._rows)
         self.trace = StoredTrace(
-            stream.columns, event, user, step, run_rows, self._kept[rows], self._sketch
-        )
+            stream.columns, event, user, step, run_rows, self._kept[rows], self._repeats[rows],
+            self._sketch,
+        )  # fmt: skip
         self._worth: tuple[Tensor, Tensor] | None = None
         if with_scores:
             unknown = torch.full(shape, torch.nan, device=event.device)
@@ -102,14 +106,8 @@ class Walk:
         self._notes: Asked | None = None
         if noted is not None:
             blank = torch.zeros(shape[0], size + schedule.longest, device=event.device)
-            place = torch.arange(size, device=event.device)
-            repeats = self._sketch.repeats[owner] * (place < step[:, None])
-            self._notes = Asked(
-                owner,
-                keys.flatten()[owner],
-                torch.nn.functional.pad(repeats, (0, 0, 0, 1)),
-                {name: blank.clone() for name in noted},
-            )
+            answers = {name: blank.clone() for name in noted}
+            self._notes = Asked(owner, keys.flatten()[owner], answers)
             self.trace.asked = self._notes.part(rows)
 
     @torch.no_grad()
@@ -141,7 +139,7 @@ class Walk:
         refreshes = [(seen, period, hold) for seen, (period, hold, _) in due]
         return fused.advance(
             policy, settled, self._choose, self._stream, self.base, refreshes,
-            self._sketch, self._kept, self._worth, self._notes,
+            self._sketch, self._kept, self._repeats, self._worth, self._notes,
         )  # fmt: skip
 
     def _transition(
@@ -166,14 +164,14 @@ class Walk:
             if self._worth is not None:
                 rows.put((self._worth[1],), (scores.float(),), seen)
             places = torch.where(fresh.present, rows.start[:, None] + fresh.position, -1).int()
+            met = fresh.repeats.int()
             for t in range(hold):
                 counts = (rows.length > seen + t) & (rows.warmup <= seen + t)
                 slot = torch.where(counts, first_row + seen + t, self._rows)
                 self._kept[slot] = places
+                self._repeats[slot] = met
                 if self._worth is not None:
                     self._worth[0][slot] = scores.float()
-                if self._notes is not None:
-                    self._notes.repeats[slot] = fresh.repeats
                 if self._notes is not None and t == 0:
                     for name, kept in self._notes.answers.items():
                         kept[slot, : size + period] = noting.answers[name].float()

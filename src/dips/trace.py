@@ -12,6 +12,7 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dips.recommender.base import Evidence
 from dips.sketch.records import Sketch
@@ -33,6 +34,10 @@ class Trace(ABC):
     @abstractmethod
     def sketches(self, rows: Tensor) -> Tensor:
         """[..., size] events in the sketch of these predictions, oldest first; -1 where empty."""
+
+    @abstractmethod
+    def repeats_of(self, rows: Tensor) -> Tensor:
+        """[..., size] how often each of them was met while it was remembered, as the sketches."""
 
     @abstractmethod
     def part(self, first: int, last: int) -> Trace:
@@ -57,7 +62,8 @@ class Trace(ABC):
         item = torch.where(present, self.columns.token[place], 0)
         rating = self.columns.rating[place] * weight
         age = torch.where(present, self.event[rows][..., None] - 1 - place, 0).to(weight.dtype)
-        return Evidence(item, rating, weight, present.sum(-1), age)
+        repeats = torch.where(present, self.repeats_of(rows), 1).to(weight.dtype)
+        return Evidence(item, rating, weight, present.sum(-1), age, repeats)
 
 
 @dataclass(eq=False)
@@ -66,13 +72,12 @@ class Asked:
 
     owner: Tensor  # [rows] which of all users of all runs, in the stream's order
     key: Tensor  # [rows] what that user's draws are derived from
-    repeats: Tensor  # [rows, size] of the sketch
     answers: dict[str, Tensor]  # [rows, candidates] signals, on a refresh's first prediction
 
     def part(self, rows: slice) -> Asked:
         """Slice everything."""
         answers = {name: value[rows] for name, value in self.answers.items()}
-        return Asked(self.owner[rows], self.key[rows], self.repeats[rows], answers)
+        return Asked(self.owner[rows], self.key[rows], answers)
 
 
 @final
@@ -86,6 +91,7 @@ class StoredTrace(Trace):
     step: Tensor
     run_rows: list[int]
     kept: Tensor  # [rows, size] int32 events
+    repeats: Tensor  # [rows, size] int32: how often each was met while it was remembered
     final: Sketch | None  # [runs * users, size] after the last refresh, in the stream's order
     scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
     final_scores: Tensor | None = None  # [runs * users, size]
@@ -100,6 +106,10 @@ class StoredTrace(Trace):
         """Look them up."""
         return self.kept[rows]
 
+    def repeats_of(self, rows: Tensor) -> Tensor:
+        """Look them up."""
+        return self.repeats[rows]
+
     def part(self, first: int, last: int) -> StoredTrace:
         """Slice everything."""
         rows, run_rows = _slice(self.run_rows, first, last)
@@ -109,7 +119,8 @@ class StoredTrace(Trace):
             final = Sketch(*(field[first * users : last * users] for field in self.final))
         fields = (self.event[rows], self.user[rows], self.step[rows])
         asked = None if self.asked is None else self.asked.part(rows)
-        return StoredTrace(self.columns, *fields, run_rows, self.kept[rows], final, asked=asked)
+        kept = (self.kept[rows], self.repeats[rows])
+        return StoredTrace(self.columns, *fields, run_rows, *kept, final, asked=asked)
 
 
 class Histories(NamedTuple):
@@ -143,6 +154,10 @@ class WholeTrace(Trace):
         first = self.event[rows][..., None] - step
         return torch.where(place < step, first + place, -1)
 
+    def repeats_of(self, rows: Tensor) -> Tensor:
+        """Where nothing is forgotten every interaction stands for itself."""
+        return torch.ones_like(self.sketches(rows))
+
     def histories(self, rows: Tensor) -> Histories:
         """The prefixes of these predictions [rows] of one run, each user's history once."""
         step, event = self.step[rows], self.event[rows]
@@ -172,7 +187,9 @@ def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
     if any(trace.columns is not columns for trace in traces):
         raise ValueError("traces over different columns cannot be joined: they number events apart")
     width = max(trace.kept.shape[1] for trace in traces)
-    kept = [torch.nn.functional.pad(t.kept, (0, width - t.kept.shape[1]), value=-1) for t in traces]
+    pads = [(0, width - trace.kept.shape[1]) for trace in traces]
+    kept = [pad(trace.kept, more, value=-1) for trace, more in zip(traces, pads, strict=True)]
+    repeats = [pad(trace.repeats, more) for trace, more in zip(traces, pads, strict=True)]
     run_rows = [0]
     for trace in traces:
         offset = run_rows[-1]
@@ -184,5 +201,6 @@ def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
         torch.cat([trace.step for trace in traces]),
         run_rows,
         torch.cat(kept),
+        torch.cat(repeats),
         None,
     )

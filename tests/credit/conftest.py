@@ -24,6 +24,7 @@ class Case(NamedTuple):
     others: Tensor
     other_ratings: Tensor
     other_ages: Tensor
+    other_repeats: Tensor
 
 
 @pytest.fixture
@@ -49,6 +50,12 @@ def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..
     return build
 
 
+def _often(rows: int, n: int, seed: int) -> Tensor:
+    """How often interactions were met."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1, 6, (rows, n), generator=generator).double()
+
+
 @pytest.fixture
 def case() -> Callable[..., Case]:
     """`case(rows, n)`: weighted sketches of n entries, one of them weightless."""
@@ -63,12 +70,13 @@ def case() -> Callable[..., Case]:
         slots = torch.full((rows,), 6)
         age = torch.randint(20, (rows, n), generator=generator).double()
         return Case(
-            Evidence(item[:, :n], rating[:, :n], weight, slots, age),
+            Evidence(item[:, :n], rating[:, :n], weight, slots, age, _often(rows, n, seed)),
             item[:, n],
             rating[:, n],
             item[:, n + 1 :],
             rating[:, n + 1 :],
             torch.randint(20, (rows, 4), generator=generator).double(),
+            _often(rows, 4, seed + 1),
         )
 
     return build

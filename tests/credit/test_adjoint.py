@@ -47,7 +47,8 @@ def _wide(case: Any) -> tuple[Evidence, int]:
     item = torch.cat([past.item, case.others], 1)
     rating = torch.cat([past.rating, case.other_ratings], 1)
     age = torch.cat([past.age, case.other_ages], 1)
-    return Evidence(item, rating, weight, past.slots, age), past.item.shape[1]
+    often = torch.cat([past.repeats, case.other_repeats], 1)
+    return Evidence(item, rating, weight, past.slots, age, often), past.item.shape[1]
 
 
 def _loss(model: Recommender, past: Evidence, case: Any) -> Tensor:
@@ -65,7 +66,7 @@ def test_effects_are_derivatives(
     value, effect = effect_of(model, given.evidence, given.item, given.rating)
     assert isinstance(effect, form)
     assert additive(effect) == (form is not Path)
-    mine = worth(model, effect, wide.item, wide.rating, wide.age)
+    mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
     torch.testing.assert_close(value, _loss(model, wide, given), **TIGHT)
 
     weight = wide.weight.clone().requires_grad_()
@@ -93,7 +94,7 @@ def test_closed_forms_are_the_path(
         value, effect = effect_of(model, given.evidence, given.item, given.rating)
         other, path = path_of(model, given.evidence, given.item, given.rating)
         torch.testing.assert_close(value, other, **TIGHT)
-        others = (given.others, given.other_ratings, given.other_ages)
+        others = (given.others, given.other_ratings, given.other_ages, given.other_repeats)
         mine = worth(model, effect, *others)
         theirs = path_worth(model, path, *others)
         torch.testing.assert_close(mine, theirs, **TIGHT)
@@ -108,7 +109,7 @@ def test_effects_tend_to_the_influence_function(make: Make, case: MakeCase, loss
     for steps in (5, 50, 800):
         model = make("dot", loss, inner_pull=pull, inner_steps=steps)
         _, effect = effect_of(model, given.evidence, given.item, given.rating)
-        mine = worth(model, effect, wide.item, wide.rating, wide.age)
+        mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
         user = model.read(wide)
         expected = torch.zeros_like(mine)
         for row in range(len(user)):
@@ -133,9 +134,9 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
     cases = [case(seed=seed) for seed in range(2)]
 
     def ask(model: Recommender, *fields: Tensor) -> tuple[Tensor, Effect, Tensor]:
-        *past, item, rating, others, ratings, ages = fields
+        *past, item, rating, others, ratings, ages, often = fields
         value, effect = effect_of(model, Evidence(*past), item, rating)
-        return value, effect, worth(model, effect, others, ratings, ages)
+        return value, effect, worth(model, effect, others, ratings, ages, often)
 
     flat = [[*one.evidence, *one[1:]] for one in cases]
     together = Stack.of(models).call(ask, *(torch.stack(pair) for pair in zip(*flat, strict=True)))

@@ -137,7 +137,7 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
     given = [_decisions(36, 3, seed) for seed in range(2)]
 
     def ask(model: Recommender, *fields: Tensor) -> Tensor:
-        past, (item, rating), rest = Evidence(*fields[:5]), fields[5:7], fields[7:]
+        past, (item, rating), rest = Evidence(*fields[:6]), fields[6:8], fields[8:]
         _, effect = effect_of(model, past, item, rating)
         return queue_credit(model, effect, *rest, 3, 0.8)
 

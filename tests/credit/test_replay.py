@@ -144,11 +144,11 @@ def test_gradients_reach_the_recommender(make: Make) -> None:
 
 
 def _predictions(
-    past: Candidates, found: Replayed, schedule: Schedule
+    past: Candidates, found: Replayed, schedule: Schedule, met: list[Tensor]
 ) -> tuple[Evidence, list[Tensor], Tensor, Tensor]:
     """Sketch and target of every prediction after a refresh; [users * turns, hold] their rows.
 
-    And at which step each was.
+    And at which step each was. `met` [users, longest] tells for each turn how often things were.
     """
     refreshes = list(schedule.refreshes(SIZE, max(LENGTHS) - 1))
     ends = [*(seen for seen, _ in refreshes[1:]), max(LENGTHS)]
@@ -161,7 +161,8 @@ def _predictions(
             row = len(evidence) * users + torch.arange(users)
             rows[:, turn, t - seen] = torch.where(past.present[:, t], row, -1)
             age = (t - 1 - torch.arange(longest)).clamp_min(0).double().expand(users, -1)
-            evidence.append((past.item, past.rating, kept, torch.full((users,), SIZE), age))
+            slots = torch.full((users,), SIZE)
+            evidence.append((past.item, past.rating, kept, slots, age, met[turn]))
             steps.append(torch.full((users,), t))
             targets.append((past.item[:, t], past.rating[:, t]))
     merged = Evidence(*map(torch.cat, zip(*evidence, strict=True)))
@@ -205,8 +206,10 @@ def test_shortcuts_are_replays_with_paths_cut(
     turns = len(shown)
     owner = torch.arange(len(LENGTHS)).repeat_interleave(turns)
     everything = [field.repeat_interleave(turns, 0) for field in (past.item, past.rating)]
-    evidence, target, rows, step = _predictions(past, found, schedule)
-    when = When(past.position.repeat_interleave(turns, 0), step)
+    met = [pad(each.repeats, (0, longest - each.repeats.shape[1])).double() for each, _ in shown]
+    evidence, target, rows, step = _predictions(past, found, schedule, met)
+    often = torch.stack(met, 1).flatten(0, 1)
+    when = When(past.position.repeat_interleave(turns, 0), often, step)
     _, effect = effect_of(model, evidence, *target)
     length = 1 if survival else 100
     credit = queue_credit(model, effect, rows, owner, *everything, length, when=when)

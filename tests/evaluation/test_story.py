@@ -73,6 +73,7 @@ def test_effects_are_slopes_of_the_loss(told):
             torch.tensor(weight, dtype=torch.float64)[None],
             torch.tensor([3]),
             torch.tensor(target - 1 - events, dtype=torch.float64)[None],
+            torch.ones(1, 3).double(),
         )
         item = torch.tensor([[int(test.item[target])]])
         given = torch.tensor([[float(rating[target])]], dtype=torch.float64)
@@ -160,6 +161,7 @@ def test_the_adjoint_is_asked_for_the_kept_ones(told):
         torch.ones(1, 3),
         torch.tensor([3]),
         torch.tensor(target - 1 - events, dtype=torch.float32)[None],
+        torch.ones(1, 3),
     )
     item = torch.tensor([int(known.item[target])])
     _, effect = effect_of(bundle.recommender, evidence, item, torch.tensor([rating[target]]))

@@ -128,8 +128,9 @@ def test_recommender_and_credit_are_the_same(
     weight = torch.rand(2, 7, 3, generator=draw).to(DEVICE)
     target = torch.randint(20, (2, 7), generator=draw).to(DEVICE)
     evidence = Evidence(
-        item, torch.ones_like(weight), weight, torch.full_like(target, 3), weight * 9
-    )
+        item, torch.ones_like(weight), weight, torch.full_like(target, 3), weight * 9,
+        1 + (weight * 4).floor(),
+    )  # fmt: skip
 
     def learn(model: DotProduct, *fields: Tensor) -> Any:
         *past, target = fields

@@ -21,7 +21,8 @@ def _case() -> tuple[Evidence, Tensor]:
     item = torch.tensor([[1, 4, 4], [2, 0, 7], [3, 3, 3], [5, 6, 1]])
     weight = torch.tensor([[1.0, 0.5, 1], [1, 0, 0], [1, 1, 1], [0.3, 1, 0]]).double()
     age = torch.tensor([[0, 3, 50], [1, 0, 0], [2, 9, 200], [0, 1, 2]]).double()
-    past = Evidence(item, torch.ones_like(weight), weight, (weight > 0).sum(1), age)
+    often = torch.tensor([[1, 4, 2], [3, 1, 1], [1, 2, 3], [9, 1, 1]]).double()
+    past = Evidence(item, torch.ones_like(weight), weight, (weight > 0).sum(1), age, often)
     return past, torch.tensor([[4], [2], [0], [5]])
 
 
@@ -82,7 +83,7 @@ def test_what_is_kept_speaks_for_itself(dot: Dot) -> None:
 def test_fading_is_less_weight(dot: Dot) -> None:
     model = dot(FullSoftmax(), fading=True).double()
     past, _ = _case()
-    left = model.fade(past.age).detach()
+    left = model.strength(past.age, past.repeats).detach()
     assert torch.equal(left[past.age == 0], torch.ones_like(left[past.age == 0]))
     older = past.age.flatten().argsort()
     assert bool((left.flatten()[older].diff() <= 0).all())
@@ -92,3 +93,22 @@ def test_fading_is_less_weight(dot: Dot) -> None:
         model.read(past), plain.read(past._replace(weight=left * past.weight))
     )
     assert torch.equal(plain.read(past), plain.read(past._replace(age=past.age + 1)))
+
+
+def test_what_was_met_often_counts_more_where_items_come_back(dot: Dot) -> None:
+    model = dot(FullSoftmax(), returning=True).double()
+    past, _ = _case()
+    told = model.strength(past.age, past.repeats).detach()
+    torch.testing.assert_close(told, past.repeats.sqrt())  # at first
+    counted = past._replace(weight=told * past.weight, repeats=torch.ones_like(told))
+    torch.testing.assert_close(model.read(past), model.read(counted))
+    slope = torch.func.grad(lambda power: _first_score(model, past, power))(model.tally.detach())
+    assert float(slope.detach().abs()) > 1e-3  # how much more is learned
+    plain = dot(FullSoftmax()).double()
+    assert torch.equal(plain.read(past), plain.read(counted._replace(weight=past.weight)))
+
+
+def _first_score(model: DotProduct, past: Evidence, power: Tensor) -> Tensor:
+    changed = {"tally": power}
+    read = torch.func.functional_call(model, changed, (lambda model: model.read(past),))
+    return read.sum()

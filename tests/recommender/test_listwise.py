@@ -39,14 +39,17 @@ def _past() -> tuple[Evidence, Tensor, Tensor]:
     weight[2, 0] = 0.0
     age = torch.randint(20, (ROWS, ENTRIES), generator=generator).float()
     slots = torch.full((ROWS,), 9)
-    evidence = Evidence(item, torch.ones_like(weight), weight, slots, age)
+    often = torch.randint(1, 5, (ROWS, ENTRIES), generator=generator).float()
+    evidence = Evidence(item, torch.ones_like(weight), weight, slots, age, often)
     target = torch.randint(ITEMS, (ROWS,), generator=generator)
     return evidence, target, torch.rand(ROWS, generator=generator)
 
 
 def _exact(evidence: Evidence) -> Evidence:
-    item, rating, weight, slots, age = evidence
-    return Evidence(item, rating.double(), weight.double(), slots, age.double())
+    item, rating, weight, slots, *rest = evidence
+    return Evidence(
+        item, rating.double(), weight.double(), slots, *(each.double() for each in rest)
+    )
 
 
 def _close(found: Tensor, wanted: Tensor) -> None:

@@ -88,14 +88,15 @@ def test_settled_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: i
     rating = torch.randint(1, 6, (40, width), generator=generator).double()
     weight = (torch.rand(40, width, generator=generator) > 0.3).double()
     age = torch.randint(50, (40, width), generator=generator).double()
-    past = (item, rating, weight, (weight > 0).sum(1), age)
+    often = torch.randint(1, 9, (40, width), generator=generator).double()
+    past = (item, rating, weight, (weight > 0).sum(1), age, often)
     single = Stack.of(models[:1]).settled()
     together = single.call(_read, *(field[None] for field in past))[0]
     assert torch.equal(snap(together, STATE_BITS), together)
     alone = [single.call(_read, *(f[row : row + 1][None] for f in past))[0] for row in range(40)]
     assert torch.equal(torch.cat(alone), together)
     order = torch.randperm(width, generator=generator)
-    shuffled = (*(field[:, order] for field in past[:3]), past[3], age[:, order])
+    shuffled = (*(field[:, order] for field in past[:3]), past[3], age[:, order], often[:, order])
     assert torch.equal(single.call(_read, *(field[None] for field in shuffled))[0], together)
     both = Stack.of(models).settled()
     assert torch.equal(both.call(_read, *(torch.stack([f, f]) for f in past))[0], together)

@@ -218,7 +218,9 @@ def test_recommending_knows_what_comes_back_and_how_long_ago_it_was():
     kept = keeper.sketch("0").entries
     age = torch.tensor([[39.0 - entry.position for entry in kept]])
     item, weight = torch.tensor([[int(entry.item) for entry in kept]]), torch.ones(1, 3)
-    past = Evidence(item, weight, weight, torch.tensor([3]), age)
+    often = torch.tensor([[float(entry.repeats) for entry in kept]])
+    assert often.max() > 1
+    past = Evidence(item, weight, weight, torch.tensor([3]), age, often)
     scores = bundle.recommender.predict_all(bundle.recommender.read(past))[0]
     expected = {str(number): score for number, score in enumerate(scores.tolist())}
     assert dict(keeper.recommend("0", 12)) == pytest.approx(expected, abs=1e-5)

@@ -94,7 +94,8 @@ def _story(at: Any, policy: Network, rows: list[int]) -> Story:
         weight.requires_grad_()
         age = (t - 1 - torch.arange(len(rows))).clamp_min(0)[None].double()
         slots = torch.tensor([len(kept[t])])
-        state = model.read(Evidence(item[None], rating[None], weight, slots, age))
+        often = torch.tensor([[float(repeats.get(p, 1)) for p in range(len(rows))]]).double()
+        state = model.read(Evidence(item[None], rating[None], weight, slots, age, often))
         loss = model.losses(state, item[None, t : t + 1], rating[None, t : t + 1])[0, 0]
         story.losses.append(float(loss.detach()))
         story.effects.append(torch.autograd.grad(loss, weight)[0][0])

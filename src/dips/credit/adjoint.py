@@ -78,23 +78,24 @@ def _effect_of(
 
 @torch.no_grad()
 def worth(
-    model: Recommender, effect: Effect, item: Tensor, rating: Tensor, age: Tensor | None = None
-) -> Tensor:
+    model: Recommender, effect: Effect, item: Tensor, rating: Tensor, age: Tensor | None = None,
+    repeats: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """[rows, n] effect of the weight of these interactions, in the sketch or not.
 
-    Their age is that at the prediction; none: they are new.
+    Their age is that at the prediction; none: they are new. No repeats: once each.
     """
-    if age is None:
-        age = torch.zeros_like(rating)
+    age = torch.zeros_like(rating) if age is None else age
+    repeats = torch.ones_like(rating) if repeats is None else repeats
     if isinstance(effect, Path):
         if isinstance(model, DotProduct) and not model.loss.listwise:
             return _linear_worth(model, effect, item, rating)
-        rows = pieces((effect, item, rating, age), model.breadth)
+        rows = pieces((effect, item, rating, age, repeats), model.breadth)
         return torch.cat([path_worth(model, *piece) for piece in rows])
     assert isinstance(model, DotProduct)
     if isinstance(effect, Listwise):
         value = model.along(item, effect.pull) - effect.common[:, None]
-        return model.fade(age) * value if model.fades else value
+        return model.strength(age, repeats) * value if model.fades or model.tallies else value
     features = model.features(item)  # [rows, n, dim]
     along = _product(features, effect.pull)
     curve = ((features @ effect.outer) * features).sum(2)
@@ -124,7 +125,9 @@ def path_of(
     return loss, Path(torch.stack(users, 1), torch.stack(pulls[::-1], 1))
 
 
-def path_worth(model: Recommender, path: Path, item: Tensor, rating: Tensor, age: Tensor) -> Tensor:
+def path_worth(
+    model: Recommender, path: Path, item: Tensor, rating: Tensor, age: Tensor, repeats: Tensor
+) -> Tensor:
     """`worth` for every recommender: pull back through each step's slope to the weights."""
     slots = torch.zeros_like(item[:, 0])
     nothing = torch.zeros_like(rating)
@@ -132,7 +135,8 @@ def path_worth(model: Recommender, path: Path, item: Tensor, rating: Tensor, age
     for user, pull in zip(path.users.unbind(1), path.pulls.unbind(1), strict=True):
 
         def fall(weight: Tensor, user: Tensor = user, pull: Tensor = pull) -> Tensor:
-            return (model.slope(user, Evidence(item, rating, weight, slots, age)) * pull).sum()
+            past = Evidence(item, rating, weight, slots, age, repeats)
+            return (model.slope(user, past) * pull).sum()
 
         total = total - torch.func.grad(fall)(nothing)
     return total

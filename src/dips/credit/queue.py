@@ -18,9 +18,10 @@ from dips.recommender.ncf import rows_of
 
 
 class When(NamedTuple):
-    """Where interactions and predictions stand in their users' histories."""
+    """Where interactions and predictions stand in their users' histories, and how often it was."""
 
     position: Tensor  # [decisions, candidates]
+    repeats: Tensor  # [decisions, candidates] as of the decision: it stays so while it is kept
     step: Tensor  # [rows] how many interactions had happened before a prediction
 
     def age(self, row: Tensor) -> Tensor:
@@ -46,15 +47,16 @@ def queue_credit(
     `item` and `rating` [decisions, candidates]. Length 1 is DiPS@1; discount 1 is the paper's.
     A recommender in whose eyes interactions fade has to know `when` they were.
     """
+    often = None if when is None else when.repeats.to(rating.dtype)
     if additive(effect) and not model.fades:
         sums = [windowed(_held(field, rows), owner, length, discount) for field in effect]
-        return worth(model, type(effect)(*sums), item, rating)
+        return worth(model, type(effect)(*sums), item, rating, repeats=often)
     total = torch.zeros_like(rating)
     for lag in range(min(length, len(owner))):
         ahead = torch.where(follows(owner, lag)[:, None], later(rows, lag), -1)
         for row in ahead.unbind(1):
             age = None if when is None else when.age(row).to(rating.dtype)
-            value = worth(model, _take(effect, row), item, rating, age)
+            value = worth(model, _take(effect, row), item, rating, age, often)
             total = total + discount**lag * torch.where(row[:, None] >= 0, value, 0.0)
     return total
 

@@ -57,15 +57,15 @@ def replay(
     Losses before step `since` are left out: [users, T - since].
     """
     select, longest = selector or Greedy(), past.item.shape[1]
-    weight = torch.ones_like(past.rating[:, :size])
-    filling = range(since, weight.shape[1])
-    losses = [_losses(model, past, weight[:, :t], t, t + 1, t) for t in filling]
-    refreshes = list(schedule.refreshes(size, longest - 1))
-    ends = [*(seen for seen, _ in refreshes), longest]
-    losses.append(_losses(model, past, weight, max(size, since), ends[0], size))
     nothing = empty(len(past.item), 1, past.item.device)
     entries = [field[:, 1:] for field in _joined(past, nothing, 0, size).entries]
     sketch, taken = Sketch(*entries), list(choices)
+    weight, met = torch.ones_like(past.rating[:, :size]), sketch.repeats
+    filling = range(since, weight.shape[1])
+    losses = [_losses(model, past, weight[:, :t], met, t, t + 1, t) for t in filling]
+    refreshes = list(schedule.refreshes(size, longest - 1))
+    ends = [*(seen for seen, _ in refreshes), longest]
+    losses.append(_losses(model, past, weight, met, max(size, since), ends[0], size))
     for turn, (seen, period) in enumerate(refreshes):
         candidates = _joined(past, sketch, seen - period, seen)
         weight = torch.cat([weight, torch.ones_like(past.rating[:, :period])], 1)
@@ -80,7 +80,8 @@ def replay(
         weight = relaxed + taken[turn].offset
         position = torch.where(taken[turn].kept, past.position[:, :seen], -1)
         sketch = candidates.entries._replace(position=position)
-        losses.append(_losses(model, past, weight, max(seen, since), ends[turn + 1], size))
+        met = sketch.repeats
+        losses.append(_losses(model, past, weight, met, max(seen, since), ends[turn + 1], size))
     return Replayed(torch.cat(losses, 1), taken)
 
 
@@ -91,14 +92,18 @@ def _joined(past: Candidates, sketch: Sketch, first: int, last: int) -> Candidat
 
 
 def _losses(
-    model: Recommender, past: Candidates, weight: Tensor, first: int, last: int, slots: int
-) -> Tensor:
-    """[users, last - first] losses of these interactions after reading the weighted ones."""
+    model: Recommender, past: Candidates, weight: Tensor, met: Tensor, first: int, last: int,
+    slots: int,
+) -> Tensor:  # fmt: skip
+    """[users, last - first] losses of these interactions after reading the weighted ones.
+
+    `met` [users, seen] is how often each was met while it was remembered.
+    """
     if last <= first:
         return past.rating[:, :0]
     if model.fades and last > first + 1:  # as time goes on, the same sketch is read otherwise
         steps = range(first, last)
-        return torch.cat([_losses(model, past, weight, t, t + 1, slots) for t in steps], 1)
+        return torch.cat([_losses(model, past, weight, met, t, t + 1, slots) for t in steps], 1)
     width = max(1, weight.shape[1])
     evidence = Evidence(
         past.token[:, :width],
@@ -106,6 +111,7 @@ def _losses(
         torch.nn.functional.pad(weight, (0, width - weight.shape[1])),
         torch.full_like(past.seen, slots),
         (first - 1 - past.position[:, :width]).clamp_min(0).to(weight.dtype),
+        met[:, :width].clamp_min(1).to(weight.dtype),
     )
     ahead = slice(first, last)
     losses = model.losses(model.read(evidence), past.token[:, ahead], past.rating[:, ahead])

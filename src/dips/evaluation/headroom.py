@@ -83,6 +83,7 @@ class Oracle(Policy):
             without.flatten(0, 1),
             (without > 0).sum(2).flatten(),
             _each(sketches.age, width),
+            _each(sketches.repeats, width),
             *(_each(field, width) for field in future),
         ]
         model = self._stack.template
@@ -102,10 +103,10 @@ def _each(field: Tensor, times: int) -> Tensor:
 
 def _loss(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
-    token: Tensor, outcome: Tensor, counts: Tensor,
+    repeats: Tensor, token: Tensor, outcome: Tensor, counts: Tensor,
 ) -> Tensor:  # fmt: skip
     """[rows] what a sketch loses on the interactions that count, read once: it does not age."""
-    user = model.read(Evidence(item, rating, weight, slots, age), settle)
+    user = model.read(Evidence(item, rating, weight, slots, age, repeats), settle)
     return (model.losses(user, token, outcome) * counts).sum(1)
 
 
@@ -128,6 +129,7 @@ def numbered(trace: StoredTrace, *, even: bool) -> StoredTrace:
         step=trace.step[rows],
         run_rows=[0, len(rows)],
         kept=trace.kept[rows],
+        repeats=trace.repeats[rows],
         scores=None,
         asked=None,
     )

@@ -139,9 +139,9 @@ def _by_user(user: Tensor, term: Tensor, users: int) -> Tensor:
 
 def _predict(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
-    target: Tensor,
+    repeats: Tensor, target: Tensor,
 ) -> Tensor:  # fmt: skip
-    evidence = Evidence(item, rating, weight, slots, age)
+    evidence = Evidence(item, rating, weight, slots, age, repeats)
     if is_looped(model):
         return ranks(scores(model, evidence), target)
     user = model.read(evidence)
@@ -161,9 +161,9 @@ def _predict_after(
 def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:
     def cross(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
-        age: Tensor, target: Tensor, given: Tensor,
+        age: Tensor, repeats: Tensor, target: Tensor, given: Tensor,
     ) -> Tensor:  # fmt: skip
-        user = model.read(Evidence(item, rating, weight, slots, age))
+        user = model.read(Evidence(item, rating, weight, slots, age, repeats))
         return model.losses(user, target[:, None], given[:, None])[:, 0]
 
     columns, parts = trace.columns, []

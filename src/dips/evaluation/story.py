@@ -261,7 +261,8 @@ def _effects(bundle: Bundle, trace: StoredTrace) -> Tensor:
     columns = trace.columns
     target = columns.token[trace.event], columns.rating[trace.event]
     _, effect = effect_of(bundle.recommender, evidence, *target)
-    found = worth(bundle.recommender, effect, evidence.item, evidence.rating, evidence.age)
+    past = (evidence.item, evidence.rating, evidence.age, evidence.repeats)
+    found = worth(bundle.recommender, effect, *past)
     return torch.where(evidence.weight > 0, found, nothing)
 
 

@@ -31,11 +31,13 @@ class Evidence(NamedTuple):
     weight: Tensor  # [rows, n]: z; 0 in empty slots
     slots: Tensor  # [rows]: how many entries the sketch holds; a constant, whatever the weights
     age: Tensor  # [rows, n] steps since each, as numbers; 0 for the newest of all that happened
+    repeats: Tensor  # [rows, n] how often each item was met while it was remembered, as numbers
 
     @classmethod
     def new(cls, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor) -> Evidence:
-        """A sketch of interactions that have just happened."""
-        return cls(item, rating, weight, slots, torch.zeros_like(weight))
+        """A sketch of interactions that have just happened, each for the first time."""
+        once = torch.ones_like(weight)
+        return cls(item, rating, weight, slots, torch.zeros_like(weight), once)
 
 
 class Recommender(nn.Module, ABC):
@@ -57,6 +59,8 @@ class Recommender(nn.Module, ABC):
     """
     fades: bool = False
     """Whether what happened long ago counts less as it is read."""
+    tallies: bool = False
+    """Whether what happened often counts more as it is read."""
     user_prior: nn.Parameter
     inner_rate: Tensor
     offset: Tensor
@@ -98,13 +102,16 @@ class Recommender(nn.Module, ABC):
         """Outputs for the same items [n] for all users: [rows, n]."""
         return self.predict(user, items.expand(user.shape[0], -1))
 
-    def fade(self, age: Tensor) -> Tensor:
-        """What is left of the weight of an interaction of this age: all, unless overridden."""
+    def strength(self, age: Tensor, repeats: Tensor) -> Tensor:
+        """What an interaction of this age, met so often, counts for: 1, unless overridden."""
+        del repeats
         return torch.ones_like(age)
 
     def counted(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """[rows, n] the weights as they count in the inner loop."""
-        return evidence.weight * settle(self.fade(evidence.age)) if self.fades else evidence.weight
+        if not (self.fades or self.tallies):
+            return evidence.weight
+        return evidence.weight * settle(self.strength(evidence.age, evidence.repeats))
 
     def start(self, rows: int) -> Tensor:
         """[rows, dim] users' vectors before anything is read."""

@@ -27,6 +27,8 @@ FADING = {True: (2.0, -1.0), False: (0.0, 2.0)}
 
 Where items come back the past counts for long; where they do not, the newest counts most.
 """
+TALLY = 0.5
+"""At first: to this power an interaction's weight grows with how often its item was met."""
 PAIRS = 16
 """Items of a sketch that are held against the negatives at once, about."""
 
@@ -41,7 +43,8 @@ class DotProduct(NCF):
 
     Where items come back (`returning`, softmax only), every item also has an entry of its own in
     the user's vector: what was kept tells of itself, and not only of what is like it. How strongly,
-    is learned. These entries start at 0 and are never stored for anyone.
+    is learned. These entries start at 0 and are never stored for anyone. And what was met often
+    counts more, by a learned power of how often.
 
     With `fading` (softmax only) an interaction's weight falls with its age as a power of it, from a
     learned age on: what was kept long ago is read as the past, not as the present.
@@ -67,11 +70,12 @@ class DotProduct(NCF):
             generator=generator or torch.Generator().manual_seed(0),
             **settings,
         )
-        self.has_own, self.fades = returning, fading
+        self.has_own, self.tallies, self.fades = returning, returning, fading
         if fading:
             self.fading = nn.Parameter(torch.tensor(FADING[returning]))
         if returning:
             self.own = nn.Parameter(torch.tensor(OWN))
+            self.tally = nn.Parameter(torch.tensor(TALLY))
         if not loss.listwise:
             self.loading = nn.Parameter(torch.tensor(USER_BIAS))
         if loss.channels > 1:
@@ -86,12 +90,15 @@ class DotProduct(NCF):
         rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
         return rows if self.loss.channels == 1 else rows[..., None, :] * self.stars
 
-    def fade(self, age: Tensor) -> Tensor:
-        """1 / (1 + age / scale) ^ power."""
-        if not self.fades:
-            return super().fade(age)
-        scale, power = self.fading.unbind()
-        return (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
+    def strength(self, age: Tensor, repeats: Tensor) -> Tensor:
+        """repeats ^ tally / (1 + age / scale) ^ power."""
+        grown = torch.zeros_like(age)
+        if self.tallies:
+            grown = self.tally * repeats.clamp_min(1).log()
+        if self.fades:
+            scale, power = self.fading.unbind()
+            grown = grown - functional.softplus(power) * (age * (-scale).exp()).log1p()
+        return grown.exp()
 
     def rate(self, evidence: Evidence) -> Tensor:
         """For the softmax as it is given: old entries fade, and each item has an entry of its own.

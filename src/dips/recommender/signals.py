@@ -28,7 +28,8 @@ def settle(value: Tensor) -> Tensor:
 def as_evidence(entries: Sketch, weight: Tensor, seen: Tensor) -> Evidence:
     """A sketch as the recommender reads it once so many [rows] interactions have happened."""
     age = torch.where(entries.present, seen[:, None] - 1 - entries.position, 0).double()
-    return Evidence(entries.token, entries.rating.double(), weight, (weight > 0).sum(1), age)
+    slots, repeats = (weight > 0).sum(1), entries.repeats.clamp_min(1).double()
+    return Evidence(entries.token, entries.rating.double(), weight, slots, age, repeats)
 
 
 @final
@@ -47,9 +48,9 @@ class StackReading:
 
         def ask(
             model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
-            user: Tensor,
+            repeats: Tensor, user: Tensor,
         ) -> Tensor:  # fmt: skip
-            left = settle(model.fade(age))
+            left = settle(model.strength(age, repeats))
             return left * model.influences(user, item, rating, left * present, damping)
 
         return self._signals.ask(ask, self._user)
@@ -83,10 +84,11 @@ class StackSignals:
         return self._read(self._candidates.entries, weights.double())
 
     def ask(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """`function(model, item, rating, present, age, *rows)` for every run."""
+        """`function(model, item, rating, present, age, repeats, *rows)` for every run."""
         entries = self._candidates
         seen = as_evidence(entries.entries, entries.present.double(), entries.seen)
-        return self._call(function, seen.item, seen.rating, seen.weight, seen.age, *rows)
+        told = (seen.item, seen.rating, seen.weight, seen.age, seen.repeats)
+        return self._call(function, *told, *rows)
 
     def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
         evidence = as_evidence(entries, weight, self._candidates.seen)
@@ -109,16 +111,18 @@ class StackSignals:
 
 
 def _losses(
-    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor, user: Tensor
-) -> Tensor:
-    del present, age
+    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
+    repeats: Tensor, user: Tensor,
+) -> Tensor:  # fmt: skip
+    del present, age, repeats
     return model.losses(user, item, rating)
 
 
 def _residual(
-    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor, user: Tensor
-) -> Tensor:
-    del present, age
+    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
+    repeats: Tensor, user: Tensor,
+) -> Tensor:  # fmt: skip
+    del present, age, repeats
     if isinstance(model.loss, Contrast):
         return -model.contrast(model.loss.slope, user, item)
     if model.loss.listwise:

@@ -25,7 +25,8 @@ def recommend(
     known = sketch.present & (item >= 0)
     shown = sketch._replace(item=item.clamp_min(0), side=torch.where(known, sketch.side, 0))
     age = torch.where(known, seen[:, None] - 1 - sketch.position, 0).float()
-    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age)
+    often = torch.where(known, sketch.repeats, 1).float()
+    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age, often)
     scores = model.predict_all(model.read(evidence))
     if bundle.explicit:
         scores = model.loss.estimate(scores).clamp(bundle.spec.low, bundle.spec.high)

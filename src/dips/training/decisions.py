@@ -161,7 +161,7 @@ def asking(trace: StoredTrace, clock: Clock, decided: Tensor) -> Asking:
     before = (row - 1).clamp_min(0)
     first = trace.event[row] - trace.step[row]
     old = trace.kept[before].long()
-    sketch = _entries(trace, first, old, asked.repeats[before], there)
+    sketch = _entries(trace, first, old, trace.repeats[before].long(), there)
     period = clock.period[trace.step[row]][:, None]
     place = torch.arange(clock.longest, device=row.device)
     new = torch.where(place < period, trace.event[row][:, None] - period + place, -1)

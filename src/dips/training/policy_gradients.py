@@ -68,9 +68,9 @@ def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tenso
 
     def ask(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
-        age: Tensor, next_item: Tensor, next_rating: Tensor,
+        age: Tensor, repeats: Tensor, next_item: Tensor, next_rating: Tensor,
     ) -> tuple[Tensor, Effect]:  # fmt: skip
-        past = Evidence(item, rating, weight, slots, age)
+        past = Evidence(item, rating, weight, slots, age, repeats)
         return effect_of(model, past, next_item, next_rating)
 
     with torch.no_grad():
@@ -97,7 +97,7 @@ def _credit(
             terms = (held, owner, item, rating, length, discount, When(*when))
             return queue_credit(model, effect, *terms)
 
-        fields = (entries.token, entries.rating, entries.position)
+        fields = (entries.token, entries.rating, entries.position, entries.repeats)
         split = [field.view(runs, -1, field.shape[1]) for field in fields]
         credit: Tensor = stack.call(ask, effect, lesson.held, owner, *split, step)
         return credit.flatten(0, 1)

@@ -50,7 +50,8 @@ def sessions(trace: Trace) -> StoredTrace:
         row = torch.arange(len(begun), device=begun.device)
         kept.insert(0, trace.sketches(row - begun))
     fields = (trace.columns, trace.event, trace.user, trace.step, trace.run_rows)
-    return StoredTrace(*fields, torch.cat(kept, 1), None)
+    shown = torch.cat(kept, 1)
+    return StoredTrace(*fields, shown, torch.ones_like(shown), None)
 
 
 @final

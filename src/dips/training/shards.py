@@ -79,9 +79,9 @@ class Share(Shard):
         outline: Trace = whole
         if isinstance(trace, StoredTrace):
             nothing = torch.zeros(len(whole.event), 0, dtype=torch.int32, device=whole.event.device)
-            asked = Asked(whole.user, whole.user, nothing, {})  # who is who is all that is asked
+            asked = Asked(whole.user, whole.user, {})  # who is who is all that is asked
             fields = (whole.columns, whole.event, whole.user, whole.step, whole.run_rows)
-            outline = StoredTrace(*fields, nothing, None, asked=asked)
+            outline = StoredTrace(*fields, nothing, nothing, None, asked=asked)
         return Shared(make(outline), trace, self._places(stream, whole))
 
     def _places(self, stream: Stream, whole: WholeTrace) -> Tensor:
