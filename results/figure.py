@@ -1,4 +1,4 @@
-"""README's tables and figure of MovieLens 1M again, from the csv files in here.
+"""README's tables and its figure again, from the csv files in here.
 
     python results/figure.py [--check]       (make results)
 
@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from implicit_table import tables
+
 from dips.evaluation.comparison import summarise
 from dips.evaluation.equivalence import EqualSize
 from dips.evaluation.spread import within_splits
@@ -25,6 +27,12 @@ from dips.report.results import Comparison, read_results
 
 HERE = Path(__file__).parent
 FOLDERS = ("ml-1m-static", "ml-1m-learned", "ml-1m-paper")
+IMPLICIT = {
+    "implicit-nyc": "foursquare-nyc",
+    "implicit-ml-1m": "MovieLens 1M, ratings > 3.5, 20-core",
+    "implicit-amazon-cds": "amazon-cds",
+}
+"""Folders of implicit data, and what they are called."""
 DATA, METRIC = "ml-1m", "rmse"
 FIGURE = HERE / "ml-1m.png"
 ORDER = (
@@ -167,7 +175,13 @@ def main(arguments: Sequence[str], readme: Path) -> int:
     by_name = {part.name: part for part in parts}
     summary = summary_of(merged(parts))
     old = readme.read_text()
-    blocks = {"versus": versus(by_name["ml-1m-learned"]), "all": everyone(summary)}
+    others = read_results([HERE / name for name in IMPLICIT]).comparisons
+    titled = [(IMPLICIT[part.name], part) for part in others]
+    blocks = {
+        "versus": versus(by_name["ml-1m-learned"]),
+        "all": everyone(summary),
+        "implicit": tables(titled, header),
+    }
     new = put(old, blocks)
     if "--check" in arguments:
         return int(new != old)

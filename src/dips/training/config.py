@@ -55,8 +55,9 @@ class TrainConfig:
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
     returning: int = _setting(
         -1,
-        "1: a kept item also speaks for itself, as it may come back (dot with softmax); 0: only "
-        "for what is like it; -1: 1 where a tenth of the training events are repeats.",
+        "1: a kept item also speaks for itself, as it may come back, the more the oftener it was "
+        "met (dot with softmax); 0: only for what is like it; -1: 1 where a tenth of the training "
+        "events are repeats.",
         -1,
     )
     fading: int = _setting(
