@@ -6,7 +6,7 @@ rows through all steps. With OWN each item has an entry of its own in the user's
 are stored whole, DIM shared entries before ITEMS own ones. D, R and N are powers of two.
 """
 
-# mypy: disable-error-code="import-not-found, import-untyped, untyped-decorator, no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="import, untyped-decorator, no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
 import triton

@@ -6,7 +6,7 @@ Sums are over numbers on a grid, so their order does not matter; multiplying and
 asked for by name (`tl.fma`) where it is exact, and must be off (`enable_fp_fusion`) elsewhere.
 """
 
-# mypy: disable-error-code="import-not-found, import-untyped, untyped-decorator, no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="import, untyped-decorator, no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
 import os
