@@ -187,7 +187,8 @@ class TrainConfig:
         once = implicit and not back
         decay, rate = self.weight_decay, self.inner_rate
         if decay < 0:
-            decay = min(KNOWN * items / max(1, rows), MOST_DECAY_ONCE if once else MOST_DECAY)
+            most = MOST_DECAY_BACK if back else MOST_DECAY_ONCE if once else MOST_DECAY
+            decay = min(KNOWN * items / max(1, rows), most)
         if rate < 0:
             rate = RATE_ONCE if once and self.remembers(implicit) else RATE
         fading = self.fading if self.fading >= 0 else int(self.remembers(implicit))
@@ -230,10 +231,11 @@ steps come from fewer users each, and ratings tell it less than rankings do (LOG
 """
 OFTEN = 0.1
 """Where it is not given: items come back, if so many of the events are repeats."""
-KNOWN, MOST_DECAY, MOST_DECAY_ONCE = 0.1, 3e-3, 1e-3
+KNOWN, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 3e-3, 1e-3, 3e-2
 """Where decay is not given it is this, shared among the ratings of an item, and no more.
 
-Less where items are predicted that do not come back: all that is known is how they are alike.
+Less where items are predicted that do not come back: all that is known is how they are alike. More
+where they do: they speak for themselves, and vectors would learn the few who train by heart.
 """
 RATE, RATE_ONCE = 0.2, 1.0
 """The inner rate where it is not given; and where items are predicted that do not come back."""
