@@ -4,6 +4,8 @@ import struct
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import dips
 from dips import nightly
@@ -179,3 +181,15 @@ def test_missing_runs_are_named(tmp_path):
         open_bundle(tmp_path)
     with pytest.raises(RunError, match="there is no such run directory; make one with 'dips train"):
         dips.evaluate(tmp_path / "nowhere", DATA["explicit"])
+
+
+def test_a_run_from_before_tallies_reads_as_it_did(tmp_path):
+    bundle, _ = trained("softmax", returning=1)
+    assert float(bundle.recommender.tally.detach()) != 0
+    bundle.save(tmp_path)
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del tensors["recommender.tally"]
+    save_file(tensors, tmp_path / FILE, metadata=about)
+    assert float(open_bundle(tmp_path).recommender.tally.detach()) == 0

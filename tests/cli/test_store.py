@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 
 def test_the_life_of_a_store(command, trained, tmp_path):
     run = trained("explicit", "--policy", "last", "--size", "3")
@@ -31,6 +33,17 @@ def test_the_life_of_a_store(command, trained, tmp_path):
     }
     assert read[store]["entries"] == []
     assert [entry["item"] for entry in read[again]["entries"]] == ["3", "4"]
+
+
+@pytest.mark.parametrize("words", [["compact"], ["resize", "RUN"], ["forget", "RUN"]], ids=str)
+def test_a_store_that_is_not_there_is_not_made(command, trained, tmp_path, words):
+    run = trained("explicit", "--policy", "last", "--size", "3")
+    more = ["--user", "u1"] if words[0] == "forget" else []
+    named = [run if word == "RUN" else word for word in words]
+    told = command("store", *named, f"sqlite:{tmp_path}/no/such.db", *more)
+    assert told.code == 2
+    assert "there is no such store" in told.err
+    assert not (tmp_path / "no").exists()
 
 
 def test_damage_is_told(command, trained, tmp_path):

@@ -134,6 +134,20 @@ def test_no_choice_sees_an_even_numbered_outcome_before_it_is_revealed(
     assert noticed  # odd-numbered ones are looked at
 
 
+@pytest.mark.parametrize("even", [True, False])
+def test_numbered_predictions_are_read_from_their_own_sketches(
+    world: Callable[..., Interactions], even: bool
+) -> None:
+    data = world([20] * 3, items=ITEMS, explicit=False, seed=2)
+    trace = Chooser.of(bundle_of(data, policy="last")).walk(stream(data))
+    assert isinstance(trace, StoredTrace)
+    rows = torch.arange(len(trace.event))[trace.step % 2 == int(even)]
+    whole, some = trace.evidence(rows), numbered(trace, even=even)
+    assert float(whole.repeats.max()) > 1
+    for mine, own in zip(some.evidence(torch.arange(len(rows))), whole, strict=True):
+        assert torch.equal(mine, own)
+
+
 @pytest.mark.parametrize("explicit", [True, False])
 def test_it_beats_last_where_it_looked(world: Callable[..., Interactions], explicit: bool) -> None:
     data = world([40] * 12, items=ITEMS, explicit=explicit, seed=1)

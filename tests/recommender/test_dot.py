@@ -112,3 +112,24 @@ def _first_score(model: DotProduct, past: Evidence, power: Tensor) -> Tensor:
     changed = {"tally": power}
     read = torch.func.functional_call(model, changed, (lambda model: model.read(past),))
     return read.sum()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_larger_sketches_take_the_same_steps_where_weights_fade_or_items_return(
+    dot: Dot, kind: dict[str, int]
+) -> None:
+    model = dot(FullSoftmax(), inner_rate=0.2, **kind)
+    item = torch.ones(1, 16)
+    many = Evidence.new(item.long(), item, item, torch.tensor([16]))
+    expected = 0.2 if any(kind.values()) else 0.05
+    assert float(model.rate(many)) == pytest.approx(expected)
+
+
+def test_the_past_counts_longer_where_items_come_back(dot: Dot) -> None:
+    age, once = torch.tensor([[15.0]]), torch.ones(1, 1)
+    left = [
+        float(dot(FullSoftmax(), fading=True, returning=back).strength(age, once).detach())
+        for back in (True, False)
+    ]
+    assert left[0] > 0.5
+    assert left[1] < 0.01

@@ -51,6 +51,7 @@ def restore(store: Url, origin: Annotated[Path, typer.Option("--from", help="A b
 @app.command()
 def compact(store: Url) -> None:
     """Write the files anew, so that nothing of what was deleted stays in them."""
+    _must_exist(store)
     with _opened(store) as opened:
         opened.compact()
     print(f"{store} is compact")
@@ -59,6 +60,7 @@ def compact(store: Url) -> None:
 @app.command()
 def resize(run: Annotated[Path, typer.Argument(help="A run directory.")], store: Url) -> None:
     """Bring every sketch that is too large to the size of a run, now."""
+    _must_exist(store)
     with open_keeper(run, store) as keeper:
         print(f"{keeper.resize()} sketches were cut to {keeper.stats()['size']} entries")
 
@@ -70,6 +72,7 @@ def forget(
     user: Annotated[list[str], typer.Option(help="Whom to erase; may be repeated.")],
 ) -> None:
     """Erase users, and every trace of them from the files."""
+    _must_exist(store)
     with open_keeper(run, store) as keeper:
         gone = sum(keeper.forget(name) for name in user)
         keeper.compact()
@@ -96,6 +99,12 @@ def import_lists(
           f"{len(tally.refused)} refused; {users} users in {store}")  # fmt: skip
     if tally.refused:
         print(f"the first one refused: {tally.refused[0][1]}", file=sys.stderr)
+
+
+def _must_exist(url: str) -> None:
+    """Refuse a store that is not there: nothing can be erased from one that was mistyped."""
+    with _opened(url, readonly=True):
+        pass
 
 
 @contextmanager

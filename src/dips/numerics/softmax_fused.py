@@ -24,9 +24,10 @@ PRECISION = "tf32"
 DIM = 128
 """The longest vectors that a program can hold."""
 ROWS, TILE, WARPS, STAGES = 16, 256, 4, 3
-"""Rows that a program takes, items at a time (half of them where they have own entries), warps."""
-PARTS = 4
-"""Programs that share the rows of one tile of items, at most."""
+"""Rows that a program takes, items at a time (half of them where they have own entries), its warps,
+and how many tiles are on their way."""
+PROGRAMS, FEW = 528, 256
+"""Rows are shared among programs until there are so many, and no further than so few rows each."""
 
 
 def fits(table: Tensor) -> bool:
@@ -77,20 +78,9 @@ class Descent(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        table: Tensor,
-        bias: Tensor,
-        loading: Tensor | None,
-        pulled: Tensor,
-        weight: Tensor,
-        start: Tensor,
-        rate: Tensor,
-        pull: float,
-        steps: int,
-    ) -> tuple[Tensor, ...]:
+    def forward(*given: Any) -> tuple[Tensor, ...]:
         """Vectors [rows, width] after the last step; then the course."""
-        setting = Setting(pulled, weight, start, rate, pull)
-        gone = course(AllItems(table, bias, loading), setting, steps)
+        gone = course(AllItems(*given[:3]), Setting(*given[3:8]), given[8])
         return gone.users[-1].clone(), *gone
 
     @staticmethod
@@ -198,7 +188,7 @@ def _launch_gather(
     steps, runs, rows = norms.shape
     items, tile = table.shape[1], 64
     tiles = -(-items // tile)
-    parts = max(1, min(PARTS * 132 // (tiles * runs), steps * rows // 256))
+    parts = max(1, min(PROGRAMS // (tiles * runs), steps * rows // FEW))
     share = -(-steps * rows // parts)
     to_table = table.new_empty(parts, *table.shape)
     to_bias = table.new_empty(parts, *bias.shape)
@@ -228,24 +218,26 @@ def _shape(table: Tensor, loading: Tensor | None, width: int) -> dict[str, Any]:
 Launch = Callable[..., list[Tensor]]
 
 
-def _operation(name: str, schema: str, launch: Launch, late: Sequence[int]) -> Launch:
+def _operation(
+    name: str, schema: str, launch: Launch, given: Sequence[int] = (), found: Sequence[int] = ()
+) -> Launch:
     """An operation on tensors of one run, and its rule for several.
 
-    `late` are the outputs, and arguments by minus 1 minus their place, whose first axis is steps.
+    Of those `given` and `found`, by place, the first axis is that of the steps: runs come second.
     """
-    late_inputs = {-1 - number for number in late if number < 0}
-    late_outputs = {number for number in late if number >= 0}
 
     def axis_in(number: int) -> int:
-        return 1 if number in late_inputs else 0
+        return int(number in given)
+
+    def axis_out(number: int) -> int:
+        return int(number in found)
 
     def alone(*arguments: Any) -> list[Tensor]:
         wide = [
             value.unsqueeze(axis_in(number)).contiguous() if isinstance(value, Tensor) else value
             for number, value in enumerate(arguments)
         ]
-        found = launch(*wide)
-        return [value.squeeze(1 if at in late_outputs else 0) for at, value in enumerate(found)]
+        return [value.squeeze(axis_out(at)) for at, value in enumerate(launch(*wide))]
 
     def several(
         info: Any, in_dims: Sequence[Any], *arguments: Any
@@ -260,13 +252,13 @@ def _operation(name: str, schema: str, launch: Launch, late: Sequence[int]) -> L
                 return value.unsqueeze(to).expand(shape).contiguous()
             return value.movedim(axis, to).contiguous()
 
-        given = zip(range(len(arguments)), arguments, in_dims, strict=True)
-        found = launch(*(wide(*each) for each in given))
-        return found, [1 if at in late_outputs else 0 for at in range(len(found))]
+        numbered = zip(range(len(arguments)), arguments, in_dims, strict=True)
+        made = launch(*(wide(*each) for each in numbered))
+        return made, [axis_out(at) for at in range(len(made))]
 
-    made = torch.library.custom_op(f"dips::{name}", alone, mutates_args=(), schema=schema)
-    made.register_vmap(several)
-    return made
+    operation = torch.library.custom_op(f"dips::{name}", alone, mutates_args=(), schema=schema)
+    operation.register_vmap(several)
+    return operation
 
 
 _COMMON = "Tensor table, Tensor bias, Tensor? loading"
@@ -274,19 +266,20 @@ _course = _operation(
     "softmax_course",
     f"({_COMMON}, Tensor lift, Tensor step, Tensor stay, Tensor start, int steps) -> Tensor[]",
     _launch_course,
-    late=(0, 1, 2),
+    found=(0, 1, 2),
 )
 _way_back = _operation(
     "softmax_way_back",
     f"({_COMMON}, Tensor step, Tensor stay, Tensor users, Tensor means, Tensor norms, "
     "Tensor along) -> Tensor[]",
     _launch_way_back,
-    late=(0, 1, 2, -6, -7, -8),
+    given=(5, 6, 7),
+    found=(0, 1, 2),
 )
 _gather = _operation(
     "softmax_gather",
     f"({_COMMON}, Tensor step, Tensor users, Tensor norms, Tensor? slopes, Tensor? centres) "
     "-> Tensor[]",
     _launch_gather,
-    late=(-5, -6, -7, -8),
+    given=(4, 5, 6, 7),
 )

@@ -20,7 +20,7 @@ FAR = tl.constexpr(-1e30)
 def _tile(
     table, bias, low, DIM: tl.constexpr, ITEMS: tl.constexpr, D: tl.constexpr, N: tl.constexpr
 ):
-    """Which items, their vectors [N, D] and biases [N]; 0 where there is no item."""
+    """Which items, whether they exist, their vectors [N, D] (else 0) and biases [N] (else FAR)."""
     item, unit = low + tl.arange(0, N), tl.arange(0, D)
     there = item < ITEMS
     vector = tl.load(
@@ -62,6 +62,7 @@ def descend(
     norm = tl.zeros([R], tl.float32) - FAR
     for at in range(STEPS):
         sooner = tl.maximum(at - 1, 0)
+        # Not carried from step to step: what begins as another's alias stayed as it began.
         before = tl.load(users + sooner * layer + entry, shared, 0.0)
         moves = tl.minimum(at, 1).to(tl.float32)  # own entries follow a step behind
         keeps = 1.0 + moves * (staying - 1.0)
