@@ -29,7 +29,9 @@ SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
         ({**SAMPLED, "estimator": "gumbel", "every": 2}, "'gumbel' works online only"),
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
         ({"returning": 1}, "leave --returning out"),
+        ({"task": "implicit", "recommender": "mlp", "returning": 1}, "leave --returning out"),
         ({"task": "implicit", "fading": 1, "negatives": 5}, "leave --fading out"),
+        ({"task": "implicit", "telling": 1, "negatives": 5}, "leave --telling out"),
     ],
 )
 def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sentence: str) -> None:
@@ -46,6 +48,7 @@ def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sente
         {**SAMPLED, "estimator": "gumbel", "credit": "survival"},
         {"policy": "dips", "stretch": 1, "every": 4},
         {"policy": "all", "users": 2, "stretch": 3},
+        {"task": "implicit", "recommender": "sasrec", "returning": 1, "negatives": 5},
     ],
 )
 def test_settings_that_work(world: World, settings: dict[str, Any]) -> None:

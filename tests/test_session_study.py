@@ -117,6 +117,16 @@ def test_what_cannot_be_is_refused(
         dips.session(data, ["last"], [2], [0], out=out, **SMALL)
 
 
+def test_session_models_may_learn_for_longer_than_choosers(
+    data: Interactions, tmp_path: Path
+) -> None:
+    told: list[Update] = []
+    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [2], "seeds": [0]}
+    dips.session(data, **what, reader_epochs=3, out=tmp_path / "out", watch=told.append, **SMALL)
+    totals = {update.stage: update.total for update in told}
+    assert totals == {"policies": 2, "session models": 3}
+
+
 def test_a_sketch_tells_what_the_session_cannot(tmp_path: Path) -> None:
     """Everybody has an item of their own, met in every session as the last of four."""
     users, events = 40, 24

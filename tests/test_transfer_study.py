@@ -103,6 +103,25 @@ def test_a_large_sketch_is_the_whole_history(data: Interactions, tmp_path: Path)
         assert last == pytest.approx(everything)
 
 
+def test_readers_may_learn_for_longer_than_choosers(data: Interactions, tmp_path: Path) -> None:
+    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [1], "seeds": [0]}
+    result = dips.transfer(data, **what, reader_epochs=2, out=tmp_path / "out", **SMALL)
+    assert result.about["reader"]["epochs"] == 2
+    assert result.about["policies"]["hardest"]["epochs"] == 1
+    epochs = {
+        place.name: read_metrics(place)["epochs"] for place in (tmp_path / "out/runs").iterdir()
+    }
+    assert epochs == {"all-k1-t1-s0": 2, "hardest-k1-t1-s0": 1}
+
+
+def test_what_comes_back_is_read_so_unless_it_is_said(data: Interactions, tmp_path: Path) -> None:
+    assert data.repeats > 0.1
+    for given, taken in ((-1, True), (0, False)):
+        out = tmp_path / str(given)
+        dips.transfer(data, ["last"], [1], [0], out=out, returning=given, **SMALL)
+        assert open_run(out / "runs" / "all-k1-t1-s0").spec.returning == taken
+
+
 def test_a_finished_study_does_nothing_again(
     whole: tuple[Path, Result], data: Interactions, worked: list[str]
 ) -> None:

@@ -167,6 +167,7 @@ def transfer(
     seeds: Iterable[int] = range(3),
     *,
     recommender: str = "gru",
+    reader_epochs: int = 0,
     out: str | Path | None = None,
     recipe: str | None = None,
     watch: StudyWatch | None = None,
@@ -178,7 +179,7 @@ def transfer(
     """Let policies that were trained with NCF choose what a sequential model reads.
 
     `recommender` (gru or sasrec) learns from whole histories, and is shown sketches at test time.
-    Settings hold for both; or `config`, a function of `policy` and perhaps `recommender`.
+    Settings hold for both, `reader_epochs` for the reader; or `config`, a function of both names.
     """
     configs = _configs(data, recipe, config, settings)
     plan = Plan(
@@ -186,6 +187,7 @@ def transfer(
         settings=lambda policy: configs(policy=policy, recommender="dot"),
     )  # fmt: skip
     reader = configs(policy="all", recommender=recommender)
+    reader = reader.but(epochs=reader_epochs or reader.epochs)
     name = source or data.name
     study = partial(study_transfer, data, plan, reader, source=name, command=command, watch=watch)
     return _drawn(study, out, "all")
@@ -197,6 +199,7 @@ def session(
     sizes: Sequence[int] = (0, 2, 4, 8),
     seeds: Iterable[int] = range(3),
     *,
+    reader_epochs: int = 0,
     out: str | Path | None = None,
     recipe: str | None = None,
     watch: StudyWatch | None = None,
@@ -207,7 +210,7 @@ def session(
 ) -> Result:
     """Train session-based recommenders that see the session so far and a sketch; 0 is without one.
 
-    Settings hold for the session models and for NCF, with which policies are trained.
+    Settings hold for these and for NCF, with which policies are trained; `reader_epochs` for these.
     """
     configs = _configs(data, recipe, config, settings)
     plan = Plan(
@@ -215,6 +218,7 @@ def session(
         settings=lambda policy: configs(policy=policy, recommender="dot", every=4),
     )  # fmt: skip
     reader = configs(policy="last", recommender="gru", every=4)
+    reader = reader.but(epochs=reader_epochs or reader.epochs)
     name = source or data.name
     study = partial(study_sessions, data, plan, reader, source=name, command=command, watch=watch)
     return _drawn(study, out, "none")

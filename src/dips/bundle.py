@@ -23,6 +23,7 @@ from dips.numerics.sidebyside import under
 from dips.policy.base import Policy
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Recommender
+from dips.recommender.losses import SampledSoftmax
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.sketch.selection import Selector, selector_named
 from dips.stream.schedule import Schedule
@@ -123,6 +124,8 @@ def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
     state = under("recommender.", tensors)
     if "own" in state:  # a run from before what was met often counted more
         state.setdefault("tally", torch.zeros(()))
+    if isinstance(recommender.loss, SampledSoftmax):  # one from before negatives had chances
+        state.setdefault("chances", torch.zeros_like(recommender.chances))
     recommender.load_state_dict(state)
     policy_spec = PolicySpec.from_dict(about["policy"])
     policy = build_policy(policy_spec)

@@ -132,7 +132,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     for index, config in enumerate(configs):
         shape = (
             config.recommender, config.loss, config.negatives, config.task, config.dim,
-            config.inner_steps, config.returning, config.fading,
+            config.inner_steps, config.returning, config.fading, config.telling,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
             config.size, config.annealing, config.user_rate > 0, policy_of(config).unlimited,
             config.side, _alone(config),

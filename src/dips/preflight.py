@@ -42,7 +42,7 @@ def fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
     """The settings with everything decided that depends on the data."""
     rows = int((train.lengths - train.warmup).sum())
     implicit = config.implicit(train.explicit)
-    repeats = train.repeats if config.returning < 0 and config.remembers(implicit) else 0.0
+    repeats = train.repeats if config.returning < 0 and config.copies(implicit) else 0.0
     return config.fitted(rows, train.users, train.items, implicit=implicit, repeats=repeats)
 
 
@@ -77,11 +77,12 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         raise ConfigError(f"loss '{loss}' does not fit the task: use {other}, or change --task")
     if config.negatives and not implicit:
         raise ConfigError("negatives are for the implicit task: leave --negatives out")
-    for name in ("returning", "fading"):
+    whole = "the dot product with the softmax over all items"
+    for name in ("fading", "telling"):
         if getattr(config, name) > 0 and not config.remembers(implicit):
-            raise ConfigError(
-                f"{name} is for the dot product with the softmax over all items: leave --{name} out"
-            )
+            raise ConfigError(f"{name} is for {whole}: leave --{name} out")
+    if config.returning > 0 and not config.copies(implicit):
+        raise ConfigError(f"returning is for {whole}, a gru or a sasrec: leave --returning out")
     spec = RecommenderSpec(
         form=config.recommender,
         loss=loss,
@@ -92,6 +93,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         inner_pull=config.inner_pull,
         returning=config.returning > 0,
         fading=config.fading > 0,
+        telling=config.telling > 0,
         negatives=config.negatives or (NEGATIVES if loss in CONTRASTS else 0),
         side=replace(sides_of(train, config), columns=()),
     )

@@ -21,7 +21,7 @@ from dips.evaluation.progressive import Scores, evaluate
 from dips.evaluation.transfer import Chooser
 from dips.handover import Handover, Key, Result, Scored, saved
 from dips.policy.recency import Everything
-from dips.preflight import describe, device_of, split
+from dips.preflight import describe, device_of, fitted, split
 from dips.recommender.registry import settings_of
 from dips.recommender.session import LENGTH, SessionGRU
 from dips.recommender.stack import Stack
@@ -67,7 +67,7 @@ def study_sessions(
         raise ConfigError("sizes has no sketch in it: give one of at least 1, for example 0,4")
     if reader.split == "time":
         raise ConfigError("sessions are cut from whole histories: leave split = time out")
-    reader = reader.but(returning=-1, fading=-1)  # of the choosers alone
+    reader = reader.but(fading=-1, telling=-1)  # of the choosers alone
     work = Handover(data, sketched, out, source=source, watch=watch)
     work.check("session", [reader])
     choose = work.choosers()
@@ -104,14 +104,14 @@ def score_sessions(
     Leaves a checkpoint after each epoch and goes on from it; at the end there is none.
     """
     train, valid, _ = parts
-    rows = int(train.lengths.sum())
-    config = config.fitted(rows, train.users, train.items, implicit=True)
+    config = fitted(train, config)
     device = device_of(config)
     columns = Columns.of(train, device, chooser.sides)
     streams = [make_stream([part], columns) for part in parts]
     longest = max(stream.longest for stream in streams)
     chooser = replace(chooser, schedule=in_time(chooser.size, longest))
-    model = SessionGRU(**settings_of(describe(train, config), config.seed))
+    spec = describe(train, config)
+    model = SessionGRU(**settings_of(spec, config.seed), returning=spec.returning)
     jobs = [Job(train, valid, config)]
     fitting = start(jobs, [model], device)
     checkpoint.load(fitting, place)

@@ -47,8 +47,8 @@ def study_transfer(
     What reads everything stands in the tables as `all`, at the largest size.
     """
     work = Handover(data, plan, out, source=source, watch=watch)
-    # of whole histories: a rival that sketches must not replace it; choosers alone adapt
-    reader = reader.but(rival="", returning=-1, fading=-1)
+    # of whole histories: a rival that sketches must not replace it; choosers alone fade and tell
+    reader = reader.but(rival="", fading=-1, telling=-1)
     if not isinstance(make_recommender(describe(data, reader)), Sequential):
         raise ConfigError(
             f"recommender '{reader.recommender}' is not one that reads in order: choose gru, "

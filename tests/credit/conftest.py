@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 @pytest.fixture
 def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..., Recommender]:
-    """`make("dot", "returning", "fading" or "mlp", loss, ...)`: 8 items, in float64."""
+    """`make("dot", "returning", "fading", "telling" or "mlp", loss, ...)`: 8 items, in float64."""
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
         if kind != "mlp":

@@ -33,6 +33,7 @@ FORMS = [
     ("dot", "softmax", Listwise),
     ("returning", "softmax", Listwise),
     ("fading", "softmax", Listwise),
+    ("telling", "softmax", Listwise),
     ("mlp", "mse", Path),
     ("mlp", "bce", Path),
     ("mlp", "softmax", Path),
@@ -150,7 +151,7 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
             torch.testing.assert_close(mine[run], other, **TIGHT)
 
 
-@pytest.mark.parametrize("kind", ["dot", "returning", "fading", "mlp"])
+@pytest.mark.parametrize("kind", ["dot", "returning", "fading", "telling", "mlp"])
 def test_pieces_are_the_whole_and_small(
     make: Make, case: MakeCase, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

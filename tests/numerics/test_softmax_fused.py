@@ -119,7 +119,13 @@ def test_logarithm_of_the_sum() -> None:
 def test_recommender_and_credit_are_the_same(
     returning: bool, dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest = {"returning": returning, "fading": True, "inner_rate": 0.3, "inner_pull": 0.05}
+    rest = {
+        "returning": returning,
+        "fading": True,
+        "telling": True,
+        "inner_rate": 0.3,
+        "inner_pull": 0.05,
+    }
     models = [dot(losses["softmax"], items=20, seed=seed, **rest) for seed in range(2)]
     assert isinstance(models[0].loss, FullSoftmax)
     stack = Stack.of(models, DEVICE)

@@ -49,9 +49,10 @@ FIXED = _fixed()
 
 def _reading(case: Case, pull: float) -> Reading:
     item, _, _, rate = FIXED
-    square = case["loading"] ** 2
+    square, weight = case["loading"] ** 2, case["weight"]
+    pulled = (case["table"][item] * weight[:, :, None]).sum(1)
     return Reading(
-        case["table"], case["bias"], square, case["weight"], case["start"], rate, item, pull, STEPS
+        case["table"], case["bias"], square, weight, case["start"], pulled, rate, item, pull, STEPS
     )
 
 

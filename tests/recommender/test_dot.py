@@ -14,7 +14,8 @@ from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
 
 Dot = Callable[..., DotProduct]
-KINDS = [dict(zip(("returning", "fading"), both, strict=True)) for both in product([0, 1], [0, 1])]
+NAMES = ("returning", "fading", "telling")
+KINDS = [dict(zip(NAMES, flags, strict=True)) for flags in product([0, 1], repeat=3)]
 
 
 def _case() -> tuple[Evidence, Tensor]:
@@ -47,17 +48,18 @@ def test_closed_forms_are_the_generic_ones(dot: Dot, kind: dict[str, int], pull:
 
 
 def test_meta_gradients_against_finite_differences(dot: Dot) -> None:
-    """In how strongly items speak for themselves, and how they fade."""
-    model = dot(FullSoftmax(), returning=True, fading=True).double()
+    """In how strongly items speak for themselves, how they fade, and what one of them tells."""
+    model = dot(FullSoftmax(), returning=True, fading=True, telling=True).double()
     past, target = _case()
 
     def loss() -> Tensor:
         return model.losses(model.read(past), target, torch.ones_like(target)).sum()
 
     loss().backward()
-    for parameter in (model.own, model.fading):
+    second = range(6, 12)
+    for parameter, places in ((model.own, [0]), (model.fading, [0, 1]), (model.telling, second)):
         flat = parameter.data.view(-1)
-        for place in range(len(flat)):
+        for place in places:
             ends = []
             for step in (1e-5, -2e-5):
                 flat[place] += step
@@ -108,6 +110,24 @@ def test_what_was_met_often_counts_more_where_items_come_back(dot: Dot) -> None:
     assert torch.equal(plain.read(past), plain.read(counted._replace(weight=past.weight)))
 
 
+def test_what_follows_an_item_need_not_be_like_it(dot: Dot) -> None:
+    """Towards what it tells, a kept item raises scores that its own vector lowers."""
+    model = dot(FullSoftmax(), telling=True).double().requires_grad_(False)
+    model.telling.zero_()
+    kept, ahead = torch.tensor([[2]]), 5
+    one = torch.ones(1, 1).double()
+    past = Evidence.new(kept, one, one, torch.tensor([1]))
+    before = model.predict_all(model.read(past))[0, ahead]
+    torch.testing.assert_close(model.read(past), dot(FullSoftmax()).double().read(past))  # at first
+    model.telling[2] = model.vectors[ahead] - model.vectors[2]
+    after = model.predict_all(model.read(past))[0, ahead]
+    assert float(after) > float(before)
+    torch.testing.assert_close(model.told(kept)[0, 0], model.vectors[ahead])
+    assert float(model.heard(model.read(past), kept, one)) < float(
+        model.heard(model.start(1), kept, one)
+    )
+
+
 def _first_score(model: DotProduct, past: Evidence, power: Tensor) -> Tensor:
     changed = {"tally": power}
     read = torch.func.functional_call(model, changed, (lambda model: model.read(past),))
@@ -121,7 +141,7 @@ def test_larger_sketches_take_the_same_steps_where_weights_fade_or_items_return(
     model = dot(FullSoftmax(), inner_rate=0.2, **kind)
     item = torch.ones(1, 16)
     many = Evidence.new(item.long(), item, item, torch.tensor([16]))
-    expected = 0.2 if any(kind.values()) else 0.05
+    expected = 0.2 if kind["returning"] or kind["fading"] else 0.05
     assert float(model.rate(many)) == pytest.approx(expected)
 
 

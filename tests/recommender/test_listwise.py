@@ -17,7 +17,9 @@ from dips.recommender.listwise import effects, is_looped, scores, total_loss
 from dips.recommender.losses import FullSoftmax, SquaredError
 
 ROWS, ITEMS, ENTRIES = 11, 40, 3
-KINDS = pytest.mark.parametrize("kind", [{}, {"returning": True}, {"fading": True}])
+KINDS = pytest.mark.parametrize(
+    "kind", [{}, {"returning": True}, {"fading": True, "telling": True}]
+)
 
 
 def _model(**settings: bool) -> DotProduct:

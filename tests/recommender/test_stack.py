@@ -81,7 +81,7 @@ def _read(model: Recommender, *fields: Tensor) -> Tensor:
 @pytest.mark.parametrize("width", [2, 12], ids=["few entries", "more entries than dimensions"])
 def test_settled_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: int) -> None:
     """To the last bit: alone, together, entries in any order, and in a stack."""
-    more = {"returning": True, "fading": True} if loss.listwise else {}
+    more = {"returning": True, "fading": True, "telling": True} if loss.listwise else {}
     models = [dot(loss, seed=seed, **more) for seed in range(2)]
     generator = torch.Generator().manual_seed(1)
     item = torch.randint(8, (40, width), generator=generator)

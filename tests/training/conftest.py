@@ -73,6 +73,7 @@ class Lab:
                 generator=torch.Generator().manual_seed(config.seed),
                 returning=not self.data.explicit,
                 fading=not self.data.explicit,
+                telling=not self.data.explicit,
             )
             models.append(model.to(self.dtype))
             shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)

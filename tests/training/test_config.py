@@ -169,27 +169,50 @@ def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
 
 @pytest.mark.parametrize(
     ("implicit", "repeats", "taken"),
-    [(True, 0.09, (0, 1, 1.0, 1e-3, 0)), (True, 0.1, (1, 1, 0.2, 3e-2, 0)),
-     (False, 0.9, (0, 0, 0.2, 3e-3, 1))],
+    [(True, 0.09, (0, 1, 1, 1.0, 1e-3, 0)), (True, 0.1, (1, 1, 1, 0.2, 3e-2, 0)),
+     (False, 0.9, (0, 0, 0, 0.2, 3e-3, 1))],
 )  # fmt: skip
 def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
     fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert config.policy_rate == (1e-3 if implicit else 3e-3)
-    names = ("returning", "fading", "inner_rate", "weight_decay", "residual")
+    names = ("returning", "fading", "telling", "inner_rate", "weight_decay", "residual")
     assert tuple(getattr(fitted, name) for name in names) == taken
-    given = {"returning": 0, "fading": 0, "inner_rate": 0.7, "weight_decay": 0.0, "residual": 1}
+    given = {"returning": 0, "fading": 0, "telling": 0, "inner_rate": 0.7, "weight_decay": 0.0,
+             "residual": 1}  # fmt: skip
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
     paper = build_config("paper", flags={"policy": "dips"}, implicit_data=implicit)
     paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)  # reads like the others
-    assert (paper.returning, paper.fading) == taken[:2]
+    assert (paper.returning, paper.fading, paper.telling) == taken[:3]
+
+
+@pytest.mark.parametrize(("repeats", "taken"), [(0.09, (0, 0.0)), (0.1, (1, 3e-2))])
+def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
+    for recommender in ("gru", "gru-separate", "sasrec"):
+        config = build_config(flags={"recommender": recommender}, implicit_data=True)
+        fitted = config.fitted(1000, 10, 500, implicit=True, repeats=repeats)
+        assert (fitted.returning, fitted.weight_decay) == taken
+        assert (fitted.fading, fitted.telling) == (0, 0)
+
+
+def test_decay_falls_with_the_data_where_items_do_not_come_back():
+    config = TrainConfig(weight_decay=-1.0)
+
+    def decay(rows: int, items: int, repeats: float = 0.0) -> float:
+        fitted = config.fitted(rows, 10, items, implicit=True, repeats=repeats)
+        return fitted.weight_decay
+
+    assert decay(276_000, 35_000) == pytest.approx(2e-4, rel=0.01)  # amazon-cds
+    assert decay(100_000, 35_000) == decay(100_000, 1_000) == pytest.approx(5.5e-4)
+    assert decay(100_000, 200) == pytest.approx(2e-4)
+    assert decay(100_000, 1_000, repeats=0.5) == pytest.approx(1e-3)
 
 
 def test_settings_that_are_neither_given_nor_left_open():
     for name in ("inner_rate", "weight_decay"):
         with pytest.raises(ConfigError, match=f"{name} is -0.5: -1, or at least 0"):
             TrainConfig(**{name: -0.5})
-    for name in ("returning", "fading", "residual"):
+    for name in ("returning", "fading", "telling", "residual"):
         with pytest.raises(ConfigError, match=f"{name} is '2': choose one of -1, 0, 1"):
             TrainConfig(**{name: 2})

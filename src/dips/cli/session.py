@@ -25,6 +25,9 @@ def session(
     settings: Settings,
     policies: Annotated[str, typer.Option(help="Who keeps the sketch.")] = "reservoir,last,learned",
     sizes: Annotated[str, typer.Option(help="Sketch sizes; 0 is without a sketch.")] = "0,2,4,8",
+    reader_epochs: Annotated[
+        int, typer.Option(help="Epochs of those who read; 0: as --epochs, which is for both.")
+    ] = 0,
     seed_text: Annotated[
         str, typer.Option("--seeds", help="3 means 0 to 2; 7,8 means exactly these.")
     ] = "3",
@@ -51,6 +54,7 @@ def session(
             policy_names(policies),
             numbers("sizes", sizes),
             seeds(seed_text),
+            reader_epochs=reader_epochs,
             out=out,
             watch=watch,
             source=data,

@@ -30,6 +30,9 @@ def transfer(
     recommender: Annotated[
         str, typer.Option(help="Who reads: gru, gru-separate or sasrec.")
     ] = "gru",
+    reader_epochs: Annotated[
+        int, typer.Option(help="Epochs of those who read; 0: as --epochs, which is for both.")
+    ] = 0,
     seed_text: Annotated[
         str, typer.Option("--seeds", help="3 means 0 to 2; 7,8 means exactly these.")
     ] = "3",
@@ -56,6 +59,7 @@ def transfer(
             numbers("sizes", sizes),
             seeds(seed_text),
             recommender=recommender,
+            reader_epochs=reader_epochs,
             out=out,
             watch=watch,
             source=data,

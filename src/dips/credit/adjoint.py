@@ -94,7 +94,7 @@ def worth(
         return torch.cat([path_worth(model, *piece) for piece in rows])
     assert isinstance(model, DotProduct)
     if isinstance(effect, Listwise):
-        value = model.along(item, effect.pull) - effect.common[:, None]
+        value = model.worth(item, effect.pull) - effect.common[:, None]
         return model.strength(age, repeats) * value if model.fades or model.tallies else value
     features = model.features(item)  # [rows, n, dim]
     along = _product(features, effect.pull)
@@ -206,8 +206,7 @@ def _target(
 ) -> tuple[Tensor, Tensor]:
     """[rows] loss of the predicted interaction, and its gradient [rows, dim] in the user."""
     item, rating = item[:, None], rating[:, None]
-    alone = Evidence.new(item, rating, torch.ones_like(rating), torch.ones_like(item[:, 0]))
-    return model.losses(user, item, rating)[:, 0], model.slope(user, alone)
+    return model.losses(user, item, rating)[:, 0], model.gradients(user, item, rating)[:, 0]
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -155,7 +155,7 @@ def _predict_after(
 ) -> Tensor:
     """From whole histories, each read once."""
     assert isinstance(model, Sequential)
-    return ranks(model.predict_all(model.states(item)[owner, step]), target)
+    return ranks(model.predict_all(model.after(item, owner, step)), target)
 
 
 def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:

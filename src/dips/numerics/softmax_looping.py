@@ -37,6 +37,7 @@ class Reading(NamedTuple):
     square: Tensor  # [] of the loading of the items' own entries; 0: they have none
     weight: Tensor  # [rows, n] of the sketch's items
     start: Tensor  # [dim]
+    pulled: Tensor  # [rows, dim] the weighted sum of what the sketch's items tell
     rate: Tensor  # [rows] a constant
     item: Tensor  # [rows, n]
     pull: float
@@ -53,6 +54,7 @@ class _Sketches(NamedTuple):
     item: Any
     weight: Any
     start: Any  # [width]
+    pulled: Any  # [rows, width]
     rate: Any
     tether: Any
     steps: int
@@ -65,7 +67,7 @@ class _Aim(NamedTuple):
 
 class _Found(NamedTuple):
     loss: Any  # [rows]
-    pulled: Any  # [rows, width] gradients in the weighted sum of the items' vectors
+    pulled: Any  # [rows, width] gradients in the weighted sum of what the items tell
     start: Any  # [rows, width]
     common: Any  # [rows] minus that in the sum of the weights
     square: Any  # [rows]
@@ -99,6 +101,7 @@ class Total(torch.autograd.Function):
             _tensor(found.square.sum()),
             _tensor(found.entry),
             _tensor(found.start[:, :dim].sum(0)),
+            _tensor(found.pulled[:, :dim].copy()),
         )
 
     @staticmethod
@@ -112,7 +115,7 @@ class Total(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients in everything up to the start."""
+        """Gradients in everything up to what is pulled."""
         return *(gradients[0] * value for value in ctx.saved_tensors), *([None] * ctx.rest)
 
     @staticmethod
@@ -197,9 +200,15 @@ def _tiled(reading: Reading) -> _Items:
 
 
 def _sketches(reading: Reading) -> _Sketches:
-    start, tether = _array(_by_fours(reading.start)), np.float32(2 * reading.pull)
-    item, weight, rate = map(_array, (reading.item, reading.weight, reading.rate))
-    return _Sketches(item, weight, start, rate, tether, reading.steps)
+    return _Sketches(
+        _array(reading.item),
+        _array(reading.weight),
+        _array(_by_fours(reading.start)),
+        _array(_by_fours(reading.pulled)),
+        _array(reading.rate),
+        np.float32(2 * reading.pull),
+        reading.steps,
+    )
 
 
 def _room(reading: Reading, entries: int) -> _Found:

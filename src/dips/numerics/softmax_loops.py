@@ -34,7 +34,6 @@ class Desk(NamedTuple):
     along: np.ndarray  # [BLOCK, width] the gradient in the user's vector
     alongs: np.ndarray  # [BLOCK, width] its sum over steps
     turned: np.ndarray  # [BLOCK, width] what a step adds to it
-    pulled: np.ndarray  # [BLOCK, width] the weighted sum of the vectors of the sketch's items
     factor: np.ndarray  # [2, width, BLOCK]
     rate: np.ndarray  # [BLOCK]
     step: np.ndarray  # [BLOCK] what a step adds of the items' mean
@@ -46,14 +45,14 @@ class Desk(NamedTuple):
 def desk_for(steps, tiles, width):
     """Room for a block."""
     wide, ways = BLOCK * TILE, np.zeros((2, steps + 1, BLOCK, width), np.float32)
-    long, near = np.zeros((3, tiles, wide), np.float32), np.zeros((4, BLOCK, width), np.float32)
+    long, near = np.zeros((3, tiles, wide), np.float32), np.zeros((3, BLOCK, width), np.float32)
     tile, short = np.zeros((2, wide), np.float32), np.zeros((5, BLOCK), np.float32)
     chance = np.zeros((steps + 1, tiles, wide), np.float32)
     share = np.zeros((steps + 1, BLOCK), np.float32)
     factor = np.zeros((2, width, BLOCK), np.float32)
     return Desk(  # by index: unpacked, an array is no longer known to have no gaps
         chance, long[0], long[1], long[2], tile[0], ways[0], ways[1], share, tile[1], short[0],
-        near[0], near[1], near[2], near[3], factor, short[1], short[2], short[3], short[4],
+        near[0], near[1], near[2], factor, short[1], short[2], short[3], short[4],
     )  # fmt: skip
 
 
@@ -106,18 +105,13 @@ def _descend(items, reading, desk, first):
     (rows, entries), width = reading.item.shape, len(reading.start)
     steps = len(desk.chance) - 1
     desk.own.fill(NONE)
-    desk.pulled.fill(NONE)
     desk.rate.fill(NONE)
     desk.step.fill(NONE)
     for row in range(min(BLOCK, rows - first)):
         put(desk.user[0, row], reading.start)
         desk.rate[row] = reading.rate[first + row]
         for slot in range(entries):
-            weight = reading.weight[first + row, slot]
-            desk.step[row] -= desk.rate[row] * weight
-            tile, at = _place(reading.item[first + row, slot])
-            for place in range(width):
-                desk.pulled[row, place] += weight * items.table[tile, place * TILE + at]
+            desk.step[row] -= desk.rate[row] * reading.weight[first + row, slot]
     for row in range(BLOCK):
         desk.stay[row] = ONE - reading.tether * desk.rate[row]
     for step in range(steps):
@@ -126,7 +120,7 @@ def _descend(items, reading, desk, first):
         for row in range(min(BLOCK, rows - first)):
             rate, line = desk.rate[row], first + row
             for place in range(width):
-                lift = desk.pulled[row, place] + reading.tether * reading.start[place]
+                lift = reading.pulled[line, place] + reading.tether * reading.start[place]
                 moved = desk.step[row] * desk.mean[step, row, place] + rate * lift
                 stays = desk.stay[row] * desk.user[step, row, place]
                 desk.user[step + 1, row, place] = stays + moved
@@ -271,20 +265,16 @@ def _spell_out(line, tiles, row, factor):
 
 
 @loop
-def _weigh(items, reading, found, desk, first, to_table):
-    """Gradients in the weights of the entries, and in what follows from them."""
+def _weigh(items, reading, found, desk, first):
+    """Gradients in the weights of the entries, but for what they pull; and in the square."""
     rows, entries = reading.item.shape
     for row in range(min(BLOCK, rows - first)):
         line = first + row
         for slot in range(entries):
             tile, at = _place(reading.item[line, slot])
             own = desk.rate[row] * desk.backs[tile, row * TILE + at]
-            slope, weight = items.square * own - found.common[line], reading.weight[line, slot]
-            for place in range(len(reading.start)):
-                slope += items.table[tile, place * TILE + at] * found.pulled[line, place]
-                to_table[tile, place * TILE + at] += weight * found.pulled[line, place]
-            found.entry[line, slot] = slope
-            found.square[line] += weight * own
+            found.entry[line, slot] = items.square * own - found.common[line]
+            found.square[line] += reading.weight[line, slot] * own
 
 
 @loop
@@ -295,7 +285,7 @@ def learn(items, reading, aim, found, to_table, to_bias, size, first, stride):
         for begin in range(share * size, min((share + 1) * size, rows), BLOCK):
             tables = to_table[share], to_bias[share]
             _there_and_back(items, reading, aim, found, desk, begin, tables[0], tables[1])
-            _weigh(items, reading, found, desk, begin, tables[0])
+            _weigh(items, reading, found, desk, begin)
 
 
 @loop

@@ -81,7 +81,7 @@ class SelfAttention(Linear, Sequential):
         state = self.user_prior.expand(len(weight), -1)
         for own, share in zip(gathered.unbind(1), weight.unbind(1), strict=True):
             state = state + share[:, None] * (own - state)
-        return settle(state)
+        return self.with_own(settle(state), evidence, settle)
 
     def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
         """What every item has gathered, in one pass."""

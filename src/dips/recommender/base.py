@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dips.numerics.descent import Settle, descend, keep
 from dips.numerics.influence import influences
-from dips.recommender.losses import FAR, Contrast, Loss
+from dips.recommender.losses import FAR, Contrast, Loss, SampledSoftmax
 
 T = TypeVar("T")
 CURVE_STEPS = 12
@@ -47,7 +47,8 @@ class Recommender(nn.Module, ABC):
     `user_dim` entries, `dim` unless given. `inner_rate` and `offset` (the mean rating for squared
     error, else 0) are buffers, so that runs that differ in them can be stacked. So are the
     `negatives` of a loss that has some: training draws them anew for every step, and reading and
-    deciding take the last, so that they are the same for everyone.
+    deciding take the last, so that they are the same for everyone. A softmax knows the `chances`
+    they had, in logs: the rarer the draw, the more an item stands for.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading")
@@ -65,6 +66,7 @@ class Recommender(nn.Module, ABC):
     inner_rate: Tensor
     offset: Tensor
     negatives: Tensor
+    chances: Tensor
 
     def __init__(
         self,
@@ -89,6 +91,8 @@ class Recommender(nn.Module, ABC):
         if isinstance(loss, Contrast):
             count = min(loss.negatives, items)
             self.register_buffer("negatives", torch.arange(count) * items // count)
+        if isinstance(loss, SampledSoftmax):
+            self.register_buffer("chances", torch.full((count,), count / items).log())
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
@@ -139,8 +143,14 @@ class Recommender(nn.Module, ABC):
     ) -> Tensor:
         """[rows, n] a function of the items' outputs and those of the negatives, item by item."""
         others = self.predict_some(user, self.negatives)[:, None, :]
+        if isinstance(self.loss, SampledSoftmax):  # then their sum is about that of all items
+            others = others - self.chances
         same = self.negatives == items[:, :, None]
         return function(self.predict(user, items), others.masked_fill(same, FAR))
+
+    def heard(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """[rows, n] what reading an entry lowers: its loss, unless overridden."""
+        return self.losses(user, items, ratings)
 
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """[rows, dim] the user's vector after the inner loop, by automatic differentiation."""
@@ -148,21 +158,19 @@ class Recommender(nn.Module, ABC):
         weight = self.counted(evidence, settle)
 
         def objective(user: Tensor) -> Tensor:
-            losses = self.losses(user, evidence.item, evidence.rating)
-            return (losses * weight).sum(1)
+            return (self.heard(user, evidence.item, evidence.rating) * weight).sum(1)
 
         start = self.start(len(evidence.item))
         rate = self.rate(evidence)
         return descend(objective, start, rate, self.inner_steps, self.inner_pull, settle)
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
-        """[rows, dim] gradient in the user's vector of the sketch's losses, weighted and summed."""
+        """[rows, dim] gradient in the user's vector of what is heard, weighted and summed."""
 
         weight = self.counted(evidence)
 
         def total(vector: Tensor) -> Tensor:
-            losses = self.losses(vector, evidence.item, evidence.rating)
-            return (losses * weight).sum()
+            return (self.heard(vector, evidence.item, evidence.rating) * weight).sum()
 
         result: Tensor = torch.func.grad(total)(user)
         return result

@@ -48,9 +48,12 @@ class DotProduct(NCF):
 
     With `fading` (softmax only) an interaction's weight falls with its age as a power of it, from a
     learned age on: what was kept long ago is read as the past, not as the present.
+
+    With `telling` (softmax only) a kept item tells more than that it was chosen: reading pulls the
+    user's vector towards the item's own and what is learned of what comes after it, 0 at first.
     """
 
-    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
+    by_item: ClassVar[tuple[str, ...]] = (*BY_ITEM, "telling")
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class DotProduct(NCF):
         generator: torch.Generator | None = None,
         returning: bool = False,
         fading: bool = False,
+        telling: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -70,7 +74,9 @@ class DotProduct(NCF):
             generator=generator or torch.Generator().manual_seed(0),
             **settings,
         )
-        self.has_own, self.tallies, self.fades = returning, returning, fading
+        self.has_own, self.tallies, self.fades, self.tells = returning, returning, fading, telling
+        if telling:
+            self.telling = nn.Parameter(torch.zeros(self.items, dim))
         if fading:
             self.fading = nn.Parameter(torch.tensor(FADING[returning]))
         if returning:
@@ -122,17 +128,41 @@ class DotProduct(NCF):
 
     def along(self, items: Tensor, vector: Tensor) -> Tensor:
         """[rows, n] what a vector of users, or a change of it, adds to the scores of items."""
-        shared, own = self._entries(vector)
-        scores = (self.rows(items) @ shared[:, :, None])[:, :, 0]
-        return scores + self.own * own.gather(1, items) if self.has_own else scores
+        scores = self._along(self.rows(items), vector)
+        if not self.has_own:
+            return scores
+        return scores + self.own * self._entries(vector)[1].gather(1, items)
 
-    def total(self, items: Tensor, weight: Tensor) -> Tensor:
-        """[rows, dim] sum of what multiplies a vector, over some items [rows, n]."""
-        shared = (self.rows(items) * weight[:, :, None]).sum(1)
+    def total(self, rows: Tensor, items: Tensor, weight: Tensor) -> Tensor:
+        """[rows, dim] weighted sum of vectors [rows, n, dim] and own entries of items [rows, n]."""
+        shared = (rows * weight[:, :, None]).sum(1)
         if not self.has_own:
             return shared
         counts = torch.zeros_like(weight[:, :1]).expand(-1, self.items)
         return torch.cat([shared, self.own * counts.scatter_add(1, items, weight)], 1)
+
+    def told(self, items: Tensor) -> Tensor:
+        """[rows, n, dim] what entries of a sketch pull a user's vector to."""
+        rows = self.rows(items)
+        return rows + self._more(items) if self.tells else rows
+
+    def heard(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """The loss, less what an entry tells besides."""
+        losses = self.losses(user, items, ratings)
+        return losses - self._along(self._more(items), user) if self.tells else losses
+
+    def worth(self, items: Tensor, vector: Tensor) -> Tensor:
+        """[rows, n] what entries of a sketch, as they are read, pull along a vector."""
+        scores = self.along(items, vector)
+        return scores + self._along(self._more(items), vector) if self.tells else scores
+
+    def _more(self, items: Tensor) -> Tensor:
+        """[rows, n, dim] what entries tell beyond that they were chosen."""
+        return rows_of(self.telling, self._item(items))
+
+    def _along(self, rows: Tensor, vector: Tensor) -> Tensor:
+        """[rows, n] products of vectors [rows, n, dim] with the entries that all items share."""
+        return (rows @ self._entries(vector)[0][:, :, None])[:, :, 0]
 
     def _whole(self, items: Tensor) -> Tensor:
         """[rows, n, dim] what multiplies a user's vector, written out."""
@@ -214,7 +244,7 @@ class DotProduct(NCF):
     def descent(self, evidence: Evidence, settle: Settle = keep) -> Setting:
         """What the softmax descends on."""
         weight = self.counted(evidence, settle)
-        pulled = self.total(evidence.item, weight)
+        pulled = self.total(self.told(evidence.item), evidence.item, weight)
         start, rate = self.start(len(weight)), self.rate(evidence)
         return Setting(pulled, weight.sum(1), start, rate, self.inner_pull)
 
@@ -249,7 +279,7 @@ class DotProduct(NCF):
             return super().slope(user, evidence)
         if self.loss.listwise:
             weight = self.counted(evidence)
-            pulled = self.total(evidence.item, weight)
+            pulled = self.total(self.told(evidence.item), evidence.item, weight)
             return weight.sum(1, keepdim=True) * self._expected(user) - pulled
         features = self.features(evidence.item)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
@@ -288,7 +318,7 @@ class DotProduct(NCF):
                 centre = (chance * change).sum(1, keepdim=True)
                 return total * every.mean(chance * (change - centre))
 
-            slope = total * mean - self.total(items, weight)
+            slope = total * mean - self.total(self.rows(items), items, weight)
             solved = solve(product, slope, damping, CURVE_STEPS)
             return self.along(items, solved) - (mean * solved).sum(1, keepdim=True)
         if self.loss.channels > 1:

@@ -66,7 +66,8 @@ class GRU(Linear, Sequential):
         """One step of the recurrence for every entry."""
         start = self.user_prior.expand(len(evidence.item), -1)
         vectors = rows_of(self.vectors, evidence.item)
-        return self.reader.read(start, vectors, evidence.weight, settle)
+        state = self.reader.read(start, vectors, evidence.weight, settle)
+        return self.with_own(state, evidence, settle)
 
     def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
         """The same steps, in one call."""

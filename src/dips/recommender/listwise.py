@@ -42,7 +42,9 @@ def _reading(model: DotProduct, evidence: Evidence) -> Reading:
     """What the softmax descends on, without a number for each item."""
     table, bias, loading = model.all_items
     square = torch.zeros_like(bias[0]) if loading is None else loading**2
+    weight = model.counted(evidence)
+    pulled = (model.told(evidence.item) * weight[:, :, None]).sum(1)
     return Reading(
-        table, bias, square, model.counted(evidence), model.user_prior, model.rate(evidence),
+        table, bias, square, weight, model.user_prior, pulled, model.rate(evidence),
         evidence.item, model.inner_pull, model.inner_steps,
     )  # fmt: skip

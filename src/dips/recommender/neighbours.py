@@ -29,12 +29,12 @@ class Neighbours(NamedTuple):
 
 def popularity(data: Interactions) -> Tensor:
     """[items] how often each was met."""
-    return torch.bincount(_events(data), minlength=data.items)
+    return torch.bincount(events(data), minlength=data.items)
 
 
 def followers(data: Interactions, near: int) -> Neighbours:
     """The items that came next most often, with their share: a first-order Markov model."""
-    item, user = _events(data), _owners(data)
+    item, user = events(data), owners(data)
     same = user[1:] == user[:-1]
     before, after = item[:-1][same], item[1:][same]
     pair, count = torch.unique(before * data.items + after, return_counts=True)
@@ -45,7 +45,7 @@ def followers(data: Interactions, near: int) -> Neighbours:
 
 def companions(data: Interactions, near: int, shrink: float = 0.0) -> Neighbours:
     """The items that share most users, as a cosine (item-kNN), held down where few are shared."""
-    met = torch.unique(_owners(data) * data.items + _events(data))  # user after user
+    met = torch.unique(owners(data) * data.items + events(data))  # user after user
     user, item = met // data.items, met % data.items
     fans = torch.bincount(item, minlength=data.items)
     length = torch.bincount(user, minlength=data.users)
@@ -94,11 +94,11 @@ def _spread(count: Tensor) -> tuple[Tensor, Tensor]:
     return row, torch.arange(len(row)) - (count.cumsum(0) - count)[row]
 
 
-def _events(data: Interactions) -> Tensor:
+def events(data: Interactions) -> Tensor:
     """[events] the items of all users, user after user."""
     return torch.from_numpy(data.item[ragged(data.starts, data.lengths)].astype(np.int64))
 
 
-def _owners(data: Interactions) -> Tensor:
+def owners(data: Interactions) -> Tensor:
     """[events] whose they are."""
     return torch.repeat_interleave(torch.arange(data.users), torch.from_numpy(data.lengths.copy()))

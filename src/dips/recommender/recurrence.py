@@ -53,7 +53,7 @@ class Recurrence(nn.Module):
         with warnings.catch_warnings():  # the weights lie apart: CUDA copies them together
             warnings.filterwarnings("ignore", message="RNN module weights are not part of")
             first = start[None].contiguous()
-            later, _ = torch.gru(vectors, first, weights, True, 1, 0.0, False, False, True)
+            later, _ = torch.gru(vectors, first, weights, True, 1, 0.0, True, False, True)
         return later
 
     def _step(self, state: Tensor, arrival: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ class RecommenderSpec:
     negatives: int = 0
     returning: bool = False
     fading: bool = False
+    telling: bool = False
     side: Sides = NOTHING
 
     @classmethod
@@ -67,7 +68,7 @@ class RecommenderSpec:
 def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     """A fresh recommender; the seed decides where it starts."""
     settings = settings_of(spec, seed)
-    settings |= {name: True for name in ("returning", "fading") if getattr(spec, name)}
+    settings |= {name: True for name in ("returning", "fading", "telling") if getattr(spec, name)}
     if spec.form in FORMS:
         return FORMS[spec.form](**settings, sides=spec.side)
     if ":" not in spec.form:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from dips.numerics.descent import Settle, keep
@@ -27,3 +28,17 @@ class Sequential(Recommender, ABC):
 
         `drop` leaves out some of the units as it learns.
         """
+
+    def after(self, items: Tensor, owner: Tensor, step: Tensor, drop: Settle = keep) -> Tensor:
+        """[prefixes, user_dim] what `read` gives for some prefixes: whose, and how many items."""
+        state = self.states(items, drop)[owner, step]
+        age = step[:, None] - 1 - torch.arange(items.shape[1], device=step.device)
+        known, age = (age >= 0).to(state.dtype), age.clamp_min(0).to(state.dtype)
+        return self.remember(state, items[owner], known, age)
+
+    def remember(
+        self, state: Tensor, item: Tensor, weight: Tensor, age: Tensor, settle: Settle = keep
+    ) -> Tensor:
+        """What is known of the entries [rows, n] besides the state: nothing, unless overridden."""
+        del item, weight, age, settle
+        return state

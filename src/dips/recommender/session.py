@@ -65,4 +65,4 @@ class SessionGRU(Linear):
         now, past = self.user_prior.expand(len(weight), -1).chunk(2, 1)
         now = self.now.read(now, vectors[:, sketched:], weight[:, sketched:], settle)
         past = self.past.read(past, vectors[:, :sketched], weight[:, :sketched], settle)
-        return torch.cat([now, past], 1)
+        return self.with_own(torch.cat([now, past], 1), evidence, settle)

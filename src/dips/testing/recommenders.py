@@ -127,8 +127,8 @@ def reading_lowers_the_loss(model: Recommender) -> None:
         return
     _, item, rating = _case(model)
     user = model.read(_evidence(item, rating, torch.ones(ROWS, WIDTH)))
-    before = model.losses(model.user_prior.expand(ROWS, -1), item, rating).sum(1)
-    after = model.losses(user, item, rating).sum(1)
+    before = model.heard(model.user_prior.expand(ROWS, -1), item, rating).sum(1)
+    after = model.heard(user, item, rating).sum(1)
     require(
         bool((after <= before * (1 + LOOSE)).all() and after.sum() < before.sum()),
         f"{_name(model)}.read does not lower the loss of what it reads: the inner rate "

@@ -56,14 +56,20 @@ class TrainConfig:
     returning: int = _setting(
         -1,
         "1: a kept item also speaks for itself, as it may come back, the more the oftener it was "
-        "met (dot with softmax); 0: only for what is like it; -1: 1 where a tenth of the training "
-        "events are repeats.",
+        "met (dot with softmax, gru, sasrec); 0: only for what is like it; -1: 1 where a tenth of "
+        "the training events are repeats.",
         -1,
     )
     fading: int = _setting(
         -1,
         "1: what was kept long ago counts less as it is read, how much is learned (dot with "
         "softmax); 0: all alike; -1: 1 where it can.",
+        -1,
+    )
+    telling: int = _setting(
+        -1,
+        "1: a kept item has a vector of its own for what it tells of the items to come (dot with "
+        "softmax); 0: it tells that it was chosen; -1: 1 where it can.",
         -1,
     )
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
@@ -183,27 +189,35 @@ class TrainConfig:
         company = self.users or (-(-users // walks) if walks > 1 else 0)
         back = self.returning
         if back < 0:
-            back = int(self.remembers(implicit) and repeats >= OFTEN)
+            back = int(self.copies(implicit) and repeats >= OFTEN)
         once = implicit and not back
         decay, rate = self.weight_decay, self.inner_rate
         if decay < 0:
             most = MOST_DECAY_BACK if back else MOST_DECAY_ONCE if once else MOST_DECAY
-            decay = min(KNOWN * items / max(1, rows), most)
+            none = self.recommender in IN_ORDER and not back  # dropout is enough for them
+            known = min(KNOWN * items, PLENTY) if once else KNOWN * items
+            decay = 0.0 if none else min(known / max(1, rows), most)
         if rate < 0:
             rate = RATE_ONCE if once and self.remembers(implicit) else RATE
-        fading = self.fading if self.fading >= 0 else int(self.remembers(implicit))
+        reads = int(self.remembers(implicit))
+        fading = reads if self.fading < 0 else self.fading
+        telling = reads if self.telling < 0 else self.telling
         told = int(self.asks_residuals(implicit))
         return self.but(
             batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
-            inner_rate=rate, returning=back, fading=fading, residual=told,
+            inner_rate=rate, returning=back, fading=fading, telling=telling, residual=told,
         )  # fmt: skip
 
     def asks_residuals(self, implicit: bool) -> bool:
         """Whether `learned` sees residuals: as given, or where they are cheap to find."""
         return self.residual > 0 or (self.residual < 0 and not implicit)
 
+    def copies(self, implicit: bool) -> bool:
+        """Whether `returning` is there: what remembers, and what reads in order."""
+        return self.remembers(implicit) or (implicit and self.recommender in IN_ORDER)
+
     def remembers(self, implicit: bool) -> bool:
-        """Whether `returning` and `fading` are there: the dot product with a softmax over all."""
+        """Whether `fading` and `telling` are there: the dot product with a softmax over all."""
         whole = implicit and self.loss in ("auto", "softmax") and not self.negatives
         return whole and self.recommender == "dot"
 
@@ -231,10 +245,11 @@ steps come from fewer users each, and ratings tell it less than rankings do (LOG
 """
 OFTEN = 0.1
 """Where it is not given: items come back, if so many of the events are repeats."""
-KNOWN, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 3e-3, 1e-3, 3e-2
+KNOWN, PLENTY, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 55.0, 3e-3, 1e-3, 3e-2
 """Where decay is not given it is this, shared among the ratings of an item, and no more.
 
-Less where items are predicted that do not come back: all that is known is how they are alike. More
+Less where items are predicted that do not come back, and no more for many items than for some: all
+that is known is how they are alike. More
 where they do: they speak for themselves, and vectors would learn the few who train by heart.
 """
 RATE, RATE_ONCE = 0.2, 1.0
@@ -266,14 +281,16 @@ def _check_kind(name: str, value: Any, kind: str) -> None:
 
 OWN_CLASS = "package.module:Class"
 """Stands for any class of the user's own."""
+IN_ORDER = ("gru", "gru-separate", "sasrec")
+"""Recommenders that read in order."""
 CHOICES = {
     "choice": ("greedy", "sampled"),
     "task": ("auto", "explicit", "implicit"),
     "loss": ("auto", *EXPLICIT, *RANKING),
-    "recommender": ("dot", "mlp", "gru", "gru-separate", "sasrec", OWN_CLASS),
+    "recommender": ("dot", "mlp", *IN_ORDER, OWN_CLASS),
     "split": ("users", "time"),
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
     "estimator": ESTIMATORS,
-    **dict.fromkeys(("returning", "fading", "residual"), (-1, 0, 1)),
+    **dict.fromkeys(("returning", "fading", "telling", "residual"), (-1, 0, 1)),
 }

@@ -162,7 +162,7 @@ class _Lessons:
 
         def step(batch: Tensor, rate: Tensor, user_rate: Tensor, active: Tensor) -> None:
             if self.negatives is not None:
-                self.negatives.draw(stack.state["negatives"], self.fitting.steps, active)
+                self.negatives.draw(stack.state, self.fitting.steps, active)
             touched, items = None, optimizers["items"]
             if isinstance(items, LazyAdam):  # the same rows in all processes
                 touched = touched_rows(self.crew.join(items_read(trace, batch).T).T)

@@ -44,7 +44,7 @@ IMPLICIT = {"inner_rate": -1.0}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
 IMPLICIT_MLP = {"inner_rate": 0.2, "weight_decay": 1e-3, "batch": 32}
 """Anything else over every pair of user and item needs dim times the memory of a product."""
-GRU = {"dim": 96, "weight_decay": 0.0, "dropout": 0.25}
+GRU = {"dim": 96, "weight_decay": -1.0, "dropout": 0.25}
 """What a gru changes in the defaults."""
 SASREC = {**GRU, "learning_rate": 5e-3}
 """What a sasrec changes in the defaults: attention wants smaller steps."""

@@ -109,7 +109,7 @@ def _gradients(
 
     def task(model: Recommender) -> Tensor:
         assert isinstance(model, Sequential)
-        states = model.states(item, drop)[user, step]
+        states = model.after(item, user, step, drop)
         return model.losses(states, target, torch.ones_like(target)).mean()
 
     loss: Tensor = functional_call(stack.template, {**state, **trained}, (task,))

@@ -45,13 +45,14 @@ def sessions(trace: Trace) -> StoredTrace:
     begun = trace.step % LENGTH
     place = torch.arange(LENGTH - 1, device=begun.device)
     session = (trace.event - begun)[:, None] + place
-    kept = [torch.where(place < begun[:, None], session, -1).int()]
+    shown = torch.where(place < begun[:, None], session, -1).int()
+    repeats = torch.ones_like(shown)
     if not isinstance(trace, WholeTrace):
-        row = torch.arange(len(begun), device=begun.device)
-        kept.insert(0, trace.sketches(row - begun))
+        first = torch.arange(len(begun), device=begun.device) - begun
+        shown = torch.cat([trace.sketches(first), shown], 1)
+        repeats = torch.cat([trace.repeats_of(first), repeats], 1)
     fields = (trace.columns, trace.event, trace.user, trace.step, trace.run_rows)
-    shown = torch.cat(kept, 1)
-    return StoredTrace(*fields, shown, torch.ones_like(shown), None)
+    return StoredTrace(*fields, shown, repeats, None)
 
 
 @final

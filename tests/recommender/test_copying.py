@@ -1,0 +1,111 @@
+"""What was read speaks for itself: own scores by hand, and the same in every way of reading."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from dips.recommender.attention import SelfAttention
+from dips.recommender.base import Evidence
+from dips.recommender.copying import START, meetings, own_scores
+from dips.recommender.gru import GRU
+from dips.recommender.linear import Linear
+from dips.recommender.losses import FullSoftmax
+from dips.recommender.sequential import Sequential
+from dips.recommender.session import SessionGRU
+
+FORMS = [GRU, SelfAttention, SessionGRU]
+ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
+
+
+def _model(form: type[Linear], *, returning: bool = True) -> Linear:
+    generator = torch.Generator().manual_seed(1)
+    model = form(items=6, loss=FullSoftmax(), dim=4, generator=generator, returning=returning)
+    return model.double().requires_grad_(False)
+
+
+def _evidence(items: Tensor) -> Evidence:
+    """A whole history: the newest has age 0."""
+    once = torch.ones(items.shape).double()
+    age = torch.arange(items.shape[1]).flip(0).expand_as(items).double()
+    return Evidence(items, once, once, once.sum(1).long(), age, once)
+
+
+def test_own_scores_by_hand() -> None:
+    gain, odds, scale, power = 0.5, 1.2, 0.7, 0.3
+    loading = torch.tensor([gain, odds, scale, power]).double()
+    weight = torch.tensor([[1.0, 0.5, 0.0, 1.0]]).double()
+    age = torch.tensor([[9.0, 4.0, 2.0, 0.0]]).double()
+    scores = own_scores(loading, torch.tensor([[2, 0, 1, 2]]), weight, age, 4)[0].tolist()
+
+    def lasting(age: float) -> float:
+        return (1 + age / math.exp(scale)) ** -math.log1p(math.exp(power))
+
+    def score(*counts: float) -> float:
+        return gain * math.log1p(math.exp(odds) * sum(counts))
+
+    assert scores == pytest.approx([score(0.5 * lasting(4)), 0, score(lasting(9), lasting(0)), 0])
+
+
+def test_own_scores_can_be_learned() -> None:
+    loading = torch.tensor(START).double().requires_grad_()
+    weight = torch.tensor([[1.0, 0.5, 0.2]]).double().requires_grad_()
+    item, age = torch.tensor([[1, 0, 1]]), torch.tensor([[5.0, 1.0, 0.0]]).double()
+    assert gradcheck(lambda *at: own_scores(at[0], item, at[1], age, 3), (loading, weight))
+
+
+def test_an_entry_tells_of_what_was_met_before_it_unless_an_older_one_does() -> None:
+    item = torch.tensor([[7, 0, 7, 0, 0, 7]])
+    repeats = torch.tensor([[2, 1, 5, 4, 1, 6]]).double()
+    weight = torch.tensor([[1, 0, 1, 1, 0, 0.5]]).double()  # the first 0 is an empty slot
+    evidence = Evidence(item, weight, weight, torch.tensor([4]), weight, repeats)
+    assert meetings(evidence).tolist() == [[2, 0, 3, 4, 0, 0.5]]
+    whole = _evidence(ITEMS)
+    assert torch.equal(meetings(whole), whole.weight)
+    nothing = _evidence(ITEMS[:, :0])
+    assert torch.equal(meetings(nothing), nothing.weight)
+
+
+@pytest.mark.parametrize("form", [GRU, SelfAttention, SessionGRU])
+def test_what_was_met_often_speaks_louder(form: type[Linear]) -> None:
+    model, once = _model(form), _evidence(torch.tensor([[3, 1, 4, 5]]))
+    often = once._replace(repeats=torch.tensor([[1.0, 6, 1, 1]]).double())
+    change = model.predict_all(model.read(often)) - model.predict_all(model.read(once))
+    louder = torch.zeros(1, 6, dtype=torch.bool).index_fill(1, torch.tensor([1]), True)
+    assert torch.equal(change > 1e-9, louder)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
+    form: type[Linear],
+) -> None:
+    plain, model = _model(form, returning=False), _model(form)
+    evidence = _evidence(ITEMS)
+    user = model.read(evidence)
+    own = own_scores(model.loading, ITEMS, evidence.weight, evidence.age, 6)
+    expected = plain.predict_all(plain.read(evidence)) + own
+    torch.testing.assert_close(model.predict_all(user), expected)
+    assert (own > 0).sum(1).tolist() == [4, 4]  # items that were read
+    some = torch.tensor([5, 0])
+    torch.testing.assert_close(model.predict_some(user, some), expected[:, some])
+    torch.testing.assert_close(model.predict(user, ITEMS), expected.gather(1, ITEMS))
+
+
+@pytest.mark.parametrize("form", [GRU, SelfAttention])
+def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
+    model = _model(form)
+    assert isinstance(model, Sequential)
+    owner, step = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 3, 5, 1])
+    found = model.after(ITEMS, owner, step)
+    for row, (user, many) in enumerate(zip(owner.tolist(), step.tolist(), strict=True)):
+        sketch = model.read(_evidence(ITEMS[user : user + 1, :many]))
+        torch.testing.assert_close(found[row], sketch[0])
+
+
+def test_decay_spares_the_loading() -> None:
+    for form in FORMS:
+        assert "loading" in set(dict(_model(form).named_parameters())) & set(form.undecayed)
