@@ -122,9 +122,9 @@ def whole_epochs(setting: Setting) -> dict[str, Any]:
 
 
 def until(setting: Setting, target: float) -> dict[str, Any]:
-    """How long it takes from nothing to a validation as good as the target."""
-    clock, scores = Clock(device_of(setting.config)), list[float]()
+    """How long training takes to a validation as good as the target; programs are made in it."""
     run = Run.begin(setting)
+    clock, scores = Clock(run.device), list[float]()
 
     class Reached(Exception):
         """Good enough."""

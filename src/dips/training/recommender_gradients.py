@@ -72,7 +72,7 @@ def recommender_gradients(
         result: Tensor = functional_call(stack.template, {**parameters, **buffers}, (task,))
         return result
 
-    each = vmap(grad_and_value(loss)) if stack.runs > 1 else _alone(grad_and_value(loss))
+    each = vmap(grad_and_value(loss)) if stack.runs > 1 else _alone(loss)
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
     wide = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
@@ -82,12 +82,19 @@ def recommender_gradients(
     return value, gradients
 
 
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of one run, for a stack of one: what `vmap` costs is saved."""
+def _alone(loss: Callable[..., Tensor]) -> Callable[..., tuple[State, Tensor]]:
+    """The same for a stack of one, by plain autograd: what `vmap` costs is saved.
 
-    def call(*arguments: Any) -> Any:
-        found = function(*tree_map(lambda leaf: leaf[0], arguments))
-        return tree_map(lambda leaf: leaf[None], found)
+    So is the import of torch's compiler, some seconds, which `torch.func.grad` asks for.
+    """
+
+    def call(parameters: State, *rest: Any) -> tuple[State, Tensor]:
+        own = {name: value[0].detach().requires_grad_() for name, value in parameters.items()}
+        with torch.enable_grad():
+            value = loss(own, *tree_map(lambda leaf: leaf[0], rest))
+        found = torch.autograd.grad(value, list(own.values()), materialize_grads=True)
+        gradients = {name: each[None] for name, each in zip(own, found, strict=True)}
+        return gradients, value.detach()[None]
 
     return call
 
