@@ -1,28 +1,32 @@
 """What each part of `learned` is worth: its defaults with one thing changed at a time.
 
     PYTHONPATH=src python3 results/ablations.py DATA OUT [--size 4] [--every 1] [--seeds 2] \
-        [--only credit,queue] [--max-seconds S]
+        [--epochs 20] [--only queue,credit] [--max-seconds S]
 
-DATA is as for results/protocol.py, or `world:DURABILITY,DRIFT,USERS,SEED` for a made one. Leaves a
-file for each variant in OUT/variants, and ablations.csv: test and validation, mean over splits, and
-the difference to the default with its 95 % interval over users. Exits with 130 where time was over:
-the same command goes on.
+DATA is as for results/protocol.py, or `world:DURABILITY,DRIFT,USERS,SEED` for a made one. Themes
+are taken in the order in which they are asked for. Leaves a file for each variant in OUT/variants,
+and ablations.csv: test and validation, mean over splits, and the difference to the default (or what
+`AGAINST` names) with its 95 % interval over users. What the data cannot have, and what diverges,
+is left out. Exits with 130 where time was over: the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ablation_teaching import HeldBack, InTurn, Teaching, taught
 from protocol import clock, note
 
 from dips.api import load
 from dips.data.interactions import Interactions
 from dips.data.synthetic import stream
+from dips.errors import DipsError, TrainingDiverged
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs
 from dips.evaluation.crossed import by_user
 from dips.evaluation.metrics import headline
@@ -30,11 +34,33 @@ from dips.experiment import run
 from dips.preflight import split
 from dips.rundir import read_json, write_json
 from dips.study import write_rows
-from dips.training.recipes import build_config
+from dips.training.recipes import SUITED, build_config
 
+Variant = tuple[str, str]
+"""A theme, and a name in it."""
 DRAWN = {"choice": "sampled", "credit": "discount"}
+SIZES = (2, 8, 16, 32, 64)
+SIDES = {"categories": "categories", "time": "time", "both": "categories,time"}
+LONGER = {"policy_rest": 2 * SUITED["learned"]["policy_rest"]}
 DEFAULT = ("default", "learned")
-VARIANTS: dict[tuple[str, str], dict[str, Any]] = {
+LAST = "last with "
+
+
+def own(name: str) -> dict[str, Any]:
+    """A policy of ours that has no name in the product, with what suits `learned`."""
+    suited = {key: SUITED["learned"][key] for key in ("policy_rest", "inner_rate", "caution")}
+    return {**suited, "walks": 0, "policy": f"ablation_policies:{name}"}
+
+
+def with_last(theme: str, changes: dict[str, dict[str, Any]]) -> dict[Variant, dict[str, Any]]:
+    """Variants of `learned`, each with `last` under the same conditions beside it."""
+    found: dict[Variant, dict[str, Any]] = {}
+    for name, flags in changes.items():
+        found |= {(theme, name): flags, (theme, LAST + name): {**flags, "policy": "last"}}
+    return found
+
+
+VARIANTS: dict[Variant, dict[str, Any]] = {
     DEFAULT: {},
     ("policy", "last"): {"policy": "last"},
     ("policy", "the paper's network"): {"policy": "dips", "credit": "survival", "queue": 50},
@@ -48,14 +74,49 @@ VARIANTS: dict[tuple[str, str], dict[str, Any]] = {
     ("estimator", "reinforce, drawn"): {**DRAWN, "estimator": "reinforce"},
     ("network", "residuals"): {"residual": 1},
     ("network", "no residuals"): {"residual": 0},
+    ("age", "the same as an own class"): own("Same"),
+    ("age", "no ages but the slope"): own("RecencyAlone"),
+    ("age", "random start"): own("RandomStart"),
+    ("age", "no ages at all"): own("NoAges"),
+    ("teaching", "policy from users held back"): {},
+    ("teaching", "nobody from users held back"): {},
+    ("teaching", "policy from others each epoch"): {},
+    ("teaching", "nobody from others each epoch"): {},
+    ("teaching", "policy from fewer each epoch"): {},
+    ("teaching", "together for twice as long"): LONGER,
+    ("teaching", "in turn"): LONGER,
     ("training", "one walk an epoch"): {"walks": 1},
     ("training", "no caution"): {"caution": 0.0},
     ("training", "policy rate 1e-3"): {"policy_rate": 1e-3},
     ("training", "policy rate 1e-2"): {"policy_rate": 1e-2},
     ("reading", "no fading"): {"fading": 0},
     ("reading", "nothing comes back"): {"returning": 0},
+    **with_last("side", {name: {"side": side} for name, side in SIDES.items()}),
+    **with_last("size", {f"K = {size}": {"size": size} for size in SIZES}),
 }
 """By theme and name, what differs from the default. The drawn ones walk online only."""
+TEACHING = {
+    ("teaching", "policy from users held back"): Teaching(partial(HeldBack, apart=True)),
+    ("teaching", "nobody from users held back"): Teaching(partial(HeldBack, apart=False)),
+    ("teaching", "policy from others each epoch"): Teaching(
+        partial(HeldBack, apart=True, anew=True)
+    ),
+    ("teaching", "nobody from others each epoch"): Teaching(
+        partial(HeldBack, apart=False, anew=True)
+    ),
+    ("teaching", "policy from fewer each epoch"): Teaching(
+        partial(HeldBack, apart=True, anew=True, read=True)
+    ),
+    ("teaching", "together for twice as long"): Teaching(lambda block: block, longer=2),
+    ("teaching", "in turn"): Teaching(InTurn, longer=2),
+}
+"""Those in which users are shared otherwise between recommender and policy."""
+SAME = ("age", "the same as an own class")
+AGAINST: dict[Variant, Variant] = {
+    **{variant: SAME for variant in VARIANTS if variant[0] == "age" and variant != SAME},
+    **{(t, name): (t, name.removeprefix(LAST)) for t, name in VARIANTS if name.startswith(LAST)},
+}
+"""What is compared with another variant than the default."""
 
 
 def data_of(name: str) -> Interactions:
@@ -73,22 +134,29 @@ def data_of(name: str) -> Interactions:
 
 
 def trained(
-    data: Interactions, flags: dict[str, Any], seeds: Sequence[int], tick: Callable[[str], None]
+    data: Interactions,
+    variant: Variant,
+    epochs: int,
+    same: dict[str, Any],
+    seeds: Sequence[int],
+    tick: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """For every split validation and test, and what each of its users adds."""
-    defaults = {"policy": "learned", "rival": "", "epochs": 20, "patience": 20}
+    teaching = TEACHING.get(variant)
+    epochs *= teaching.longer if teaching else 1
+    defaults = {"policy": "learned", "rival": "", "epochs": epochs, "patience": epochs}
+    flags = {**defaults, **same, **VARIANTS[variant]}
     configs = [
-        build_config(
-            "default", flags={**defaults, **flags, "seed": seed}, implicit_data=not data.explicit
-        )
+        build_config("default", flags={**flags, "seed": seed}, implicit_data=not data.explicit)
         for seed in seeds
     ]
     jobs = [(split(data, config), config) for config in configs]
-    outcomes = run(jobs, watch=lambda moment: tick(f"epoch {moment.epoch} of {moment.epochs}"))
+    with taught(teaching):
+        outcomes = run(jobs, watch=lambda moment: tick(f"epoch {moment.epoch} of {moment.epochs}"))
     rows = []
     for (parts, config), outcome in zip(jobs, outcomes, strict=True):
         if outcome.test is None:
-            raise SystemExit(f"seed {config.seed}, {flags}: {outcome.error}")
+            raise TrainingDiverged(f"seed {config.seed}: {outcome.error}")
         sums = by_user(outcome.test, parts[2])
         rows.append({
             "seed": config.seed, "valid": outcome.valid, "test": outcome.test.metrics,
@@ -110,21 +178,50 @@ def pooled(rows: Sequence[dict[str, Any]]) -> list[UserSums]:
     ]
 
 
-def table(found: dict[tuple[str, str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A line for each variant: means, and variant minus default, paired over users."""
-    own, lines = found[DEFAULT], []
-    metric = headline(own[0]["valid"])
-    for (theme, name), rows in found.items():
-        line: dict[str, Any] = {"theme": theme, "variant": name, "metric": metric}
+def table(found: dict[Variant, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A line for each variant: means, and what it is compared with, paired over users."""
+    metric = headline(found[DEFAULT][0]["valid"])
+    lines = []
+    for variant, rows in found.items():
+        other = AGAINST.get(variant, DEFAULT)
+        line: dict[str, Any] = dict(zip(("theme", "variant"), variant, strict=True))
+        line |= {"against": other[1] if variant != DEFAULT else "", "metric": metric}
         for part in ("valid", "test"):
             line[part] = float(np.mean([row[part][metric] for row in rows]))
-        line |= {"diff": 0.0, "low": 0.0, "high": 0.0}
-        if rows is not own:
-            cells = {Cell(name, 0, 0): pooled(rows), Cell("", 0, 0): pooled(own)}
+        line |= dict.fromkeys(("diff", "low", "high"), 0.0 if variant == DEFAULT else "")
+        if variant != DEFAULT and other in found:
+            cells = {Cell("a", 0, 0): pooled(rows), Cell("b", 0, 0): pooled(found[other])}
             pair = next(row for row in compare_pairs(cells) if row["metric"] == metric)
             line |= {key: pair[key] for key in ("diff", "low", "high")}
         lines.append(line)
     return lines
+
+
+def write_table(paths: Mapping[Variant, Path], out: Path) -> None:
+    """Write what there is, where the default is there."""
+    found: dict[Variant, Any] = {
+        variant: read_json(path) for variant, path in paths.items() if path.exists()
+    }
+    if DEFAULT not in found:
+        return
+    lines = table(found)
+    write_rows(lines, out / "ablations.csv")
+    for line in lines:
+        print(line, flush=True)
+
+
+def asked_for(text: str) -> list[Variant]:
+    """The default, and what is asked for in that order: themes, or `theme: name`; empty: all."""
+    if not text:
+        return list(VARIANTS)
+    found = [DEFAULT]
+    for asked in text.split(","):
+        chosen = [variant for variant in VARIANTS if asked in (variant[0], ": ".join(variant))]
+        if not chosen:
+            known = ", ".join(dict.fromkeys(theme for theme, _ in VARIANTS))
+            raise SystemExit(f"no theme '{asked}': there are {known}")
+        found += chosen
+    return list(dict.fromkeys(found))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,32 +233,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", default=4, type=int)
     parser.add_argument("--every", default=1, type=int)
     parser.add_argument("--seeds", default=2, type=int)
-    parser.add_argument("--only", default="", help="themes, as a,b; none: all")
+    parser.add_argument("--epochs", default=20, type=int)
+    parser.add_argument("--only", default="", help="themes, or 'theme: name', as a,b")
     parser.add_argument("--max-seconds", default=1e9, type=float)
     given = parser.parse_args(typed)
+    wanted = asked_for(given.only)
     data, tick = data_of(given.data), clock(given.out.name, given.max_seconds)
-    place = given.out / "variants"
-    place.mkdir(parents=True, exist_ok=True)
+    paths = {
+        (theme, name): given.out / "variants" / f"{theme}-{name.replace(' ', '-')}.json"
+        for theme, name in VARIANTS
+    }
+    paths[DEFAULT].parent.mkdir(parents=True, exist_ok=True)
     note(given.out, given.data, ["results/ablations.py", *typed], {})
-    themes = {DEFAULT[0], *(given.only.split(",") if given.only else (t for t, _ in VARIANTS))}
-    found, code = {}, 0
-    for (theme, name), flags in VARIANTS.items():
-        path = place / f"{theme}-{name.replace(' ', '-')}.json"
-        try:
-            if theme in themes and not path.exists():
-                same = {"size": given.size, "every": given.every}
-                write_json(trained(data, {**same, **flags}, range(given.seeds), tick), path)
-        except KeyboardInterrupt:
-            code = 130
-            break
-        if path.exists():
-            found[theme, name] = read_json(path)
-    if DEFAULT in found:
-        lines = table(found)
-        write_rows(lines, given.out / "ablations.csv")
-        for line in lines:
-            print(line, flush=True)
-    return code
+    same = {"size": given.size, "every": given.every}
+    try:
+        for variant in wanted:
+            if paths[variant].exists():
+                continue
+            tick(": ".join(variant))
+            try:
+                rows = trained(data, variant, given.epochs, same, range(given.seeds), tick)
+                write_json(rows, paths[variant])
+            except DipsError as error:
+                print(f"{': '.join(variant)} is left out: {error}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        write_table(paths, given.out)
+    return 0
 
 
 if __name__ == "__main__":

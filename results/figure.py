@@ -1,10 +1,10 @@
-"""README's tables and its figure again, from the csv files in here.
+"""README's tables and its figure, and the table of docs/ablations.md, from the csv files in here.
 
     python results/figure.py [--check]       (make results)
 
 Means over different splits do not compare, so the table of all policies takes the splits that all
 of them have; a policy that is in several folders is taken from the first. With --check nothing is
-written, and the exit code is 1 where README is not what the files say.
+written, and the exit code is 1 where a page is not what the files say.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablation_table import ablation_table
 from implicit_table import tables
 
 from dips.evaluation.comparison import summarise
@@ -33,6 +34,12 @@ IMPLICIT = {
     "implicit-amazon-cds": "amazon-cds",
 }
 """Folders of implicit data, and what they are called."""
+ABLATIONS = {
+    "ablations-world": "made world",
+    "ablations-ml-100k": "MovieLens 100K",
+    "ablations-ml-1m": "MovieLens 1M",
+}
+"""Folders of ablations, as far as they are there, and what they are called."""
 DATA, METRIC = "ml-1m", "rmse"
 FIGURE = HERE / "ml-1m.png"
 ORDER = (
@@ -163,18 +170,17 @@ def put(page: str, blocks: dict[str, str]) -> str:
         begin, end = f"<!-- results/figure.py: {name} -->", "<!-- end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
         if not pattern.search(page):
-            raise SystemExit(f"README has no place marked {begin}")
+            raise SystemExit(f"the page has no place marked {begin}")
         whole = f"{begin}\n{text}\n{end}"
         page = pattern.sub(lambda _, whole=whole: whole, page, count=1)
     return page
 
 
-def main(arguments: Sequence[str], readme: Path) -> int:
-    """Write README's tables and the figure, or check them."""
+def main(arguments: Sequence[str], readme: Path, ablations: Path) -> int:
+    """Write the pages' tables and the figure, or check them."""
     parts = read_results([HERE / name for name in FOLDERS]).comparisons
     by_name = {part.name: part for part in parts}
     summary = summary_of(merged(parts))
-    old = readme.read_text()
     others = read_results([HERE / name for name in IMPLICIT]).comparisons
     titled = [(IMPLICIT[part.name], part) for part in others]
     blocks = {
@@ -182,10 +188,16 @@ def main(arguments: Sequence[str], readme: Path) -> int:
         "all": everyone(summary),
         "implicit": tables(titled, header),
     }
-    new = put(old, blocks)
+    tried = {title: HERE / name / "ablations.csv" for name, title in ABLATIONS.items()}
+    old = {page: page.read_text() for page in (readme, ablations)}
+    new = {
+        readme: put(old[readme], blocks),
+        ablations: put(old[ablations], {"ablations": ablation_table(tried)}),
+    }
     if "--check" in arguments:
         return int(new != old)
-    readme.write_text(new)
+    for page, text in new.items():
+        page.write_text(text)
     marks = [
         {**row, "mean": paper}
         for row in summary
@@ -199,4 +211,5 @@ def main(arguments: Sequence[str], readme: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], HERE.parent / "README.md"))
+    root = HERE.parent
+    sys.exit(main(sys.argv[1:], root / "README.md", root / "docs" / "ablations.md"))

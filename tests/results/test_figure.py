@@ -1,4 +1,4 @@
-"""README's tables are what the files in results/ say."""
+"""The pages' tables are what the files in results/ say."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 from dips.report.results import Comparison
 
 ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "ablations.md")
 
 
 def rows(policy, seeds, size=4, every=1, shift=0.0):
@@ -23,19 +24,29 @@ def comparison(*groups, summary=(), paired=()):
     return Comparison("made", "ml-1m", flat, list(summary), list(paired), [], {})
 
 
-def test_readme_is_up_to_date():
+def test_pages_are_up_to_date():
     """`make results` makes it so."""
-    assert figure.main(["--check"], ROOT / "README.md") == 0
+    assert figure.main(["--check"], *PAGES) == 0
+    assert "(docs/ablations.md)" in PAGES[0].read_text()
 
 
-def test_a_page_that_is_not_is_noticed_and_mended(tmp_path, monkeypatch):
-    page = tmp_path / "README.md"
-    text = (ROOT / "README.md").read_text()
-    page.write_text(text.replace("| `last` | 0.", "| `last` | 7."))
+@pytest.mark.parametrize(
+    ("wrong", "was", "now"),
+    [
+        ("README.md", "| `last` | 0.", "| `last` | 7."),
+        ("ablations.md", "| last | **+0", "| last | 7"),
+    ],
+)
+def test_a_page_that_is_not_is_noticed_and_mended(wrong, was, now, tmp_path, monkeypatch):
+    texts = {page.name: page.read_text() for page in PAGES}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text.replace(was, now) if name == wrong else text)
+    assert (tmp_path / wrong).read_text() != texts[wrong]
+    pages = [tmp_path / page.name for page in PAGES]
     monkeypatch.setattr(figure, "FIGURE", tmp_path / "figure.png")
-    assert figure.main(["--check"], page) == 1
-    assert figure.main([], page) == 0
-    assert page.read_text() == text
+    assert figure.main(["--check"], *pages) == 1
+    assert figure.main([], *pages) == 0
+    assert {page.name: page.read_text() for page in pages} == texts
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
