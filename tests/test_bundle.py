@@ -193,3 +193,28 @@ def test_a_run_from_before_tallies_reads_as_it_did(tmp_path):
     del tensors["recommender.tally"]
     save_file(tensors, tmp_path / FILE, metadata=about)
     assert float(open_bundle(tmp_path).recommender.tally.detach()) == 0
+
+
+@pytest.mark.parametrize("recommender", ["gru", "sasrec"])
+def test_a_reader_from_before_items_were_struck_out_reads_as_it_did(recommender, tmp_path):
+    bundle, test = trained("softmax", recommender, striking=0, cosine=0)
+    bundle.save(tmp_path)
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    old = json.loads(about["dips"])
+    for name in ("striking", "cosine"):
+        del old["recommender"][name]
+    save_file(tensors, tmp_path / FILE, metadata={**about, "dips": json.dumps(old)})
+    again = open_bundle(tmp_path)
+    assert again.spec == bundle.spec
+    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
+
+
+def test_a_reader_that_strikes_out_and_has_cosines_comes_back(tmp_path):
+    bundle, test = trained("softmax", "gru-separate", striking=1, cosine=1)
+    bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert again.spec == bundle.spec
+    assert (again.spec.striking, again.spec.cosine) == (True, True)
+    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))

@@ -12,6 +12,7 @@ from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
 from dips.experiment import run
 from dips.preflight import check, describe, device_of, split
+from dips.recommender.spectral import shared_users
 from dips.scoring import walk
 from dips.stream.users import Columns
 from dips.training.config import TrainConfig
@@ -300,3 +301,32 @@ def test_runs_that_descend_differently_do_not_share_a_stack():
     changes = [{}, {"annealing": "constant"}, {"user_rate": 0.1}, {"user_rate": 0.2}]
     configs = [TrainConfig(**change) for change in changes]
     assert experiment._stacks(configs, "cpu") == [[0], [1], [2, 3]]
+
+
+@pytest.mark.parametrize("policy", ["all", "last"])
+def test_a_reader_in_order_begins_where_items_share_users(policy):
+    user, item = np.divmod(np.arange(400), 10)  # 40 users of two circles; nothing comes back
+    item = (item + 3 * user) % 20 + 20 * (user % 2)
+    once = from_arrays(user, item, None, np.arange(400))
+    chosen = config(recommender="gru", policy=policy, learning_rate=0.0, epochs=1, dim=16, seed=3)
+    outcome = run([(split(once, chosen), chosen)])[0]
+    spec, model = outcome.bundle.spec, outcome.bundle.recommender
+    assert (spec.returning, spec.striking, spec.cosine) == (False, True, True)
+    start = shared_users(split(once, chosen)[0], 16, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(model.vectors.detach(), start)
+    plain = trained(once, **{**vars(chosen), "striking": 0, "cosine": 0})
+    assert outcome.test.metrics["recall@20"] > plain.test.metrics["recall@20"] + 0.1
+
+
+def test_runs_that_strike_out_and_those_that_do_not_go_apart():
+    configs = [
+        config(recommender="gru", policy="all", striking=struck, cosine=cosine)
+        for struck, cosine in ((0, 0), (1, 0), (0, 1), (1, 1))
+    ]
+    assert len(experiment._stacks(configs, "cpu")) == 4
+
+
+@pytest.mark.parametrize("name", ["returning", "fading", "telling"])
+def test_runs_whose_recommenders_know_other_things_go_apart(name):
+    configs = [config(**{name: known}) for known in (0, 1)]
+    assert len(experiment._stacks(configs, "cpu")) == 2

@@ -30,6 +30,12 @@ SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
         ({"returning": 1}, "leave --returning out"),
         ({"task": "implicit", "recommender": "mlp", "returning": 1}, "leave --returning out"),
+        ({"task": "implicit", "striking": 1}, "leave --striking out"),
+        ({"recommender": "gru", "cosine": 1}, "leave --cosine out"),
+        (
+            {"task": "implicit", "recommender": "gru", "returning": 1, "striking": 1},
+            "returning and striking contradict each other",
+        ),
         ({"task": "implicit", "fading": 1, "negatives": 5}, "leave --fading out"),
         ({"task": "implicit", "telling": 1, "negatives": 5}, "leave --telling out"),
     ],
@@ -49,6 +55,7 @@ def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sente
         {"policy": "dips", "stretch": 1, "every": 4},
         {"policy": "all", "users": 2, "stretch": 3},
         {"task": "implicit", "recommender": "sasrec", "returning": 1, "negatives": 5},
+        {"task": "implicit", "recommender": "gru", "striking": 1, "cosine": 1, "negatives": 5},
     ],
 )
 def test_settings_that_work(world: World, settings: dict[str, Any]) -> None:

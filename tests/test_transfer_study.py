@@ -122,6 +122,18 @@ def test_what_comes_back_is_read_so_unless_it_is_said(data: Interactions, tmp_pa
         assert open_run(out / "runs" / "all-k1-t1-s0").spec.returning == taken
 
 
+def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_path: Path) -> None:
+    alone = {"returning": 0, "striking": 1, "cosine": 1}
+    dips.transfer(data, ["hardest"], [1], [0], out=tmp_path, **alone, **SMALL)
+    reader, chooser = (
+        open_run(tmp_path / "runs" / name).spec for name in ("all-k1-t1-s0", "hardest-k1-t1-s0")
+    )
+    assert (reader.striking, reader.cosine) == (True, True)
+    assert (chooser.striking, chooser.cosine) == (False, False)
+    with pytest.raises(ConfigError, match="leave --striking out"):
+        dips.session(data, ["hardest"], [1], [0], out=tmp_path / "session", **alone, **SMALL)
+
+
 def test_a_finished_study_does_nothing_again(
     whole: tuple[Path, Result], data: Interactions, worked: list[str]
 ) -> None:

@@ -27,6 +27,7 @@ from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import Stacked
 from dips.preflight import describe, describe_policy, device_of, fitted, sides_of
 from dips.recommender.registry import make_recommender
+from dips.recommender.spectral import begin
 from dips.recommender.stack import Stack
 from dips.rollout import rollout
 from dips.sketch.selection import selector_named
@@ -133,6 +134,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
         shape = (
             config.recommender, config.loss, config.negatives, config.task, config.dim,
             config.inner_steps, config.returning, config.fading, config.telling,
+            config.striking, config.cosine,
             config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
             config.size, config.annealing, config.user_rate > 0, policy_of(config).unlimited,
             config.side, _alone(config),
@@ -166,6 +168,8 @@ def _run_stack(
 ) -> list[Outcome]:
     specs = [describe(parts[0], config) for parts, config in jobs]
     models = [make_recommender(spec, job[1].seed) for spec, job in zip(specs, jobs, strict=True)]
+    for model, (parts, config) in zip(models, jobs, strict=True):
+        begin(model, parts[0], config.seed, device)
     work = [Job(parts[0], parts[1], config) for parts, config in jobs]
     shapes = [describe_policy(parts[0], config) for parts, config in jobs]
     policies = [build_policy(shape, job[1].seed) for shape, job in zip(shapes, jobs, strict=True)]

@@ -42,7 +42,8 @@ def fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
     """The settings with everything decided that depends on the data."""
     rows = int((train.lengths - train.warmup).sum())
     implicit = config.implicit(train.explicit)
-    repeats = train.repeats if config.returning < 0 and config.copies(implicit) else 0.0
+    asked = min(config.returning, config.striking) < 0 and config.copies(implicit)
+    repeats = train.repeats if asked else 0.0
     return config.fitted(rows, train.users, train.items, implicit=implicit, repeats=repeats)
 
 
@@ -83,6 +84,14 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
             raise ConfigError(f"{name} is for {whole}: leave --{name} out")
     if config.returning > 0 and not config.copies(implicit):
         raise ConfigError(f"returning is for {whole}, a gru or a sasrec: leave --returning out")
+    for name in ("striking", "cosine"):
+        if getattr(config, name) > 0 and not config.orders(implicit):
+            raise ConfigError(f"{name} is for a gru or a sasrec: leave --{name} out")
+    if config.returning > 0 and config.striking > 0:
+        raise ConfigError(
+            "returning and striking contradict each other: what was read comes back, or it does "
+            "not; leave one of them out"
+        )
     spec = RecommenderSpec(
         form=config.recommender,
         loss=loss,
@@ -94,6 +103,8 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         returning=config.returning > 0,
         fading=config.fading > 0,
         telling=config.telling > 0,
+        striking=config.striking > 0,
+        cosine=config.cosine > 0,
         negatives=config.negatives or (NEGATIVES if loss in CONTRASTS else 0),
         side=replace(sides_of(train, config), columns=()),
     )

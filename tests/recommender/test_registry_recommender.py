@@ -113,3 +113,12 @@ def test_whole_numbers_stay_whole_at_decision_time() -> None:
 def test_a_name_that_does_not_fit(form: str, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=re.escape(sentence)):
         make_recommender(spec(form, loss="softmax"))
+
+
+@pytest.mark.parametrize("name", ["returning", "fading", "telling"])
+def test_what_a_product_knows_besides(name: str) -> None:
+    spec = RecommenderSpec(form="dot", loss="softmax", items=3, **{name: True})
+    model = make_recommender(RecommenderSpec.from_dict(spec.to_dict()))
+    assert isinstance(model, DotProduct)
+    found = {"returning": model.has_own, "fading": model.fades, "telling": model.tells}
+    assert found == {other: other == name for other in found}

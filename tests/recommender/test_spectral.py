@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
 from dips.data.interactions import Interactions, from_arrays
-from dips.recommender.spectral import shared_users
+from dips.recommender.linear import Linear
+from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.recommender.spectral import begin, shared_users
 from dips.testing import random_world
 
 
@@ -38,6 +43,22 @@ def test_with_room_for_all_products_are_weighted_cosines() -> None:
     expected = scaled.T @ scaled / (length[:, None] * length)
     vectors = _start(data, 10).double()  # more than there are items
     torch.testing.assert_close(vectors @ vectors.T, expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["gru", "gru-separate", "sasrec"])
+def test_a_recommender_of_cosines_begins_there_and_no_other_does(form: str) -> None:
+    data = random_world([9, 3, 12, 5], items=6, seed=2, explicit=False)
+    spec = RecommenderSpec(form=form, loss="softmax", items=6, dim=3)
+    plain, model = make_recommender(spec), make_recommender(replace(spec, cosine=True))
+    before = {name: value.clone() for name, value in plain.state_dict().items()}
+    begin(plain, data, seed=4)
+    begin(model, data, seed=4)
+    expected = _start(data, 3, seed=4)
+    assert isinstance(model, Linear)
+    assert torch.equal(model.vectors, expected)
+    assert torch.equal(model.table, expected)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, before[name])
 
 
 def test_a_function_of_the_generator() -> None:

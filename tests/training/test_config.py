@@ -196,6 +196,28 @@ def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
         assert (fitted.fading, fitted.telling) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "repeats", "taken"),
+    [
+        ({}, 0.0009, (0, 1, 1)),
+        ({}, 0.001, (0, 0, 1)),
+        ({}, 0.1, (1, 0, 0)),
+        ({"striking": 1}, 0.5, (0, 1, 1)),
+        ({"returning": 1}, 0.0, (1, 0, 0)),
+        ({"striking": 0, "cosine": 0}, 0.0, (0, 0, 0)),
+        ({"cosine": 1}, 0.5, (1, 0, 1)),
+        ({"loss": "softmax", "negatives": 9}, 0.0, (0, 1, 1)),
+        ({"loss": "bpr-max"}, 0.0, (0, 1, 0)),
+        ({"recommender": "dot"}, 0.0, (0, 0, 0)),
+        ({"recommender": "dot"}, 0.5, (1, 0, 0)),
+    ],
+)
+def test_what_was_read_is_struck_out_where_nothing_comes_back(settings, repeats, taken):
+    config = build_config(flags={"recommender": "gru", **settings}, implicit_data=True)
+    fitted = config.fitted(1000, 10, 500, implicit=True, repeats=repeats)
+    assert (fitted.returning, fitted.striking, fitted.cosine) == taken
+
+
 def test_decay_falls_with_the_data_where_items_do_not_come_back():
     config = TrainConfig(weight_decay=-1.0)
 
@@ -213,6 +235,6 @@ def test_settings_that_are_neither_given_nor_left_open():
     for name in ("inner_rate", "weight_decay"):
         with pytest.raises(ConfigError, match=f"{name} is -0.5: -1, or at least 0"):
             TrainConfig(**{name: -0.5})
-    for name in ("returning", "fading", "telling", "residual"):
+    for name in ("returning", "striking", "cosine", "fading", "telling", "residual"):
         with pytest.raises(ConfigError, match=f"{name} is '2': choose one of -1, 0, 1"):
             TrainConfig(**{name: 2})

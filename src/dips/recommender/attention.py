@@ -16,7 +16,6 @@ from dips.numerics.descent import Settle, keep
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.linear import Linear
 from dips.recommender.losses import FAR, Loss
-from dips.recommender.ncf import rows_of
 from dips.recommender.sequential import Sequential
 
 LAYERS, WINDOW = 2, 64
@@ -93,7 +92,7 @@ class SelfAttention(Linear, Sequential):
         """[rows, n, dim] what each item knows of itself and of those before it."""
         if not items.shape[1]:
             return self.user_prior.new_zeros(*items.shape, len(self.user_prior))
-        flow = drop(rows_of(self.vectors, items) * len(self.user_prior) ** 0.5)
+        flow = drop(self.shown(items) * len(self.user_prior) ** 0.5)
         for layer in range(LAYERS):
             flow = flow + drop(self._look_back(self._even(flow, 2 * layer), weight, layer))
             inner = self._even(flow, 2 * layer + 1) @ self.hidden[layer] + self.hidden_shift[layer]

@@ -51,7 +51,7 @@ class Recommender(nn.Module, ABC):
     they had, in logs: the rarer the draw, the more an item stands for.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading")
+    undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading", "heat")
     """Parameters that weight decay leaves alone: a bias of 0 is nobody's prior."""
     by_item: ClassVar[tuple[str, ...]] = ()
     """Tables with a row for each item, of which a loss of single items reads the named rows only.

@@ -15,7 +15,6 @@ from dips.numerics.descent import Settle, keep
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.linear import Linear
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import rows_of
 from dips.recommender.recurrence import Recurrence
 from dips.recommender.sequential import Sequential
 
@@ -65,8 +64,7 @@ class GRU(Linear, Sequential):
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """One step of the recurrence for every entry."""
         start = self.user_prior.expand(len(evidence.item), -1)
-        vectors = rows_of(self.vectors, evidence.item)
-        state = self.reader.read(start, vectors, evidence.weight, settle)
+        state = self.reader.read(start, self.shown(evidence.item), evidence.weight, settle)
         return self.with_own(state, evidence, settle)
 
     def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
@@ -74,5 +72,5 @@ class GRU(Linear, Sequential):
         start = self.user_prior.expand(len(items), -1)
         if not items.shape[1]:
             return drop(start[:, None])
-        later = self.reader.states(start, drop(rows_of(self.vectors, items)))
+        later = self.reader.states(start, drop(self.shown(items)))
         return drop(torch.cat([start[:, None], later], 1))

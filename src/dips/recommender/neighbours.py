@@ -13,7 +13,9 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions, ragged
 from dips.recommender.base import Evidence
+from dips.recommender.losses import FAR
 
+Device = torch.device | str
 BLOCK = 512
 """Items whose counts with all others are held at once."""
 TIE = 1e-6
@@ -32,20 +34,23 @@ def popularity(data: Interactions) -> Tensor:
     return torch.bincount(events(data), minlength=data.items)
 
 
-def followers(data: Interactions, near: int) -> Neighbours:
+def followers(data: Interactions, near: int, device: Device = "cpu") -> Neighbours:
     """The items that came next most often, with their share: a first-order Markov model."""
-    item, user = events(data), owners(data)
+    item, user = events(data).to(device), owners(data).to(device)
     same = user[1:] == user[:-1]
     before, after = item[:-1][same], item[1:][same]
     pair, count = torch.unique(before * data.items + after, return_counts=True)
     before, after = pair // data.items, pair % data.items
-    total = torch.zeros(data.items).index_add_(0, before, count.float())
+    total = torch.zeros(data.items, device=device).index_add_(0, before, count.float())
     return _nearest(before, after, count / total[before], data.items, near)
 
 
-def companions(data: Interactions, near: int, shrink: float = 0.0) -> Neighbours:
+def companions(
+    data: Interactions, near: int, shrink: float = 0.0, device: Device = "cpu"
+) -> Neighbours:
     """The items that share most users, as a cosine (item-kNN), held down where few are shared."""
-    met = torch.unique(owners(data) * data.items + events(data))  # user after user
+    met = (owners(data) * data.items + events(data)).to(device)
+    met = torch.unique(met)  # user after user
     user, item = met // data.items, met % data.items
     fans = torch.bincount(item, minlength=data.items)
     length = torch.bincount(user, minlength=data.users)
@@ -75,6 +80,12 @@ def recall(near: Neighbours, popular: Tensor, evidence: Evidence, fade: float = 
     return start.scatter_add(1, near.item[evidence.item].flatten(1), scores.flatten(1))
 
 
+def struck(scores: Tensor, evidence: Evidence) -> Tensor:
+    """Scores [rows, items] with all that a sketch holds below everything else."""
+    met = torch.zeros_like(scores).scatter_add(1, evidence.item, evidence.weight)
+    return scores.masked_fill(met > 0, FAR)
+
+
 def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -> Neighbours:
     """Of pairs with a score the best `near` of each of the items; item 0 at a score of 0 pads."""
     order = score.argsort(descending=True, stable=True)
@@ -82,7 +93,8 @@ def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -
     own, other, score = own[order], other[order], score[order]
     _, place = _spread(torch.bincount(own, minlength=items))
     kept = place < near
-    table = Neighbours(torch.zeros(items, near, dtype=torch.int64), torch.zeros(items, near))
+    start = torch.zeros(items, near, device=score.device)
+    table = Neighbours(start.long(), start)
     table.item[own[kept], place[kept]] = other[kept]
     table.score[own[kept], place[kept]] = score[kept]
     return table
@@ -90,8 +102,8 @@ def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -
 
 def _spread(count: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of so many entries each, laid out flat: the row of every entry, and its place there."""
-    row = torch.repeat_interleave(torch.arange(len(count)), count)
-    return row, torch.arange(len(row)) - (count.cumsum(0) - count)[row]
+    row = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+    return row, torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
 
 
 def events(data: Interactions) -> Tensor:

@@ -31,6 +31,9 @@ FORMS: dict[str, Callable[..., Recommender]] = {
     "sasrec": SelfAttention,
 }
 
+PARTS = ("returning", "fading", "telling", "striking", "cosine")
+"""What a recommender has, or has not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecommenderSpec:
@@ -51,6 +54,8 @@ class RecommenderSpec:
     returning: bool = False
     fading: bool = False
     telling: bool = False
+    striking: bool = False
+    cosine: bool = False
     side: Sides = NOTHING
 
     @classmethod
@@ -68,7 +73,7 @@ class RecommenderSpec:
 def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     """A fresh recommender; the seed decides where it starts."""
     settings = settings_of(spec, seed)
-    settings |= {name: True for name in ("returning", "fading", "telling") if getattr(spec, name)}
+    settings |= {name: True for name in PARTS if getattr(spec, name)}
     if spec.form in FORMS:
         return FORMS[spec.form](**settings, sides=spec.side)
     if ":" not in spec.form:

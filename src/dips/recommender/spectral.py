@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dips.data.interactions import Interactions
+from dips.recommender.base import Recommender
+from dips.recommender.linear import Linear
 from dips.recommender.neighbours import events, owners
 
 ROUNDS, SPARE = 3, 32
@@ -18,7 +20,20 @@ FAINT = 1e-4
 """How loud chance is beside what is known: items that nobody met still point somewhere."""
 
 
-def shared_users(data: Interactions, dim: int, generator: torch.Generator) -> Tensor:
+def begin(model: Recommender, data: Interactions, seed: int, device: str = "cpu") -> None:
+    """Where scores are cosines, let the vectors of items start from who met what; in place."""
+    if not (isinstance(model, Linear) and model.cosine):
+        return
+    generator = torch.Generator().manual_seed(seed)
+    start = shared_users(data, model.vectors.shape[1], generator, device)
+    with torch.no_grad():
+        for table in (model.vectors, model.table):  # one and the same, unless they are apart
+            table.copy_(start)
+
+
+def shared_users(
+    data: Interactions, dim: int, generator: torch.Generator, device: str = "cpu"
+) -> Tensor:
     """[items, dim] vectors of length 1 whose products are about the cosines of item-kNN.
 
     The singular vectors of who met what. Rows and columns are divided by a power of how much they
@@ -31,13 +46,14 @@ def shared_users(data: Interactions, dim: int, generator: torch.Generator) -> Te
     met = torch.sparse_coo_tensor(
         torch.stack([user, item]), value, (data.users, data.items), check_invariants=True
     ).coalesce()
+    met = met.to(device)
     rank = min(dim + SPARE, data.users, data.items)
-    basis = torch.randn(data.items, rank, generator=generator)
+    basis = torch.randn(data.items, rank, generator=generator).to(device)
     for _ in range(ROUNDS):
         basis = torch.linalg.qr(met.t() @ (met @ basis))[0]
     seen = (met @ basis).double()
     size, turn = torch.linalg.eigh(seen.T @ seen)  # the small ones first
-    found = basis @ (turn * size.clamp_min(0).sqrt()).flip(1)[:, :dim].float()
+    found = (basis @ (turn * size.clamp_min(0).sqrt()).flip(1)[:, :dim].float()).cpu()
     vectors = FAINT * torch.randn(data.items, dim, generator=generator)
     vectors[:, : found.shape[1]] += found
     spread: Tensor = torch.linalg.qr(torch.randn(dim, dim, generator=generator))[0]

@@ -60,6 +60,19 @@ class TrainConfig:
         "the training events are repeats.",
         -1,
     )
+    striking: int = _setting(
+        -1,
+        "1: what was read speaks against itself, as it does not come back (gru, sasrec); 0: not; "
+        "-1: 1 where fewer than one in a thousand of the training events are repeats.",
+        -1,
+    )
+    cosine: int = _setting(
+        -1,
+        "1: scores are cosines times a learned heat, and items that share users start side by side "
+        "(gru, sasrec); 0: scores are products, and items start by chance; -1: 1 with softmax, "
+        "unless items come back.",
+        -1,
+    )
     fading: int = _setting(
         -1,
         "1: what was kept long ago counts less as it is read, how much is learned (dot with "
@@ -189,7 +202,13 @@ class TrainConfig:
         company = self.users or (-(-users // walks) if walks > 1 else 0)
         back = self.returning
         if back < 0:
-            back = int(self.copies(implicit) and repeats >= OFTEN)
+            back = int(self.copies(implicit) and repeats >= OFTEN and self.striking < 1)
+        struck, alike = self.striking, self.cosine
+        ordered = self.orders(implicit)
+        if struck < 0:
+            struck = int(ordered and not back and repeats < RARELY)
+        if alike < 0:
+            alike = int(ordered and not back and self.loss in ("auto", "softmax"))
         once = implicit and not back
         decay, rate = self.weight_decay, self.inner_rate
         if decay < 0:
@@ -206,6 +225,7 @@ class TrainConfig:
         return self.but(
             batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
             inner_rate=rate, returning=back, fading=fading, telling=telling, residual=told,
+            striking=struck, cosine=alike,
         )  # fmt: skip
 
     def asks_residuals(self, implicit: bool) -> bool:
@@ -214,7 +234,11 @@ class TrainConfig:
 
     def copies(self, implicit: bool) -> bool:
         """Whether `returning` is there: what remembers, and what reads in order."""
-        return self.remembers(implicit) or (implicit and self.recommender in IN_ORDER)
+        return self.remembers(implicit) or self.orders(implicit)
+
+    def orders(self, implicit: bool) -> bool:
+        """Whether `striking` and `cosine` are there: what reads in order."""
+        return implicit and self.recommender in IN_ORDER
 
     def remembers(self, implicit: bool) -> bool:
         """Whether `fading` and `telling` are there: the dot product with a softmax over all."""
@@ -245,6 +269,8 @@ steps come from fewer users each, and ratings tell it less than rankings do (LOG
 """
 OFTEN = 0.1
 """Where it is not given: items come back, if so many of the events are repeats."""
+RARELY = 1e-3
+"""Where it is not given: items never come back, if fewer of the events are repeats."""
 KNOWN, PLENTY, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 55.0, 3e-3, 1e-3, 3e-2
 """Where decay is not given it is this, shared among the ratings of an item, and no more.
 
@@ -292,5 +318,7 @@ CHOICES = {
     "annealing": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
     "estimator": ESTIMATORS,
-    **dict.fromkeys(("returning", "fading", "telling", "residual"), (-1, 0, 1)),
+    **dict.fromkeys(
+        ("returning", "striking", "cosine", "fading", "telling", "residual"), (-1, 0, 1)
+    ),
 }
