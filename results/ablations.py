@@ -91,6 +91,7 @@ VARIANTS: dict[Variant, dict[str, Any]] = {
     ("training", "policy rate 1e-2"): {"policy_rate": 1e-2},
     ("reading", "no fading"): {"fading": 0},
     ("reading", "nothing comes back"): {"returning": 0},
+    ("reading", "nothing is told besides"): {"telling": 0},
     **with_last("side", {name: {"side": side} for name, side in SIDES.items()}),
     **with_last("size", {f"K = {size}": {"size": size} for size in SIZES}),
 }

@@ -97,7 +97,7 @@ def implicit(
 ) -> None:
     """Tune on a part of the users, then train on all of them, `influence` last."""
     what = IMPLICIT[name]
-    before = {"returning": 0, "fading": 0}  # the table is older than both
+    before = {"returning": 0, "fading": 0, "telling": 0}  # the table is older than all of it
     settings = build_config(flags={**before, **what["settings"]}, implicit_data=True)
     experiment.STACK["cuda"] = what["stack"]
     chosen: dict[str, dict[str, Any]] = {}

@@ -107,7 +107,8 @@ def main() -> int:
             place = max(range(len(tried)), key=lambda index: tried[index].get(HEADLINE, 0.0))
             best[model] = choices[place]
         for seed in range(given.seeds):
-            found = {m: notes.get(score, m, each, seed, 2)[HEADLINE] for m, each in best.items()}
+            told = {m: notes.get(score, m, each, seed, 2) for m, each in best.items()}
+            found = {m: each.get(HEADLINE, 0.0) for m, each in told.items()}  # none: it diverged
             ratio = found.pop("gru") / max(found.values())
             print(f"seed {seed}: {ratio:.3f} times the best of them, {TARGET} are asked for")
     except KeyboardInterrupt:

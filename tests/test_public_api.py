@@ -62,6 +62,17 @@ def test_the_core_needs_no_tables_no_command_line_and_no_figures():
     assert not {"polars", "typer", "rich", "matplotlib"} & loaded
 
 
+def test_a_run_alone_does_not_ask_for_torchs_compiler():
+    """Its import takes seconds."""
+    code = (
+        "import json, sys, dips; from dips.data.synthetic import stream; "
+        "parts = stream(users=20, events=12).split_users(0.6, 0.2, 0.2, seed=0); "
+        "dips.train(*parts[:2], policy='learned', size=2, epochs=1); "
+        "print(json.dumps(list(sys.modules)))"
+    )
+    assert "torch._dynamo" not in fresh(code)
+
+
 def test_the_changelog_begins_with_this_version():
     lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
     first = next(line for line in lines if line.startswith("## "))

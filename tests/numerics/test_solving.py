@@ -65,9 +65,10 @@ def test_influences_are_the_sensitivity_of_the_optimum() -> None:
     user = optimum(weight)
     error = (features @ user[:, :, None])[:, :, 0] - rating
     dense = 2 * (features * weight[:, :, None]).transpose(1, 2) @ features
+    gradients = 2 * error[:, :, None] * features
     mine = influences(
-        2 * error[:, :, None] * features,
-        weight,
+        gradients,
+        (gradients * weight[:, :, None]).sum(1),
         lambda v: (dense @ v[:, :, None])[:, :, 0],
         damping,
         9,

@@ -128,6 +128,29 @@ def test_what_follows_an_item_need_not_be_like_it(dot: Dot) -> None:
     )
 
 
+def test_influence_is_that_of_an_entry_as_it_is_read(dot: Dot) -> None:
+    """Finite differences at the optimum of what is heard: weights act on that alone."""
+    model = dot(FullSoftmax(), telling=True).double().requires_grad_(False)
+    item = torch.tensor([[1, 4, 6, 2]])
+    weight = torch.tensor([[1.0, 0.5, 1.5, 1.0]]).double()
+    rating, damping = torch.ones_like(weight), 1.0
+
+    def optimum(weight: Tensor) -> Tensor:
+        user = model.start(1).clone()
+        for _ in range(400):
+            past = Evidence.new(item, rating, weight, torch.tensor([4]))
+            user = user - 0.1 * (model.slope(user, past) + damping * (user - model.start(1)))
+        return user
+
+    def total(user: Tensor) -> float:
+        return float((model.losses(user, item, rating) * weight).sum())
+
+    found = model.influences(optimum(weight), item, rating, weight, damping)
+    for place, step in enumerate(torch.eye(4).double()[:, None] * 1e-5):
+        moved = (total(optimum(weight + step)) - total(optimum(weight - step))) / 2e-5
+        assert moved == pytest.approx(float(found[0, place]), rel=1e-3)
+
+
 def _first_score(model: DotProduct, past: Evidence, power: Tensor) -> Tensor:
     changed = {"tally": power}
     read = torch.func.functional_call(model, changed, (lambda model: model.read(past),))

@@ -189,6 +189,8 @@ def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
         breadth = max(model.breadth, model.items, reading)
         fits = max(1, LOOPED // model.items)
         at_once = fits if is_looped(model) else rows_at_once(CHUNK, breadth, rows.device)
+        if isinstance(trace, WholeTrace):  # what was read is as wide as the history
+            at_once = min(at_once, max(1, CHUNK // (8 * trace.width)))
         yield from torch.split(rows, at_once)
         return
     yield from torch.split(rows, max(64, CHUNK // (8 * dim * trace.width)))

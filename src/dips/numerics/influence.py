@@ -58,17 +58,16 @@ def solve(
 
 def influences(
     gradients: Tensor,
-    weight: Tensor,
+    total: Tensor,
     product: Callable[[Tensor], Tensor],
     damping: float,
     steps: int,
 ) -> Tensor:
     """[rows, n] d total / d weight of each example = - total' (H + damping I)^-1 gradient.
 
-    `gradients` [rows, n, dim] of the examples, `weight` [rows, n] how each counts in the total,
-    whose Hessian times a vector is `product`.
+    `gradients` [rows, n, dim] of what each example adds to what is descended on, `total` [rows,
+    dim] that of the loss of all; the Hessian times a vector is `product`.
     """
-    total = (gradients * weight[:, :, None]).sum(1)
     solved = solve(product, total, damping, steps)
     return -(gradients * solved[:, None, :]).sum(2)
 

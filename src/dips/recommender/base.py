@@ -177,17 +177,12 @@ class Recommender(nn.Module, ABC):
 
     def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """[rows, n, dim] gradient of each interaction's loss in the user's vector."""
-
-        def losses(vector: Tensor, item: Tensor, rating: Tensor) -> Tensor:
-            return self.losses(vector[None], item[None], rating[None])[0]
-
-        jacobian: Tensor = torch.func.vmap(torch.func.jacrev(losses))(user, items, ratings)
-        return jacobian
+        return _slopes(self.losses, user, items, ratings)
 
     def influences(
         self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
     ) -> Tensor:
-        """[rows, n] effect of each interaction's weight on their summed loss (see numerics)."""
+        """[rows, n] effect of each interaction's weight, as it is read, on their summed loss."""
 
         def total(point: Tensor) -> Tensor:
             return (self.losses(point, items, ratings) * weight).sum()
@@ -197,8 +192,8 @@ class Recommender(nn.Module, ABC):
             result: Tensor = along(user)
             return result
 
-        gradients = self.gradients(user, items, ratings)
-        return influences(gradients, weight, product, damping, CURVE_STEPS)
+        heard = _slopes(self.heard, user, items, ratings)
+        return influences(heard, torch.func.grad(total)(user), product, damping, CURVE_STEPS)
 
     def rate(self, evidence: Evidence) -> Tensor:
         """[rows] step size: a constant of how many entries there are, never of their weights.
@@ -211,3 +206,15 @@ class Recommender(nn.Module, ABC):
     def forward(self, task: Callable[[Recommender], T]) -> T:
         """Run any function of this module: `functional_call` then swaps the parameters under it."""
         return task(self)
+
+
+def _slopes(
+    function: Callable[..., Tensor], user: Tensor, items: Tensor, ratings: Tensor
+) -> Tensor:
+    """[rows, n, dim] gradients in the user's vector of a function [rows, n] of interactions."""
+
+    def alone(vector: Tensor, item: Tensor, rating: Tensor) -> Tensor:
+        return function(vector[None], item[None], rating[None])[0]
+
+    jacobian: Tensor = torch.func.vmap(torch.func.jacrev(alone))(user, items, ratings)
+    return jacobian

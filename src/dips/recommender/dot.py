@@ -53,7 +53,7 @@ class DotProduct(NCF):
     user's vector towards the item's own and what is learned of what comes after it, 0 at first.
     """
 
-    by_item: ClassVar[tuple[str, ...]] = (*BY_ITEM, "telling")
+    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class DotProduct(NCF):
 
             slope = total * mean - self.total(self.rows(items), items, weight)
             solved = solve(product, slope, damping, CURVE_STEPS)
-            return self.along(items, solved) - (mean * solved).sum(1, keepdim=True)
+            return self.worth(items, solved) - (mean * solved).sum(1, keepdim=True)
         if self.loss.channels > 1:
             return super().influences(user, items, ratings, weight, damping)
         output = self.predict(user, items)

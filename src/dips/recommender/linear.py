@@ -13,6 +13,8 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.copying import START, STRUCK, Own, meetings, own_scores
 from dips.recommender.ncf import rows_of
 
+MOST = 1 << 24
+"""Items whose numbers float32 tells apart: a state holds them beside their own scores."""
 HEAT = 12.0
 """At first: the score of a cosine of 1."""
 FAINT = 1e-4
@@ -42,6 +44,8 @@ class Linear(Recommender, ABC):
         super().__init__(**settings)
         self.cosine = cosine
         self.has_own = returning or striking
+        if self.has_own and self.items > MOST:
+            raise ValueError(f"{self.items} items: their numbers are exact up to {MOST} here")
         if self.has_own:
             self.loading = nn.Parameter(torch.tensor(START if returning else STRUCK))
         if cosine:

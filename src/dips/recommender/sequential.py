@@ -30,7 +30,7 @@ class Sequential(Recommender, ABC):
         """
 
     def after(self, items: Tensor, owner: Tensor, step: Tensor, drop: Settle = keep) -> Tensor:
-        """[prefixes, user_dim] what `read` gives for some prefixes: whose, and how many items."""
+        """[prefixes, wide] what `read` gives for some prefixes: whose, and how many items."""
         state = self.states(items, drop)[owner, step]
         age = step[:, None] - 1 - torch.arange(items.shape[1], device=step.device)
         known, age = (age >= 0).to(state.dtype), age.clamp_min(0).to(state.dtype)

@@ -16,7 +16,7 @@ from dips.recommender.neighbours import events, owners
 
 ROUNDS, SPARE = 3, 32
 """Of the power iteration, and the directions that it follows besides those asked for."""
-FAINT = 1e-4
+HUM = 1e-4
 """How loud chance is beside what is known: items that nobody met still point somewhere."""
 
 
@@ -54,7 +54,7 @@ def shared_users(
     seen = (met @ basis).double()
     size, turn = torch.linalg.eigh(seen.T @ seen)  # the small ones first
     found = (basis @ (turn * size.clamp_min(0).sqrt()).flip(1)[:, :dim].float()).cpu()
-    vectors = FAINT * torch.randn(data.items, dim, generator=generator)
+    vectors = HUM * torch.randn(data.items, dim, generator=generator)
     vectors[:, : found.shape[1]] += found
     spread: Tensor = torch.linalg.qr(torch.randn(dim, dim, generator=generator))[0]
     return functional.normalize(vectors, dim=1) @ spread
