@@ -130,7 +130,7 @@ def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_
     )
     assert (reader.striking, reader.cosine) == (True, True)
     assert (chooser.striking, chooser.cosine) == (False, False)
-    with pytest.raises(ConfigError, match="leave --striking out"):
+    with pytest.raises(ConfigError, match="leave --striking and --cosine out"):
         dips.session(data, ["hardest"], [1], [0], out=tmp_path / "session", **alone, **SMALL)
 
 

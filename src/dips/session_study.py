@@ -68,7 +68,7 @@ def study_sessions(
     if reader.split == "time":
         raise ConfigError("sessions are cut from whole histories: leave split = time out")
     if max(reader.striking, reader.cosine) > 0:
-        raise ConfigError("session models know neither: leave striking and cosine out")
+        raise ConfigError("session models know neither: leave --striking and --cosine out")
     reader = reader.but(fading=-1, telling=-1)  # of the choosers alone
     work = Handover(data, sketched, out, source=source, watch=watch)
     work.check("session", [reader])
