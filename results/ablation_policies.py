@@ -6,7 +6,6 @@ A class of one's own is not told the data's scale of ratings, and walks without 
 
 from __future__ import annotations
 
-from abc import ABC
 from typing import final
 
 import torch
@@ -23,8 +22,8 @@ DIM, CENTER, SPREAD = 32, 3.5, 1.0
 """The recommender's default width, and about the scale of ratings from 1 to 5."""
 
 
-class Around(Network, ABC):
-    """A set network inside, that sees residuals and the items' vectors."""
+class Same(Network):
+    """A set network inside, that sees residuals and the items' vectors; nothing is changed."""
 
     asks = ("residual", "embedding")
 
@@ -33,8 +32,16 @@ class Around(Network, ABC):
         seeded = torch.Generator().manual_seed(torch.initial_seed())
         self.network = SetNetwork(dim=dim, center=CENTER, spread=SPREAD, generator=seeded)
 
-    def start_anywhere(self) -> None:
-        """Draw the last layers, and forget that the newest stay."""
+    def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
+        """As inside."""
+        return self.network.weigh(candidates, signals, weight)
+
+
+class RandomStart(Same):
+    """It starts anywhere, and has to find out about recency as about everything else."""
+
+    def __init__(self, dim: int = DIM) -> None:
+        super().__init__(dim)
         for name in ("last", "direct"):
             shape = getattr(self.network, name).shape
             drawn = start(*shape, bound=shape[0] ** -0.5, generator=torch.default_generator)
@@ -43,34 +50,8 @@ class Around(Network, ABC):
 
 
 @final
-class Same(Around):
-    """Nothing is changed."""
-
-    def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
-        """As inside."""
-        return self.network.weigh(candidates, signals, weight)
-
-
-@final
-class RandomStart(Around):
-    """It starts anywhere, and has to find out about recency as about everything else."""
-
-    def __init__(self, dim: int = DIM) -> None:
-        super().__init__(dim)
-        self.start_anywhere()
-
-    def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
-        """As inside."""
-        return self.network.weigh(candidates, signals, weight)
-
-
-@final
-class NoAges(Around):
+class NoAges(RandomStart):
     """It cannot know which is newer; so it starts anywhere."""
-
-    def __init__(self, dim: int = DIM) -> None:
-        super().__init__(dim)
-        self.start_anywhere()
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
         """All are of one age."""
@@ -78,7 +59,7 @@ class NoAges(Around):
 
 
 @final
-class RecencyAlone(Around):
+class RecencyAlone(Same):
     """It starts from recency, and ages are only in how steep that is, never beside the rest."""
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:

@@ -108,12 +108,16 @@ def main() -> int:
             best[model] = choices[place]
         for seed in range(given.seeds):
             told = {m: notes.get(score, m, each, seed, 2) for m, each in best.items()}
-            found = {m: each.get(HEADLINE, 0.0) for m, each in told.items()}  # none: it diverged
-            ratio = found.pop("gru") / max(found.values())
-            print(f"seed {seed}: {ratio:.3f} times the best of them, {TARGET} are asked for")
+            print(f"seed {seed}: {lead(told):.3f} times the best of them, {TARGET} are asked for")
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def lead(told: dict[str, dict[str, Any]]) -> float:
+    """The GRU's headline over the best of the others'; what diverged has none."""
+    found = {model: metrics.get(HEADLINE, 0.0) for model, metrics in told.items()}
+    return float(found.pop("gru") / max(found.values()))
 
 
 class Notes:

@@ -86,7 +86,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         raise ConfigError(f"returning is for {whole}, a gru or a sasrec: leave --returning out")
     for name in ("striking", "cosine"):
         if getattr(config, name) > 0 and not config.orders(implicit):
-            raise ConfigError(f"{name} is for a gru or a sasrec: leave --{name} out")
+            raise ConfigError(f"{name} is for items predicted by gru or sasrec: leave --{name} out")
     if config.returning > 0 and config.striking > 0:
         raise ConfigError(
             "returning and striking contradict each other: what was read comes back, or it does "

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dips.recommender import linear
 from dips.recommender.attention import SelfAttention
 from dips.recommender.base import Evidence
 from dips.recommender.gru import GRU
@@ -98,3 +99,10 @@ def test_decay_spares_the_heat() -> None:
         model = _model(form, cosine=True)
         assert "heat" in set(dict(model.named_parameters())) & set(form.undecayed)
         assert "heat" not in dict(_model(form).named_parameters())
+
+
+def test_numbers_of_items_have_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "MOST", 10)
+    GRU(items=11, loss=FullSoftmax(), dim=4)
+    with pytest.raises(ValueError, match="11 items: their numbers are exact up to 10"):
+        GRU(items=11, loss=FullSoftmax(), dim=4, striking=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sequential import Notes, count, grid, newest
+from sequential import Notes, count, grid, lead, newest
 
 from dips.data.interactions import Interactions
 from dips.recommender.base import Evidence
@@ -76,3 +76,9 @@ def test_what_was_found_is_not_asked_again_and_time_may_be_over(tmp_path: Path) 
         again.get(score, "gru", {"dim": 3}, 0, 2)
     assert asked == [("gru", {"dim": 3}, 0, 1)]
     assert len(json.loads(place.read_text())) == 1
+
+
+def test_what_diverged_leads_nobody() -> None:
+    counted = {"markov": {"recall@20": 0.2}, "item-knn": {"recall@20": 0.4}}
+    assert lead({"gru": {"recall@20": 0.5}, **counted}) == pytest.approx(1.25)
+    assert lead({"gru": {}, **counted}) == 0
