@@ -35,14 +35,13 @@ from dips.evaluation.progressive import evaluate_scores
 from dips.outcome import Moment, Outcome
 from dips.policy.recency import Everything
 from dips.preflight import device_of, split
-from dips.recommender.base import Evidence
+from dips.recommender.base import Evidence, struck
 from dips.recommender.neighbours import (
     Neighbours,
     companions,
     followers,
     popularity,
     recall,
-    struck,
 )
 from dips.rollout import rollout
 from dips.scoring import score as score_bundle
@@ -181,7 +180,7 @@ def count(
 
     def score(evidence: Evidence) -> Tensor:
         scores: Tensor = scores_of(newest(evidence, size))
-        return struck(scores, evidence) if strike else scores
+        return struck(scores, evidence.item, evidence.weight) if strike else scores
 
     near = {"popularity": 0, "followers": CHAIN, "companions": NEAR}[kind]
     widest = train.items + 2 * size * near + stream.longest

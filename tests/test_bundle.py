@@ -195,7 +195,7 @@ def test_a_run_from_before_tallies_reads_as_it_did(tmp_path):
     assert float(open_bundle(tmp_path).recommender.tally.detach()) == 0
 
 
-@pytest.mark.parametrize("recommender", ["gru", "sasrec"])
+@pytest.mark.parametrize("recommender", ["dot", "gru", "sasrec"])
 def test_a_reader_from_before_items_were_struck_out_reads_as_it_did(recommender, tmp_path):
     bundle, test = trained("softmax", recommender, striking=0, cosine=0)
     bundle.save(tmp_path)
@@ -208,7 +208,20 @@ def test_a_reader_from_before_items_were_struck_out_reads_as_it_did(recommender,
     save_file(tensors, tmp_path / FILE, metadata={**about, "dips": json.dumps(old)})
     again = open_bundle(tmp_path)
     assert again.spec == bundle.spec
+    assert not again.recommender.strikes
     assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
+
+
+@pytest.mark.parametrize("recommender", ["dot", "mlp"])
+def test_what_was_struck_out_stays_so(recommender, tmp_path):
+    bundle, test = trained("softmax", recommender, striking=1)
+    bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert again.recommender.strikes
+    made = nightly.predictions(bundle, test)
+    assert_same_columns(made, nightly.predictions(again, test))
+    again.recommender.strikes = False
+    assert made["rank"].tolist() != nightly.predictions(again, test)["rank"].tolist()
 
 
 def test_a_reader_that_strikes_out_and_has_cosines_comes_back(tmp_path):

@@ -326,6 +326,18 @@ def test_runs_that_strike_out_and_those_that_do_not_go_apart():
     assert len(experiment._stacks(configs, "cpu")) == 4
 
 
+def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns():
+    user, item = np.divmod(np.arange(400), 10)
+    once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(400))  # nothing comes back
+    struck, plain = (trained(once, epochs=1, striking=given) for given in (-1, 0))
+    others = plain.bundle.recommender.state_dict()
+    for name, value in struck.bundle.recommender.state_dict().items():
+        assert torch.equal(value, others[name])
+    assert struck.fitted["striking"] == 1
+    for found, other in ((struck.valid, plain.valid), (struck.test.metrics, plain.test.metrics)):
+        assert found["mrr@20"] > other["mrr@20"]
+
+
 @pytest.mark.parametrize("name", ["returning", "fading", "telling"])
 def test_runs_whose_recommenders_know_other_things_go_apart(name):
     configs = [config(**{name: known}) for known in (0, 1)]

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dips.errors import ConfigError
 from dips.evaluation.transfer import size_ratios
-from dips.handover import Result, saved
+from dips.handover import Result, choosing, reading, saved
+from dips.study import Plan
+from dips.training.config import TrainConfig
 
 
 def _result(kept: list[str]) -> Result:
@@ -37,3 +42,18 @@ def test_a_rival_that_chose_is_said() -> None:
 
 def test_without_the_other_there_is_nothing_to_say() -> None:
     assert saved(_result(["learned"]), against="last") == []
+
+
+@pytest.mark.parametrize(("given", "taken"), [(-1, -1), (0, 0), (1, -1)])
+def test_choosers_have_no_cosines_and_strike_by_themselves(given: int, taken: int) -> None:
+    config = TrainConfig(striking=given, cosine=1, telling=0)
+    plan = Plan(policies=["last"], sizes=[1], every=[1], seeds=[0], settings=lambda policy: config)
+    assert choosing(plan).settings("last") == config.but(striking=taken, cosine=-1)
+
+
+def test_readers_have_epochs_of_their_own() -> None:
+    config = TrainConfig(epochs=3)
+    assert reading(config, 0) == config
+    assert reading(config, 5) == config.but(epochs=5)
+    with pytest.raises(ConfigError, match="--reader-epochs is -2: it must be at least 0"):
+        reading(config, -2)

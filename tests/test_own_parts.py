@@ -14,6 +14,7 @@ import torch
 
 import dips
 from dips.bundle import open_bundle
+from dips.data.interactions import from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError
 from dips.policy.registry import build_policy
@@ -145,6 +146,18 @@ def test_a_recommender_learns_and_is_opened_again(
         assert any(moved(start, made.policy).values())
     assert_same(dips.sketches(run, test), dips.sketches(tmp_path / "run", test))
     assert dips.evaluate(run, test) == dips.evaluate(tmp_path / "run", test)
+
+
+@pytest.mark.parametrize("recommender", ["dot", f"{MODULE}:Bounded"])
+def test_what_was_read_ranks_last_unless_items_come_back(recommender: str, tmp_path: Path) -> None:
+    user, item = np.divmod(np.arange(300), 10)
+    once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(300))
+    assert once.repeats == 0 < DATA[True].repeats
+    for data, strikes in ((once, True), (DATA[True], False)):
+        place = tmp_path / str(strikes)
+        some = {**SMALL, "recommender": recommender, "epochs": 1}
+        dips.train(*data.split_users(seed=0), out=place, **some)
+        assert open_bundle(place).recommender.strikes == strikes
 
 
 def test_learned_sees_the_vectors_that_it_shows(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
         ({"returning": 1}, "leave --returning out"),
         ({"task": "implicit", "recommender": "mlp", "returning": 1}, "leave --returning out"),
-        ({"task": "implicit", "striking": 1}, "leave --striking out"),
+        ({"striking": 1}, "striking is for the implicit task: leave --striking out"),
+        ({"task": "implicit", "cosine": 1}, "leave --cosine out"),
         ({"recommender": "gru", "cosine": 1}, "leave --cosine out"),
         (
             {"task": "implicit", "recommender": "gru", "returning": 1, "striking": 1},
@@ -56,6 +57,9 @@ def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sente
         {"policy": "all", "users": 2, "stretch": 3},
         {"task": "implicit", "recommender": "sasrec", "returning": 1, "negatives": 5},
         {"task": "implicit", "recommender": "gru", "striking": 1, "cosine": 1, "negatives": 5},
+        {"task": "implicit", "striking": 1},
+        {"task": "implicit", "recommender": "mlp", "striking": 1, "loss": "bpr"},
+        {"returning": 0, "striking": 0, "fading": 0, "telling": 0, "cosine": 0},
     ],
 )
 def test_settings_that_work(world: World, settings: dict[str, Any]) -> None:

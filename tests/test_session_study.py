@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import dips
 from dips import session_study
@@ -16,8 +17,12 @@ from dips.data.interactions import Interactions, from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError
 from dips.handover import Result
+from dips.preflight import split
+from dips.recommender.session import SessionGRU
+from dips.recommender.spectral import shared_users
 from dips.study import Update
 from dips.training import checkpoint
+from dips.training.config import TrainConfig
 
 SMALL: dict[str, Any] = {"epochs": 2, "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
 WHAT: dict[str, Any] = {"policies": ["reservoir", "hardest"], "sizes": [0, 2], "seeds": [0]}
@@ -109,9 +114,8 @@ def test_what_cannot_be_is_refused(
         dips.session(data, ["last"], [0], [0], out=out, **SMALL)
     with pytest.raises(ConfigError, match="whole histories"):
         dips.session(data, ["last"], [2], [0], out=out, split="time", **SMALL)
-    for name in ("striking", "cosine"):
-        with pytest.raises(ConfigError, match="leave --striking and --cosine out"):
-            dips.session(data, ["last"], [2], [0], out=out, **{**SMALL, name: 1})
+    with pytest.raises(ConfigError, match="--reader-epochs is -2"):
+        dips.session(data, ["last"], [2], [0], out=out, reader_epochs=-2, **SMALL)
     with pytest.raises(ConfigError, match="size is -1"):
         dips.session(data, ["last"], [-1], [0], out=out, **SMALL)
     assert not out.exists()
@@ -128,6 +132,35 @@ def test_session_models_may_learn_for_longer_than_choosers(
     dips.session(data, **what, reader_epochs=3, out=tmp_path / "out", watch=told.append, **SMALL)
     totals = {update.stage: update.total for update in told}
     assert totals == {"policies": 2, "session models": 3}
+
+
+def test_session_models_strike_out_and_begin_where_items_share_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two circles of users, and nothing comes back: what was met is no guess, nor is the rest."""
+    made: list[SessionGRU] = []
+    start = session_study.start
+
+    def begun(jobs: Any, models: Any, *rest: Any) -> Any:
+        made.extend(models)
+        return start(jobs, models, *rest)
+
+    monkeypatch.setattr(session_study, "start", begun)
+    user, item = np.divmod(np.arange(640), 16)
+    item = (item + 3 * user) % 32 + 32 * (user % 2)
+    once = from_arrays(user, item, None, np.arange(640))
+    found = {}
+    for name, given in (("default", {}), ("plain", {"striking": 0, "cosine": 0})):
+        some = {**SMALL, "learning_rate": 0.0, "dim": 16, **given}
+        result = dips.session(once, ["hardest"], [4], [0], out=tmp_path / name, **some)
+        found[name] = result.rows[0]["test"]["recall@20"]
+    ours, plain = made
+    assert (ours.has_own, ours.cosine) == (True, True)
+    assert (plain.has_own, plain.cosine) == (False, False)
+    train = split(once, TrainConfig(seed=0))[0]
+    expected = shared_users(train, 16, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours.vectors.detach(), expected)
+    assert found["default"] > found["plain"] + 0.1
 
 
 def test_a_sketch_tells_what_the_session_cannot(tmp_path: Path) -> None:

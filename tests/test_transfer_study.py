@@ -130,8 +130,6 @@ def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_
     )
     assert (reader.striking, reader.cosine) == (True, True)
     assert (chooser.striking, chooser.cosine) == (False, False)
-    with pytest.raises(ConfigError, match="leave --striking and --cosine out"):
-        dips.session(data, ["hardest"], [1], [0], out=tmp_path / "session", **alone, **SMALL)
 
 
 def test_a_finished_study_does_nothing_again(
@@ -186,6 +184,8 @@ def test_other_settings_are_refused(
     ):
         with pytest.raises(ConfigError, match=sentence):
             dips.transfer(data, policies, [1], [0], recommender=reader, out=out, **SMALL)
+    with pytest.raises(ConfigError, match="--reader-epochs is -1"):
+        dips.transfer(data, ["last"], [1], [0], reader_epochs=-1, out=out, **SMALL)
     assert not out.exists()
 
 

@@ -19,7 +19,7 @@ from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
 from dips.evaluation.story import Story
 from dips.gradient_study import GradientStudy, study_gradients
-from dips.handover import Result
+from dips.handover import Result, reading
 from dips.numerics.processes import ALONE, Crew
 from dips.outcome import Outcome, Watch
 from dips.paper_plan import FULL, QUICK
@@ -186,8 +186,7 @@ def transfer(
         policies=list(policies), sizes=list(sizes), every=[1], seeds=list(seeds),
         settings=lambda policy: configs(policy=policy, recommender="dot"),
     )  # fmt: skip
-    reader = configs(policy="all", recommender=recommender)
-    reader = reader.but(epochs=reader_epochs or reader.epochs)
+    reader = reading(configs(policy="all", recommender=recommender), reader_epochs)
     name = source or data.name
     study = partial(study_transfer, data, plan, reader, source=name, command=command, watch=watch)
     return _drawn(study, out, "all")
@@ -217,8 +216,7 @@ def session(
         policies=list(policies), sizes=list(sizes), every=[4], seeds=list(seeds),
         settings=lambda policy: configs(policy=policy, recommender="dot", every=4),
     )  # fmt: skip
-    reader = configs(policy="last", recommender="gru", every=4)
-    reader = reader.but(epochs=reader_epochs or reader.epochs)
+    reader = reading(configs(policy="last", recommender="gru", every=4), reader_epochs)
     name = source or data.name
     study = partial(study_sessions, data, plan, reader, source=name, command=command, watch=watch)
     return _drawn(study, out, "none")

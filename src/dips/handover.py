@@ -83,13 +83,33 @@ class Result:
         write_json(self.to_dict(), out / f"{self.about['kind']}.json")
 
 
+def choosing(plan: Plan) -> Plan:
+    """The same plan for those who choose: cosines are the readers' alone.
+
+    A 1 of `striking` is theirs as well; choosers then strike out where their data suggests it.
+    """
+
+    def settings(policy: str) -> TrainConfig:
+        given = plan.settings(policy)
+        return given.but(cosine=-1, striking=-abs(given.striking))
+
+    return replace(plan, settings=settings)
+
+
+def reading(reader: TrainConfig, epochs: int) -> TrainConfig:
+    """The settings of a reader, with epochs of its own; 0: as many as all others."""
+    if epochs < 0:
+        raise ConfigError(f"--reader-epochs is {epochs}: it must be at least 0")
+    return reader.but(epochs=epochs or reader.epochs)
+
+
 class Handover:
     """The policies of a plan at work for other readers, in a results directory."""
 
     def __init__(
         self, data: Interactions, plan: Plan, out: Path, *, source: str, watch: Watch | None = None
     ) -> None:
-        self.data, self.plan, self.out, self.source = data, plan, out, source
+        self.data, self.plan, self.out, self.source = data, choosing(plan), out, source
         self.watch = watch or (lambda update: None)
         self.rows: list[dict[str, Any]] = []
         self.users: dict[Cell, list[UserSums]] = {}

@@ -42,7 +42,7 @@ def fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
     """The settings with everything decided that depends on the data."""
     rows = int((train.lengths - train.warmup).sum())
     implicit = config.implicit(train.explicit)
-    asked = min(config.returning, config.striking) < 0 and config.copies(implicit)
+    asked = implicit and min(config.returning, config.striking) < 0
     repeats = train.repeats if asked else 0.0
     return config.fitted(rows, train.users, train.items, implicit=implicit, repeats=repeats)
 
@@ -84,9 +84,10 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
             raise ConfigError(f"{name} is for {whole}: leave --{name} out")
     if config.returning > 0 and not config.copies(implicit):
         raise ConfigError(f"returning is for {whole}, a gru or a sasrec: leave --returning out")
-    for name in ("striking", "cosine"):
-        if getattr(config, name) > 0 and not config.orders(implicit):
-            raise ConfigError(f"{name} is for items predicted by gru or sasrec: leave --{name} out")
+    if config.striking > 0 and not implicit:
+        raise ConfigError("striking is for the implicit task: leave --striking out")
+    if config.cosine > 0 and not config.orders(implicit):
+        raise ConfigError("cosine is for items predicted by gru or sasrec: leave --cosine out")
     if config.returning > 0 and config.striking > 0:
         raise ConfigError(
             "returning and striking contradict each other: what was read comes back, or it does "

@@ -24,6 +24,7 @@ from dips.policy.recency import Everything
 from dips.preflight import describe, device_of, fitted, split
 from dips.recommender.registry import settings_of
 from dips.recommender.session import LENGTH, SessionGRU
+from dips.recommender.spectral import begin
 from dips.recommender.stack import Stack
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
@@ -67,8 +68,6 @@ def study_sessions(
         raise ConfigError("sizes has no sketch in it: give one of at least 1, for example 0,4")
     if reader.split == "time":
         raise ConfigError("sessions are cut from whole histories: leave split = time out")
-    if max(reader.striking, reader.cosine) > 0:
-        raise ConfigError("session models know neither: leave --striking and --cosine out")
     reader = reader.but(fading=-1, telling=-1)  # of the choosers alone
     work = Handover(data, sketched, out, source=source, watch=watch)
     work.check("session", [reader])
@@ -113,7 +112,13 @@ def score_sessions(
     longest = max(stream.longest for stream in streams)
     chooser = replace(chooser, schedule=in_time(chooser.size, longest))
     spec = describe(train, config)
-    model = SessionGRU(**settings_of(spec, config.seed), returning=spec.returning)
+    model = SessionGRU(
+        **settings_of(spec, config.seed),
+        returning=spec.returning,
+        striking=spec.striking,
+        cosine=spec.cosine,
+    )
+    begin(model, train, config.seed, device)
     jobs = [Job(train, valid, config)]
     fitting = start(jobs, [model], device)
     checkpoint.load(fitting, place)

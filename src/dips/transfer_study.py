@@ -46,11 +46,8 @@ def study_transfer(
 
     What reads everything stands in the tables as `all`, at the largest size.
     """
-    given = plan.settings
-    plan = replace(plan, settings=lambda policy: given(policy).but(striking=-1, cosine=-1))
     work = Handover(data, plan, out, source=source, watch=watch)
-    # of whole histories: a rival that sketches must not replace it; choosers alone fade and tell,
-    # and readers alone strike out and have cosines
+    # of whole histories: a rival that sketches must not replace it; choosers alone fade and tell
     reader = reader.but(rival="", fading=-1, telling=-1)
     if not isinstance(make_recommender(describe(data, reader)), Sequential):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -65,6 +66,8 @@ def _slowly(
             vector = model.read(evidence).detach()
             if model.loss.listwise:
                 scores = model.predict_all(vector)[0].tolist()
+                for item in items[past] if model.strikes else ():
+                    scores[item] = -math.inf
                 own = scores[items[t]]
                 above = sum(score > own for score in scores)
                 rank = 1 + above + (sum(score == own for score in scores) - 1) / 2
@@ -113,6 +116,27 @@ def test_pooled_scores_are_those_of_a_slow_loop(
             assert float(sums.sum()) / sum(counts) == pytest.approx(
                 mine["rmse"] ** 2 if term == "squared_error" else mine[term]
             )
+
+
+@pytest.mark.parametrize("looped", [True, False])
+def test_what_was_read_ranks_last_where_a_recommender_strikes(
+    world: World, losses: dict[str, Loss], dot: Dot, looped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine items for fourteen interactions: some come back, and rank in the middle of the last."""
+    if not looped:
+        monkeypatch.setattr(progressive, "is_looped", lambda model: False)
+    data = world(LENGTHS, items=9, explicit=False, seed=1)
+    models = [dot(losses["softmax"], items=9, seed=seed) for seed in range(2)]
+    plain = predict(*_walk([data] * 2, models, size=4), 1)
+    for model in models:
+        model.strikes = True
+    stack, trace = _walk([data] * 2, models, size=4)
+    made, slow = predict(stack, trace, 1), _slowly(models[1], data, 4)
+    rows = slice(trace.run_rows[1], trace.run_rows[2])
+    places = zip(trace.user[rows].tolist(), trace.step[rows].tolist(), strict=True)
+    assert made.output.tolist() == [slow[user][step][0] for user, step in places]
+    assert {7.5, 8.5} & set(made.output.tolist())  # two of four that are one and the same
+    assert not torch.equal(made.output, plain.output)
 
 
 def test_star_log_loss(world: World, dot: Dot, losses: dict[str, Loss]) -> None:

@@ -62,6 +62,16 @@ def test_one_pass_ranks_as_many(
     assert torch.equal(predict(stack, _walk(data, "all", 1), 0).output, at_once.output)
 
 
+def test_one_pass_strikes_out_what_many_do(data: Interactions, model: GRU) -> None:
+    """A reader in order of one's own is struck out by the ranking, in whole histories too."""
+    plain = predict(Stack.of([model]), _walk(data, "all", 1), 0).output
+    model.strikes = True
+    stack = Stack.of([model])
+    at_once = predict(stack, _walk(data, "all", 1), 0).output
+    assert torch.equal(predict(stack, _walk(data, "last", 14), 0).output, at_once)
+    assert not torch.equal(plain, at_once)
+
+
 def test_any_scores_are_ranked_by_the_same_rules(data: Interactions, model: GRU) -> None:
     trace = _walk(data, "last", 3)
     expected = evaluate(Stack.of([model]), trace)[0]

@@ -18,7 +18,6 @@ from dips.recommender.neighbours import (
     followers,
     popularity,
     recall,
-    struck,
 )
 
 World = Callable[..., Interactions]
@@ -86,12 +85,3 @@ def test_scores_fade_and_ties_go_to_the_popular() -> None:
     scores = recall(near, popular, evidence, fade=0.5)
     torch.testing.assert_close(scores[0], torch.tensor([0, 0.25, 0.125, 0.5]), atol=1e-5, rtol=0)
     assert scores[1].argsort(descending=True).tolist() == [3, 2, 1, 0]
-
-
-def test_what_was_read_comes_last() -> None:
-    evidence = Evidence.new(torch.tensor([[0, 1, 0], [2, 0, 0]]), torch.ones(2, 3),
-                        torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
-                        torch.tensor([2, 1]))  # fmt: skip
-    scores = torch.tensor([[9.0, 8.0, 7.0, -6.0], [9.0, 8.0, 7.0, -6.0]])
-    found = struck(scores, evidence).argsort(descending=True, stable=True).tolist()
-    assert found == [[2, 3, 0, 1], [0, 1, 3, 2]]  # padding strikes nothing out

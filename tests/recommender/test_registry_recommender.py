@@ -14,6 +14,7 @@ from torch import Tensor
 from dips.errors import ConfigError, PluginError
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
+from dips.recommender.linear import Linear
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.perceptron import Perceptron
 from dips.recommender.registry import RecommenderSpec, embedding_width, make_recommender
@@ -113,6 +114,23 @@ def test_whole_numbers_stay_whole_at_decision_time() -> None:
 def test_a_name_that_does_not_fit(form: str, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=re.escape(sentence)):
         make_recommender(spec(form, loss="softmax"))
+
+
+@pytest.mark.parametrize("form", ["dot", "mlp", "my_recommenders:Least"])
+def test_what_need_not_know_of_it_strikes_by_the_ranking(form: str) -> None:
+    plain, made = (
+        make_recommender(spec(form, loss="softmax", striking=struck)) for struck in (False, True)
+    )
+    assert (plain.strikes, made.strikes) == (False, True)
+    assert set(plain.state_dict()) == set(made.state_dict())
+
+
+@pytest.mark.parametrize("form", ["gru", "gru-separate", "sasrec"])
+def test_what_reads_in_order_learns_to_strike(form: str) -> None:
+    made = make_recommender(spec(form, loss="softmax", striking=True))
+    assert isinstance(made, Linear)
+    assert made.has_own
+    assert not made.strikes  # not twice
 
 
 @pytest.mark.parametrize("name", ["returning", "fading", "telling"])

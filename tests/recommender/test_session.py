@@ -10,9 +10,9 @@ from dips.recommender.losses import FullSoftmax
 from dips.recommender.session import SessionGRU
 
 
-def _model() -> SessionGRU:
+def _model(**more: bool) -> SessionGRU:
     generator = torch.Generator().manual_seed(1)
-    model = SessionGRU(items=6, loss=FullSoftmax(), dim=3, generator=generator)
+    model = SessionGRU(items=6, loss=FullSoftmax(), dim=3, generator=generator, **more)
     model = model.double().requires_grad_(False)
     for parameter in model.parameters():
         parameter += torch.randn(parameter.shape, generator=generator) / 5
@@ -63,6 +63,21 @@ def test_both_states_score() -> None:
     items = torch.tensor([[5, 0]])
     torch.testing.assert_close(model.predict(user, items), expected.gather(1, items))
     torch.testing.assert_close(model.predict_some(user, items[0]), expected[:, items[0]])
+
+
+def test_what_was_read_in_session_or_sketch_ranks_last() -> None:
+    model = _model(striking=True)
+    scores = model.predict_all(model.read(_evidence([[3, -1, 4, 2, -1]])))[0]
+    assert set(scores.argsort()[:3].tolist()) == {2, 3, 4}
+
+
+def test_cosines_do_not_count_lengths_as_they_are_read_or_score() -> None:
+    past = _evidence([[3, 1, 4, 2, -1]])
+    for cosine in (True, False):
+        model, longer = _model(cosine=cosine), _model(cosine=cosine)
+        longer.vectors.mul_(torch.linspace(1, 4, 6)[:, None])
+        found = [each.predict_all(each.read(past)) for each in (model, longer)]
+        assert torch.allclose(*found, atol=2e-3) == cosine
 
 
 def test_decay_spares_the_shifts_of_both_readers() -> None:

@@ -10,7 +10,9 @@ import torch
 
 from dips.data.interactions import Interactions, from_arrays
 from dips.recommender.linear import Linear
+from dips.recommender.losses import FullSoftmax
 from dips.recommender.registry import RecommenderSpec, make_recommender
+from dips.recommender.session import SessionGRU
 from dips.recommender.spectral import begin, shared_users
 from dips.testing import random_world
 
@@ -59,6 +61,15 @@ def test_a_recommender_of_cosines_begins_there_and_no_other_does(form: str) -> N
     assert torch.equal(model.table, expected)
     for name, value in plain.state_dict().items():
         assert torch.equal(value, before[name])
+
+
+def test_a_session_model_begins_there_for_both_of_its_readers() -> None:
+    data = random_world([9, 3, 12, 5], items=6, seed=2, explicit=False)
+    model = SessionGRU(items=6, loss=FullSoftmax(), dim=3, cosine=True)
+    begin(model, data, seed=4)
+    expected = _start(data, 3, seed=4)
+    assert torch.equal(model.vectors, expected)
+    assert torch.equal(model.table, torch.cat([expected, expected], 1))
 
 
 def test_a_function_of_the_generator() -> None:

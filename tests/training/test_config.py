@@ -182,9 +182,11 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
              "residual": 1}  # fmt: skip
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
-    paper = build_config("paper", flags={"policy": "dips"}, implicit_data=implicit)
-    paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)  # reads like the others
-    assert (paper.returning, paper.fading, paper.telling) == taken[:3]
+    for recipe in ("paper", "paper-128"):  # the paper's recommender knows nothing of all this
+        paper = build_config(recipe, flags={"policy": "dips"}, implicit_data=implicit)
+        paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+        names = ("returning", "striking", "fading", "telling")
+        assert {getattr(paper, name) for name in names} == {0}
 
 
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (0, 0.0)), (0.1, (1, 3e-2))])
@@ -208,13 +210,22 @@ def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
         ({"cosine": 1}, 0.5, (1, 0, 1)),
         ({"loss": "softmax", "negatives": 9}, 0.0, (0, 1, 1)),
         ({"loss": "bpr-max"}, 0.0, (0, 1, 0)),
-        ({"recommender": "dot"}, 0.0, (0, 0, 0)),
+        ({"recommender": "dot"}, 0.0, (0, 1, 0)),
+        ({"recommender": "dot"}, 0.001, (0, 0, 0)),
         ({"recommender": "dot"}, 0.5, (1, 0, 0)),
+        ({"recommender": "dot", "negatives": 9}, 0.0, (0, 1, 0)),
+        ({"recommender": "dot", "returning": 1}, 0.0, (1, 0, 0)),
+        ({"recommender": "mlp"}, 0.0, (0, 1, 0)),
+        ({"recommender": "mlp"}, 0.5, (0, 0, 0)),
+        ({"recommender": "mine:Own"}, 0.0, (0, 1, 0)),
+        ({"recommender": "mine:Own", "striking": 0}, 0.0, (0, 0, 0)),
+        ({"recommender": "dot", "task": "explicit"}, 0.0, (0, 0, 0)),
     ],
 )
 def test_what_was_read_is_struck_out_where_nothing_comes_back(settings, repeats, taken):
     config = build_config(flags={"recommender": "gru", **settings}, implicit_data=True)
-    fitted = config.fitted(1000, 10, 500, implicit=True, repeats=repeats)
+    implicit = config.implicit(explicit_data=False)
+    fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert (fitted.returning, fitted.striking, fitted.cosine) == taken
 
 

@@ -143,10 +143,10 @@ def _predict(
 ) -> Tensor:  # fmt: skip
     evidence = Evidence(item, rating, weight, slots, age, repeats)
     if is_looped(model):
-        return ranks(scores(model, evidence), target)
+        return ranks(model.offered(scores(model, evidence), item, weight), target)
     user = model.read(evidence)
     if model.loss.listwise:
-        return ranks(model.predict_all(user), target)
+        return ranks(model.offered(model.predict_all(user), item, weight), target)
     return model.loss.estimate(model.predict(user, target[:, None])[:, 0])
 
 
@@ -155,7 +155,9 @@ def _predict_after(
 ) -> Tensor:
     """From whole histories, each read once."""
     assert isinstance(model, Sequential)
-    return ranks(model.predict_all(model.after(item, owner, step)), target)
+    known = torch.arange(item.shape[1], device=step.device) < step[:, None]
+    scores = model.predict_all(model.after(item, owner, step))
+    return ranks(model.offered(scores, item[owner], known), target)
 
 
 def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:

@@ -62,6 +62,8 @@ class Recommender(nn.Module, ABC):
     """Whether what happened long ago counts less as it is read."""
     tallies: bool = False
     """Whether what happened often counts more as it is read."""
+    strikes: bool = False
+    """Whether what was read goes to the end of the ranking: it does not come back."""
     user_prior: nn.Parameter
     inner_rate: Tensor
     offset: Tensor
@@ -125,6 +127,10 @@ class Recommender(nn.Module, ABC):
     def breadth(self) -> int:
         """Numbers in the widest intermediate of a prediction for one row, for pieces that fit."""
         return self.items * len(self.user_prior) if self.loss.listwise else 64
+
+    def offered(self, scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
+        """[rows, items] scores as they rank, after a sketch with these entries [rows, n]."""
+        return struck(scores, item, weight) if self.strikes else scores
 
     def embedding(self, items: Tensor) -> Tensor:
         """A detached vector per item, for policies that look at items; none unless overridden."""
@@ -206,6 +212,15 @@ class Recommender(nn.Module, ABC):
     def forward(self, task: Callable[[Recommender], T]) -> T:
         """Run any function of this module: `functional_call` then swaps the parameters under it."""
         return task(self)
+
+
+def struck(scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
+    """Scores [rows, items] with the entries [rows, n] of a sketch below everything else.
+
+    What is not a number stays so, an item may stand there twice, and a weight of 0 strikes nothing.
+    """
+    lowered = torch.where(weight > 0, -torch.inf, 0.0).to(scores.dtype)
+    return scores.scatter_add(1, item, lowered)
 
 
 def _slopes(

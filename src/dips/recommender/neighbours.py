@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions, ragged
 from dips.recommender.base import Evidence
-from dips.recommender.losses import FAR
 
 Device = torch.device | str
 BLOCK = 512
@@ -78,12 +77,6 @@ def recall(near: Neighbours, popular: Tensor, evidence: Evidence, fade: float = 
     scores = weight[:, :, None] * near.score[evidence.item]
     start = (TIE * popular / popular.sum()).expand(len(weight), -1)
     return start.scatter_add(1, near.item[evidence.item].flatten(1), scores.flatten(1))
-
-
-def struck(scores: Tensor, evidence: Evidence) -> Tensor:
-    """Scores [rows, items] with all that a sketch holds below everything else."""
-    met = torch.zeros_like(scores).scatter_add(1, evidence.item, evidence.weight)
-    return scores.masked_fill(met > 0, FAR)
 
 
 def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -> Neighbours:

@@ -31,7 +31,9 @@ FORMS: dict[str, Callable[..., Recommender]] = {
     "sasrec": SelfAttention,
 }
 
-PARTS = ("returning", "fading", "telling", "striking", "cosine")
+IN_ORDER = ("gru", "gru-separate", "sasrec")
+"""Those that read in order, and learn how far down goes what they strike out."""
+PARTS = ("returning", "fading", "telling", "cosine")
 """What a recommender has, or has not."""
 
 
@@ -74,6 +76,15 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     """A fresh recommender; the seed decides where it starts."""
     settings = settings_of(spec, seed)
     settings |= {name: True for name in PARTS if getattr(spec, name)}
+    if spec.form in IN_ORDER:
+        return FORMS[spec.form](**settings, striking=spec.striking, sides=spec.side)
+    made = _made(spec, seed, settings)
+    made.strikes = spec.striking  # by the ranking: they need not know
+    return made
+
+
+def _made(spec: RecommenderSpec, seed: int, settings: Mapping[str, Any]) -> Recommender:
+    """One of ours, or of the user's own."""
     if spec.form in FORMS:
         return FORMS[spec.form](**settings, sides=spec.side)
     if ":" not in spec.form:

@@ -15,7 +15,6 @@ from dips.numerics.descent import Settle, keep
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.linear import Linear
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import rows_of
 from dips.recommender.recurrence import Recurrence
 
 LENGTH = 4
@@ -60,7 +59,7 @@ class SessionGRU(Linear):
 
     def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
         """Both from their own start: a reader to whom nothing is shown stays there."""
-        vectors, weight = rows_of(self.vectors, evidence.item), evidence.weight
+        vectors, weight = self.shown(evidence.item), evidence.weight
         sketched = weight.shape[1] - (LENGTH - 1)
         now, past = self.user_prior.expand(len(weight), -1).chunk(2, 1)
         now = self.now.read(now, vectors[:, sketched:], weight[:, sketched:], settle)

@@ -6,7 +6,7 @@ Where items are rare, learning finds neighbours slowly; this finds them before i
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dips.data.interactions import Interactions
@@ -27,8 +27,9 @@ def begin(model: Recommender, data: Interactions, seed: int, device: str = "cpu"
     generator = torch.Generator().manual_seed(seed)
     start = shared_users(data, model.vectors.shape[1], generator, device)
     with torch.no_grad():
-        for table in (model.vectors, model.table):  # one and the same, unless they are apart
-            table.copy_(start)
+        model.vectors.copy_(start)
+        if isinstance(model.table, nn.Parameter):  # apart from what is read, or the same
+            model.table.copy_(start)
 
 
 def shared_users(

@@ -14,8 +14,9 @@ from dips.sketch.records import Sketch
 def recommend(
     bundle: Bundle, sketch: Sketch, seen: Tensor, number: Tensor, n: int
 ) -> list[tuple[str, float]]:
-    """The best items for one user [1, size], items seen before included, ties by number.
+    """The best items for one user [1, size], ties by number.
 
+    Items that the sketch holds are left out where the run strikes them out, else they may come.
     `seen` [1] is how many interactions there were. The score is the estimated rating, or the logit
     where the run predicts items. Items that the run does not know tell it nothing.
     """
@@ -27,8 +28,9 @@ def recommend(
     age = torch.where(known, seen[:, None] - 1 - sketch.position, 0).float()
     often = torch.where(known, sketch.repeats, 1).float()
     evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age, often)
-    scores = model.predict_all(model.read(evidence))
+    scores = model.offered(model.predict_all(model.read(evidence)), evidence.item, evidence.weight)
     if bundle.explicit:
         scores = model.loss.estimate(scores).clamp(bundle.spec.low, bundle.spec.high)
-    order = scores[0].argsort(descending=True, stable=True)[:n].tolist()
-    return [(bundle.item_ids[place], float(scores[0, place])) for place in order]
+    order = scores[0].argsort(descending=True, stable=True)
+    best = order[scores[0, order] > -torch.inf][:n].tolist()
+    return [(bundle.item_ids[place], float(scores[0, place])) for place in best]

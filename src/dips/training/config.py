@@ -10,6 +10,7 @@ from dips.errors import ConfigError
 from dips.numerics.straight_through import ESTIMATORS
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
+from dips.recommender.registry import IN_ORDER
 from dips.stream.schedule import Schedule
 
 
@@ -62,8 +63,9 @@ class TrainConfig:
     )
     striking: int = _setting(
         -1,
-        "1: what was read speaks against itself, as it does not come back (gru, sasrec); 0: not; "
-        "-1: 1 where fewer than one in a thousand of the training events are repeats.",
+        "1: items that were read rank last, as they do not come back; gru and sasrec learn how far "
+        "down; 0: not; -1: 1 where fewer than one in a thousand of the training events are "
+        "repeats.",
         -1,
     )
     cosine: int = _setting(
@@ -204,11 +206,10 @@ class TrainConfig:
         if back < 0:
             back = int(self.copies(implicit) and repeats >= OFTEN and self.striking < 1)
         struck, alike = self.striking, self.cosine
-        ordered = self.orders(implicit)
         if struck < 0:
-            struck = int(ordered and not back and repeats < RARELY)
+            struck = int(implicit and not back and repeats < RARELY)
         if alike < 0:
-            alike = int(ordered and not back and self.loss in ("auto", "softmax"))
+            alike = int(self.orders(implicit) and not back and self.loss in ("auto", "softmax"))
         once = implicit and not back
         decay, rate = self.weight_decay, self.inner_rate
         if decay < 0:
@@ -237,7 +238,7 @@ class TrainConfig:
         return self.remembers(implicit) or self.orders(implicit)
 
     def orders(self, implicit: bool) -> bool:
-        """Whether `striking` and `cosine` are there: what reads in order."""
+        """Whether `cosine` is there: what reads in order."""
         return implicit and self.recommender in IN_ORDER
 
     def remembers(self, implicit: bool) -> bool:
@@ -307,8 +308,6 @@ def _check_kind(name: str, value: Any, kind: str) -> None:
 
 OWN_CLASS = "package.module:Class"
 """Stands for any class of the user's own."""
-IN_ORDER = ("gru", "gru-separate", "sasrec")
-"""Recommenders that read in order."""
 CHOICES = {
     "choice": ("greedy", "sampled"),
     "task": ("auto", "explicit", "implicit"),

@@ -1,0 +1,73 @@
+"""What is shown is what evaluation ranks first; what was struck out is not shown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dips.data.interactions import from_arrays
+from dips.evaluation import progressive
+from dips.policy.registry import make_policy
+from dips.recommender.stack import Stack
+from dips.rollout import rollout
+from dips.serve.keeper import open_keeper
+from dips.stream.users import Columns, make_stream
+from tests.serve.bundles import make_bundle
+
+ITEMS, PAST = 12, [5, 2, 9, 2, 7]
+KINDS = pytest.mark.parametrize(
+    ("form", "more"), [("dot", {"fading": True, "telling": True}), ("mlp", {})]
+)
+
+
+def _ranks(bundle) -> list[float]:
+    """The rank of every item after the past: of as many users, who then meet one each."""
+    steps = len(PAST) + 1
+    item = np.array([step for last in range(ITEMS) for step in (*PAST, last)])
+    user = np.repeat(np.arange(ITEMS), steps)
+    data = from_arrays(user, item, None, np.tile(np.arange(steps), ITEMS))
+    data = replace(data, warmup=np.full(ITEMS, len(PAST)))
+    stream = make_stream([data], Columns.of(data))
+    trace = rollout(
+        stream, make_policy("last", size=bundle.size), size=bundle.size, schedule=bundle.schedule,
+        keys=stream.keys([0]),
+    )  # fmt: skip
+    return progressive.predict(Stack.of([bundle.recommender]), trace, 0).output.tolist()
+
+
+def _shown(bundle, n: int) -> list[tuple[str, float]]:
+    keeper = open_keeper(bundle, "memory:")
+    keeper.observe_many({"user": "u", "item": str(item)} for item in PAST)
+    return keeper.recommend("u", n)
+
+
+@KINDS
+@pytest.mark.parametrize("looped", [True, False])
+def test_the_order_is_that_of_evaluation(form, more, looped, monkeypatch):
+    if not looped:
+        monkeypatch.setattr(progressive, "is_looped", lambda model: False)
+    bundle = make_bundle("last", 4, loss="softmax", form=form, items=ITEMS, striking=True, **more)
+    ranks, shown = _ranks(bundle), _shown(bundle, ITEMS)
+    assert [ranks[int(item)] for item, _ in shown] == list(range(1, ITEMS - 2))
+    assert {ranks[item] for item in {2, 7, 9}} == {ITEMS - 1}  # in the middle of the last three
+    assert {int(item) for item, _ in shown} == set(range(ITEMS)) - {2, 7, 9}
+    assert all(math.isfinite(score) for _, score in shown)
+
+
+@KINDS
+def test_without_striking_everything_may_be_shown(form, more):
+    bundle = make_bundle("last", 4, loss="softmax", form=form, items=ITEMS, **more)
+    ranks, shown = _ranks(bundle), _shown(bundle, ITEMS)
+    assert [ranks[int(item)] for item, _ in shown] == list(range(1, ITEMS + 1))
+    assert _shown(bundle, 3) == shown[:3]
+
+
+def test_who_has_everything_is_shown_nothing():
+    bundle = make_bundle("last", 3, loss="softmax", items=2, striking=True)
+    keeper = open_keeper(bundle, "memory:")
+    keeper.observe_many({"user": "u", "item": item} for item in "01")
+    assert keeper.recommend("u", 5) == []
+    assert len(keeper.recommend("nobody", 5)) == 2
