@@ -169,7 +169,7 @@ def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
 
 @pytest.mark.parametrize(
     ("implicit", "repeats", "taken"),
-    [(True, 0.09, (0, 1, 1, 1.0, 1e-3, 0)), (True, 0.1, (1, 1, 1, 0.2, 3e-2, 0)),
+    [(True, 0.09, (0, 1, 1, 1.0, 1e-3, 0)), (True, 0.1, (1, 1, 0, 0.2, 3e-2, 0)),
      (False, 0.9, (0, 0, 0, 0.2, 3e-3, 1))],
 )  # fmt: skip
 def test_settings_suit_items_that_come_back(implicit, repeats, taken):

@@ -84,7 +84,7 @@ class TrainConfig:
     telling: int = _setting(
         -1,
         "1: a kept item has a vector of its own for what it tells of the items to come (dot with "
-        "softmax); 0: it tells that it was chosen; -1: 1 where it can.",
+        "softmax); 0: it tells that it was chosen; -1: 1 where it can and items do not come back.",
         -1,
     )
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
@@ -221,7 +221,7 @@ class TrainConfig:
             rate = RATE_ONCE if once and self.remembers(implicit) else RATE
         reads = int(self.remembers(implicit))
         fading = reads if self.fading < 0 else self.fading
-        telling = reads if self.telling < 0 else self.telling
+        telling = int(reads and not back) if self.telling < 0 else self.telling
         told = int(self.asks_residuals(implicit))
         return self.but(
             batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
