@@ -31,7 +31,7 @@ FOLDERS = ("ml-1m-static", "ml-1m-learned", "ml-1m-paper")
 IMPLICIT = {
     "implicit-nyc": "foursquare-nyc",
     "implicit-ml-1m": "MovieLens 1M, ratings > 3.5, 20-core",
-    "implicit-amazon-cds": "amazon-cds",
+    "implicit-amazon-cds": "amazon-cds, nothing struck out",
 }
 """Folders of implicit data, and what they are called."""
 ABLATIONS = {
