@@ -342,3 +342,12 @@ def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns(
 def test_runs_whose_recommenders_know_other_things_go_apart(name):
     configs = [config(**{name: known}) for known in (0, 1)]
     assert len(experiment._stacks(configs, "cpu")) == 2
+
+
+@pytest.mark.parametrize(("distinct", "met"), [(20, ["last"]), (4, ["last", "frequent"])])
+def test_rivals_are_those_that_differ_on_these_data(distinct, met):
+    user, item = np.divmod(np.arange(400), 10)
+    data = from_arrays(user, (item + 3 * user) % distinct, None, np.arange(400))
+    outcome = trained(data, policy="learned", rival="last,frequent", epochs=1, dim=4)
+    assert [one.name for one in outcome.rivals] == met
+    assert outcome.config.rivals == ["last", "frequent"]  # what was asked for stays as it was

@@ -104,7 +104,7 @@ def _meet_rivals(
     pairs = [
         (outcome, (parts, beside(config, name, implicit_data=not parts[0].explicit)))
         for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
-        for name in config.rivals
+        for name in outcome.config.rivals  # as the data has it
     ]
     if not pairs:
         return

@@ -42,8 +42,7 @@ def fitted(train: Interactions, config: TrainConfig) -> TrainConfig:
     """The settings with everything decided that depends on the data."""
     rows = int((train.lengths - train.warmup).sum())
     implicit = config.implicit(train.explicit)
-    asked = implicit and min(config.returning, config.striking) < 0
-    repeats = train.repeats if asked else 0.0
+    repeats = train.repeats if implicit else 0.0
     return config.fitted(rows, train.users, train.items, implicit=implicit, repeats=repeats)
 
 

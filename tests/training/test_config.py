@@ -189,6 +189,23 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
         assert {getattr(paper, name) for name in names} == {0}
 
 
+@pytest.mark.parametrize(
+    ("implicit", "repeats", "given", "met"),
+    [
+        (True, 1e-4, None, ["last"]),
+        (True, 2e-3, None, ["last", "last-distinct", "frequent"]),
+        (True, 1e-4, "frequent", ["frequent"]),
+        (True, 1e-4, "last,mix:2,frequent", ["last", "mix:2"]),
+        (True, 1e-4, "", []),
+        (False, 0.0, "last,frequent", ["last", "frequent"]),
+    ],
+)
+def test_rivals_that_keep_what_last_keeps_are_not_met_besides_it(implicit, repeats, given, met):
+    flags = {"policy": "learned", **({} if given is None else {"rival": given})}
+    config = build_config(flags=flags, implicit_data=implicit)
+    assert config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats).rivals == met
+
+
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (0, 0.0)), (0.1, (1, 3e-2))])
 def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
     for recommender in ("gru", "gru-separate", "sasrec"):

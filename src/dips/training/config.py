@@ -223,10 +223,13 @@ class TrainConfig:
         fading = reads if self.fading < 0 else self.fading
         telling = int(reads and not back) if self.telling < 0 else self.telling
         told = int(self.asks_residuals(implicit))
+        rivals = self.rivals
+        if implicit and repeats < RARELY and "last" in rivals:
+            rivals = [name for name in rivals if name not in AS_LAST]
         return self.but(
             batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
             inner_rate=rate, returning=back, fading=fading, telling=telling, residual=told,
-            striking=struck, cosine=alike,
+            striking=struck, cosine=alike, rival=",".join(rivals),
         )  # fmt: skip
 
     def asks_residuals(self, implicit: bool) -> bool:
@@ -272,6 +275,8 @@ OFTEN = 0.1
 """Where it is not given: items come back, if so many of the events are repeats."""
 RARELY = 1e-3
 """Where it is not given: items never come back, if fewer of the events are repeats."""
+AS_LAST = ("last-distinct", "frequent")
+"""Where items never come back these keep what `last` keeps: one rival is enough."""
 KNOWN, PLENTY, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 55.0, 3e-3, 1e-3, 3e-2
 """Where decay is not given it is this, shared among the ratings of an item, and no more.
 
