@@ -44,11 +44,10 @@ def test_without_the_other_there_is_nothing_to_say() -> None:
     assert saved(_result(["learned"]), against="last") == []
 
 
-@pytest.mark.parametrize(("given", "taken"), [(-1, -1), (0, 0), (1, -1)])
-def test_choosers_have_no_cosines_and_strike_by_themselves(given: int, taken: int) -> None:
-    config = TrainConfig(striking=given, cosine=1, telling=0)
+def test_choosers_have_no_cosines() -> None:
+    config = TrainConfig(striking=1, cosine=1, telling=0)
     plan = Plan(policies=["last"], sizes=[1], every=[1], seeds=[0], settings=lambda policy: config)
-    assert choosing(plan).settings("last") == config.but(striking=taken, cosine=-1)
+    assert choosing(plan).settings("last") == config.but(cosine=-1)
 
 
 def test_readers_have_epochs_of_their_own() -> None:

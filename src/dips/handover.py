@@ -84,16 +84,9 @@ class Result:
 
 
 def choosing(plan: Plan) -> Plan:
-    """The same plan for those who choose: cosines are the readers' alone.
-
-    A 1 of `striking` is theirs as well; choosers then strike out where their data suggests it.
-    """
-
-    def settings(policy: str) -> TrainConfig:
-        given = plan.settings(policy)
-        return given.but(cosine=-1, striking=-abs(given.striking))
-
-    return replace(plan, settings=settings)
+    """The same plan for those who choose: cosines are the readers' alone."""
+    given = plan.settings
+    return replace(plan, settings=lambda policy: given(policy).but(cosine=-1))
 
 
 def reading(reader: TrainConfig, epochs: int) -> TrainConfig:

@@ -71,3 +71,17 @@ def test_who_has_everything_is_shown_nothing():
     keeper.observe_many({"user": "u", "item": item} for item in "01")
     assert keeper.recommend("u", 5) == []
     assert len(keeper.recommend("nobody", 5)) == 2
+
+
+def test_an_item_that_the_run_does_not_know_strikes_nothing_out():
+    bundle = make_bundle("last", 4, loss="softmax", items=ITEMS, striking=True)
+    keeper = open_keeper(bundle, "memory:")
+    keeper.observe_many({"user": "u", "item": item} for item in ("3", "never met before"))
+    assert {item for item, _ in keeper.recommend("u", ITEMS)} == set(map(str, range(ITEMS))) - {"3"}
+
+
+def test_scores_that_are_no_numbers_do_not_look_like_nothing_left():
+    bundle = make_bundle("last", 4, loss="softmax", items=ITEMS, striking=True)
+    bundle.recommender.user_prior.data.fill_(math.nan)
+    assert all(math.isnan(score) for _, score in open_keeper(bundle, "memory:").recommend("u", 3))
+    assert len(open_keeper(bundle, "memory:").recommend("u", 3)) == 3

@@ -183,10 +183,12 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
     for recipe in ("paper", "paper-128"):  # the paper's recommender knows nothing of all this
-        paper = build_config(recipe, flags={"policy": "dips"}, implicit_data=implicit)
-        paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-        names = ("returning", "striking", "fading", "telling")
-        assert {getattr(paper, name) for name in names} == {0}
+        for recommender in ("dot", "gru"):
+            flags = {"policy": "dips", "recommender": recommender}
+            paper = build_config(recipe, flags=flags, implicit_data=implicit)
+            paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+            names = ("returning", "striking", "cosine", "fading", "telling")
+            assert {getattr(paper, name) for name in names} == {0}
 
 
 @pytest.mark.parametrize(

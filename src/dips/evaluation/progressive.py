@@ -155,9 +155,11 @@ def _predict_after(
 ) -> Tensor:
     """From whole histories, each read once."""
     assert isinstance(model, Sequential)
-    known = torch.arange(item.shape[1], device=step.device) < step[:, None]
     scores = model.predict_all(model.after(item, owner, step))
-    return ranks(model.offered(scores, item[owner], known), target)
+    if model.strikes:
+        known = torch.arange(item.shape[1], device=step.device) < step[:, None]
+        scores = model.offered(scores, item[owner], known)
+    return ranks(scores, target)
 
 
 def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:

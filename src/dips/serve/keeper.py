@@ -149,7 +149,7 @@ class Keeper:
             return read_sketches(self._items.names, users, rows)
 
     def recommend(self, user: str, n: int = 20) -> list[tuple[str, float]]:
-        """The `n` best items for a user by the run's recommender, with their scores."""
+        """The best items for a user, at most `n`, by the run's recommender, with their scores."""
         with self._alone():
             rows = self._rows([user.encode()])
             state = States.of(rows, self._engine.size, 1)

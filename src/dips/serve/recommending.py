@@ -32,5 +32,5 @@ def recommend(
     if bundle.explicit:
         scores = model.loss.estimate(scores).clamp(bundle.spec.low, bundle.spec.high)
     order = scores[0].argsort(descending=True, stable=True)
-    best = order[scores[0, order] > -torch.inf][:n].tolist()
+    best = order[scores[0, order] != -torch.inf][:n].tolist()
     return [(bundle.item_ids[place], float(scores[0, place])) for place in best]

@@ -14,7 +14,7 @@ PAPER = {
     "stretch": 1, "batch": 4096, "credit": "identity", "inner_rate": 0.4, "weight_decay": 2e-4,
     "annealing": "constant", "policy_decay": 2e-4, "policy_wait": 0, "policy_rest": 0,
     "dropout": 0.1, "dim": 32, "inner_steps": 10, "epochs": 100,
-    "returning": 0, "striking": 0, "fading": 0, "telling": 0,
+    "returning": 0, "striking": 0, "cosine": 0, "fading": 0, "telling": 0,
 }  # fmt: skip
 """What the paper's supplement sets for all data; it tunes inner_rate from 0.2, 0.4 and 0.8."""
 RECIPES: dict[str, dict[str, Any]] = {
