@@ -318,14 +318,6 @@ def test_a_reader_in_order_begins_where_items_share_users(policy):
     assert outcome.test.metrics["recall@20"] > plain.test.metrics["recall@20"] + 0.1
 
 
-def test_runs_that_strike_out_and_those_that_do_not_go_apart():
-    configs = [
-        config(recommender="gru", policy="all", striking=struck, cosine=cosine)
-        for struck, cosine in ((0, 0), (1, 0), (0, 1), (1, 1))
-    ]
-    assert len(experiment._stacks(configs, "cpu")) == 4
-
-
 def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns():
     user, item = np.divmod(np.arange(400), 10)
     once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(400))  # nothing comes back
@@ -338,7 +330,7 @@ def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns(
         assert found["mrr@20"] > other["mrr@20"]
 
 
-@pytest.mark.parametrize("name", ["returning", "fading", "telling"])
+@pytest.mark.parametrize("name", ["returning", "fading", "telling", "striking", "cosine"])
 def test_runs_whose_recommenders_know_other_things_go_apart(name):
     configs = [config(**{name: known}) for known in (0, 1)]
     assert len(experiment._stacks(configs, "cpu")) == 2
