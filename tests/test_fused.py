@@ -20,6 +20,8 @@ from dips.data.interactions import Interactions
 from dips.data.sides import Sides
 from dips.numerics import looping
 from dips.policy.base import Policy
+from dips.policy.hardest import Hardest
+from dips.policy.influence import Influence
 from dips.policy.network import RatingNetwork
 from dips.policy.recency import Last
 from dips.policy.setnetwork import SetNetwork
@@ -142,6 +144,33 @@ def test_the_short_way_leaves_the_same(
     """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
     walk = (stream, _networks(kind), stack, size, periods)
     _same(short(*walk), _long(*walk))
+
+
+@pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
+@pytest.mark.parametrize(("size", "pull"), [(1, 0.0), (2, 0.05), (8, 0.0)])
+@pytest.mark.parametrize("rule", [Hardest, Influence])
+def test_rules_that_ask_leave_the_same(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
+    rule: type[Hardest | Influence], size: int, periods: tuple[int, ...], pull: float,
+) -> None:  # fmt: skip
+    """What is predicted worst, and what is added to the empty set one by one."""
+    rest = {"items": ITEMS, "dim": 14, "inner_steps": 3, "inner_pull": pull}
+    stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    policy = Hardest() if rule is Hardest else Influence(size, damping=0.3)
+    walk = (stream, policy, stack, size, periods)
+    _same(short(*walk, noted=[]), _long(*walk, noted=[]))
+
+
+@pytest.mark.parametrize("policy", [Hardest(2.0), Influence(2, half_life=3.0), Influence(1)])
+def test_other_rules_go_the_long_way(
+    stream: Stream, stack: Stack, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With half-lives; or where coefficients are not what descends."""
+    taken = []
+    monkeypatch.setattr(Walk, "_transition", lambda *_: taken.append)
+    periods = (1,) if policy != Influence(1) else (3,)
+    _everything(stream, policy, stack, getattr(policy, "size", 2), periods, noted=[])
+    assert taken
 
 
 def test_stretches_are_one_walk(

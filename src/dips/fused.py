@@ -1,14 +1,15 @@
 """The short way through a walk: one launch for all users and refreshes, where that is possible.
 
-It is for `Greedy` choices of the two networks without side information; the dot product with
-squared error may be asked for residuals. Programs are Triton's on CUDA and numba's on the CPU. The
-result is the same to the bit; everything else, and machines without them, walk refresh by refresh
-(`dips.rollout`).
+It is for `Greedy` choices of the two networks without side information, and of the rules `hardest`
+and `influence`; who is asked is the dot product with squared error. Programs are Triton's on CUDA
+and numba's on the CPU. The result is the same to the bit; everything else, and machines without
+them, walk refresh by refresh (`dips.rollout`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from dips.numerics import exact, looping, walking
 from dips.numerics.looping import installed
 from dips.numerics.walking import ItemLayers, Memory, SetLayers, Way
 from dips.policy.base import Policy
+from dips.policy.hardest import Hardest
+from dips.policy.influence import Influence
 from dips.policy.network import RatingNetwork
 from dips.policy.setnetwork import SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
@@ -39,6 +42,8 @@ ROOM = 1 << 28
 
 Refresh = tuple[int, int, int]
 """Interactions seen, how many of them are new, predictions that follow."""
+Launch = Callable[[Any, Way, Memory], None]
+"""Walk with the programs of a module."""
 
 
 @torch.no_grad()
@@ -59,15 +64,13 @@ def advance(
 
     `settled` are the recommenders as decisions see them, where the policy asks.
     """
-    size, period = kept.shape[1], max((new for _, new, _ in refreshes), default=0)
-    stacked = _stacked(policy, stream) if refreshes else None
+    compiler = COMPILERS.get(kept.device.type, "")
+    if not (refreshes and compiler and installed(compiler) and isinstance(selector, Greedy)):
+        return False
+    size, period = kept.shape[1], max(new for _, new, _ in refreshes)
     answers = {} if notes is None else notes.answers
-    if (
-        stacked is None
-        or not isinstance(selector, Greedy)
-        or not _answered(stacked, settled, set(answers))
-        or not _fits(stacked, settled, size, period, stream)
-    ):
+    launch = _launch(policy, settled, stream, size, period, set(answers))
+    if launch is None:
         return False
     memory = Memory(
         sketch.position,
@@ -77,24 +80,53 @@ def advance(
         answers.get("residual"),
         *(worth or (None, None)),
     )
-    launch = WALKING[COMPILERS[kept.device.type]]
-    way = _way(stream, base, refreshes)
     with torch.cuda.device_of(kept):  # type: ignore[no-untyped-call]
-        if isinstance(stacked.template, SetNetwork):
-            reader = reader_of(settled, size) if settled and "residual" in stacked.asks else None
-            layers = _set_layers(stacked, settled, stream)
-            launch.walk_set(way, memory, layers, reader, period)
-        else:
-            launch.walk_items(way, memory, _item_layers(stacked), period)
+        launch(WALKING[compiler], _way(stream, base, refreshes), memory)
     _look_up(sketch, stream)
     return True
 
 
-def _stacked(policy: Policy, stream: Stream) -> Stacked | None:
-    """The policies of all runs, if there are programs for them here."""
-    compiler = COMPILERS.get(stream.start.device.type, "")
-    if not compiler or not installed(compiler):
+def _launch(
+    policy: Policy, settled: Stack | None, stream: Stream, size: int, period: int, noted: set[str]
+) -> Launch | None:
+    """How to walk under a policy, at most `period` new at once; None: there is no program."""
+    if isinstance(policy, Hardest | Influence):
+        return _rule(policy, settled, stream, size, period, noted)
+    stacked = _stacked(policy, stream)
+    if (
+        stacked is None
+        or not _answered(stacked, settled, noted)
+        or not _fits(stacked, settled, size, period, stream)
+    ):
         return None
+    if isinstance(stacked.template, SetNetwork):
+        reader = reader_of(settled, size) if settled and "residual" in stacked.asks else None
+        layers = _set_layers(stacked, settled, stream)
+        return lambda by, way, memory: by.walk_set(way, memory, layers, reader, period)
+    items = _item_layers(stacked)
+    return lambda by, way, memory: by.walk_items(way, memory, items, period)
+
+
+def _rule(
+    policy: Hardest | Influence, settled: Stack | None, stream: Stream, size: int, period: int,
+    noted: set[str],
+) -> Launch | None:  # fmt: skip
+    """The same for a rule that asks; where losses do not count less with age."""
+    known = settled is not None and is_linear(settled.template) and settled.runs == stream.runs
+    if not known or noted or policy.half_life is not None or size > SLOTS or size + period > WIDTH:
+        return None
+    assert settled is not None
+    reader = reader_of(settled, size)
+    if isinstance(policy, Hardest):
+        return lambda by, way, memory: by.walk_hardest(way, memory, reader, period)
+    if policy.size != size or size + period > reader.vectors.shape[2]:
+        return None
+    damping = policy.damping
+    return lambda by, way, memory: by.walk_influence(way, memory, reader, damping, period)
+
+
+def _stacked(policy: Policy, stream: Stream) -> Stacked | None:
+    """The policies of all runs, if there are programs for them."""
     network = policy.template if isinstance(policy, Stacked) else policy
     if isinstance(network, SetNetwork):
         known = network.side.width == 0

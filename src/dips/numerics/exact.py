@@ -6,10 +6,13 @@ order: on one core or many, for one user or a million. Decisions are taken on su
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
+from dips.numerics import rounding
 
 PARAMETER_BITS = 12
 """Parameters are multiples of 2^-12 at decision time."""
@@ -39,9 +42,42 @@ def softmax(logits: Tensor) -> Tensor:
 def rounded(value: Tensor, bits: int, limit: float) -> Tensor:
     """The nearest multiple of 2^-bits within the limit, with the slope of the identity."""
     exact = value.double()
-    fixed = exact.detach()
-    near = snap(fixed.clamp(-limit, limit), bits)
-    return near + (exact - fixed) if torch.is_grad_enabled() else near
+    if torch.is_grad_enabled() or exact.is_cuda:
+        return cast(Tensor, Rounded.apply(exact, bits, limit))  # type: ignore[no-untyped-call]
+    return nearest(exact, bits, limit)
+
+
+def nearest(value: Tensor, bits: int, limit: float) -> Tensor:
+    """The same without a slope."""
+    return snap(value.clamp(-limit, limit), bits)
+
+
+class Rounded(torch.autograd.Function):
+    """`nearest`, by one program where Triton is at hand: networks on the grid do little else."""
+
+    @staticmethod
+    def forward(value: Tensor, bits: int, limit: float) -> Tensor:
+        """[...] float64."""
+        near = rounding.nearest if value.is_cuda and rounding.TRITON else nearest
+        return near(value, bits, limit)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Nothing is needed on the way back."""
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
+        """As if nothing had been rounded."""
+        return slopes[0], None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], value: Tensor, bits: int, limit: float
+    ) -> tuple[Tensor, int | None]:
+        """Each number is on its own: an axis more makes no difference."""
+        del info
+        found = Rounded.apply(value, bits, limit)  # type: ignore[no-untyped-call]
+        return found, in_dims[0]
 
 
 def parameter(value: Tensor) -> Tensor:

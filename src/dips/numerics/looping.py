@@ -60,6 +60,24 @@ def walk_items(way: Way, memory: Memory, layers: ItemLayers, period: int) -> Non
     share(item_walk, [*arrays, width], len(memory.position))
 
 
+def walk_hardest(way: Way, memory: Memory, reader: Reader, period: int) -> None:
+    """Walk under the rule that keeps what is predicted worst."""
+    from dips.numerics.asking_loops import hardest_walk
+
+    width = memory.position.shape[1] + period
+    arrays = map(_arrays, (way, _noted(memory), _dense(reader)))
+    share(hardest_walk, [*arrays, width], len(memory.position))
+
+
+def walk_influence(way: Way, memory: Memory, reader: Reader, damping: float, period: int) -> None:
+    """Walk under the rule that adds what would lower the loss of all most, one by one."""
+    from dips.numerics.asking_loops import influence_walk
+
+    width = memory.position.shape[1] + period
+    arrays = map(_arrays, (way, _noted(memory), _dense(reader)))
+    share(influence_walk, [*arrays, damping, width], len(memory.position))
+
+
 def set_scores(question: Question, net: SetNet) -> Tensor:
     """[rows, candidates] scores of a network over sets."""
     from dips.numerics import set_loops

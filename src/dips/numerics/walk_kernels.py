@@ -30,7 +30,7 @@ LONG = tl.constexpr(16.0)
 
 
 @triton.jit
-def _snap(value, SCALE: tl.constexpr):
+def snap(value, SCALE: tl.constexpr):
     """The nearest multiple of 1 / SCALE, halves to even: as `exact.snap`."""
     scaled = value * SCALE
     size = tl.abs(scaled)
@@ -55,7 +55,7 @@ def _log1p(value):
 
 
 @triton.jit
-def _candidates(
+def candidates(
     items, position, repeats, begin, row, seen, period, SIZE: tl.constexpr, N: tl.constexpr
 ):
     """Positions, items and repeats of all candidates; how many newer ones have the same item."""
@@ -74,7 +74,7 @@ def _candidates(
 
 
 @triton.jit
-def _remember(
+def remember(
     score, place, met, begin, row, first, seen, period, hold, length, warmup,
     position, repeats, kept, kept_repeats, kept_scores, scores,
     SIZE: tl.constexpr, N: tl.constexpr,
@@ -82,7 +82,7 @@ def _remember(
     """Keep the SIZE highest scores, the newer of equals, for the predictions that follow."""
     slot = tl.arange(0, N)
     there = slot < SIZE + period
-    settled = tl.minimum(tl.maximum(_snap(score, SCORE), -FAR), FAR)
+    settled = tl.minimum(tl.maximum(snap(score, SCORE), -FAR), FAR)
     left, right = slot[:, None], slot[None, :]
     mine, other = settled[:, None], settled[None, :]
     above = (other > mine) | ((other == mine) & (right > left))
@@ -105,7 +105,7 @@ def _remember(
 
 
 @triton.jit
-def _adapted(
+def adapted(
     items, ratings, position, begin, row, vectors, intercept, prior, dials,
     SIZE: tl.constexpr, STEPS: tl.constexpr, GRAM: tl.constexpr, PULL: tl.constexpr,
     DIM: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
@@ -128,16 +128,16 @@ def _adapted(
             left = tl.load(vectors + item[:, None] * D + place, there[:, None], 0)
             right = tl.load(vectors + item[None, :] * D + place, there[None, :], 0)
             gram = tl.fma(left, right, gram)
-        gram = _snap(gram, STATE)
+        gram = snap(gram, STATE)
         share = tl.zeros((K,), tl.float64)
         for _ in range(STEPS):
             fall = 2 * (score - rating)
             if PULL:
                 fall = fall + pull * share
-            share = tl.where(there, _snap(share - rate * fall, STATE), 0.0)
+            share = tl.where(there, snap(share - rate * fall, STATE), 0.0)
             score = first + tl.sum(gram * share[None, :], 1)
-        user = _snap(begun + tl.sum(rows * share[:, None], 0), STATE)
-        bias = _snap(begun_bias + loading * tl.sum(share, 0), STATE)
+        user = snap(begun + tl.sum(rows * share[:, None], 0), STATE)
+        bias = snap(begun_bias + loading * tl.sum(share, 0), STATE)
     else:
         for _ in range(STEPS):
             error = tl.where(there, 2 * (score - rating), 0.0)
@@ -145,7 +145,7 @@ def _adapted(
             if PULL:
                 fall = fall + pull * (user - begun)
                 fall_bias = fall_bias + pull * (bias - begun_bias)
-            user, bias = _snap(user - rate * fall, STATE), _snap(bias - rate * fall_bias, STATE)
+            user, bias = snap(user - rate * fall, STATE), snap(bias - rate * fall_bias, STATE)
             score = own + tl.sum(rows * user[None, :], 1) + loading * bias
     return user, bias
 
@@ -184,7 +184,7 @@ def set_walk(
     for turn in range(tl.load(due + row)):
         seen, period = tl.load(refreshes + 3 * turn), tl.load(refreshes + 3 * turn + 1)
         hold = tl.load(refreshes + 3 * turn + 2)
-        place, item, met, twins = _candidates(
+        place, item, met, twins = candidates(
             items, position, repeats, begin, row, seen, period, SIZE, N
         )
         there = slot < SIZE + period
@@ -194,7 +194,7 @@ def set_walk(
         newer = (SIZE + period - 1 - slot).to(tl.float64)
         residual = tl.zeros((N,), tl.float64)
         if vectors is not None:
-            user, user_bias = _adapted(
+            user, user_bias = adapted(
                 items, ratings, position, begin, row, vectors, intercept, prior, dials,
                 SIZE, STEPS, GRAM, PULL, DIM, K, D,
             )  # fmt: skip
@@ -238,7 +238,7 @@ def set_walk(
             meeting = tl.fma(mean, tl.load(others + k * H + across), meeting)
         second = _fixed(tl.maximum(second + meeting, 0.0))
         score += tl.sum(second * outward, 1)
-        _remember(
+        remember(
             score, place, met, begin, row, first, seen, period, hold, end, cold,
             position, repeats, kept, kept_repeats, kept_scores, scores, SIZE, N,
         )  # fmt: skip
@@ -264,7 +264,7 @@ def item_walk(
     for turn in range(tl.load(due + row)):
         seen, period = tl.load(refreshes + 3 * turn), tl.load(refreshes + 3 * turn + 1)
         hold = tl.load(refreshes + 3 * turn + 2)
-        place, item, met, _ = _candidates(
+        place, item, met, _ = candidates(
             items, position, repeats, begin, row, seen, period, SIZE, N
         )
         there = slot < SIZE + period
@@ -281,7 +281,7 @@ def item_walk(
         rows = tl.load(leave + line, there[:, None], 0)
         score = tl.load(leave_bias + run * count + item, there, 0)
         score += tl.sum(rows * second[None, :], 1)
-        _remember(
+        remember(
             score, place, met, begin, row, first, seen, period, hold, end, cold,
             position, repeats, kept, kept_repeats, kept_scores, scores, SIZE, N,
         )  # fmt: skip

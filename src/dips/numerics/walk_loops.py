@@ -13,7 +13,7 @@ from dips.numerics.set_loops import choose, judge, know, room_for
 
 
 @loop
-def _join(way, memory, row, seen, period, room):
+def join(way, memory, row, seen, period, room):
     """The candidates of a refresh: what is kept, then what came since; returns how many."""
     size = memory.position.shape[1]
     begin = way.start[row]
@@ -37,7 +37,7 @@ def _join(way, memory, row, seen, period, room):
 
 
 @loop
-def _remember(way, memory, row, seen, hold, room, count):
+def remember(way, memory, row, seen, hold, room, count):
     """Keep the highest scores, the newer of equals, for the predictions that follow."""
     size = memory.position.shape[1]
     choose(room, count, size)
@@ -72,7 +72,7 @@ def set_walk(way, memory, layers, reader, width, first, stride):
         run = row // users
         for turn in range(way.due[row]):
             seen, period = way.refreshes[turn, 0], way.refreshes[turn, 1]
-            count = _join(way, memory, row, seen, period, room)
+            count = join(way, memory, row, seen, period, room)
             if reads:
                 adapt(reader, run, room.item[:size], room.rating, desk)
             noting = wide > 0 and way.warmup[row] <= seen < way.length[row]
@@ -88,7 +88,7 @@ def set_walk(way, memory, layers, reader, width, first, stride):
                 room.score[slot] = layers.straight[run, room.item[slot]]
             total = know(layers, run, seen, room, count)
             judge(layers, run, room, count, total)
-            _remember(way, memory, row, seen, way.refreshes[turn, 2], room, count)
+            remember(way, memory, row, seen, way.refreshes[turn, 2], room, count)
 
 
 @loop
@@ -102,7 +102,7 @@ def item_walk(way, memory, layers, width, first, stride):
         run = row // users
         for turn in range(way.due[row]):
             seen, period = way.refreshes[turn, 0], way.refreshes[turn, 1]
-            count = _join(way, memory, row, seen, period, room)
+            count = join(way, memory, row, seen, period, room)
             units, second = room.mean, room.second[0]
             put(units, layers.enter_bias[run])
             for slot in range(count):
@@ -117,4 +117,4 @@ def item_walk(way, memory, layers, width, first, stride):
                 item = room.item[slot]
                 score = dot(layers.leave[run, item], second)
                 room.score[slot] = score + layers.leave_bias[run, item]
-            _remember(way, memory, row, seen, way.refreshes[turn, 2], room, count)
+            remember(way, memory, row, seen, way.refreshes[turn, 2], room, count)

@@ -1,8 +1,8 @@
-"""Walk many users through all their refreshes in one launch, for two kinds of networks.
+"""Walk many users through all their refreshes in one launch, for two networks and two rules.
 
-One program per user and run, see `walk_kernels`; the same bits as the walk in plain torch. Needs
-triton, which comes with builds of torch for CUDA. Knows nothing of policies: tensors in, and what
-was given to remember changes in place.
+One program per user and run, see `walk_kernels` and `asking_kernels`; the same bits as the walk in
+plain torch. Needs triton, which comes with builds of torch for CUDA. Knows nothing of policies:
+tensors in, and what was given to remember changes in place.
 """
 
 from __future__ import annotations
@@ -159,8 +159,7 @@ def walk_set(
     read: tuple[Tensor | None, ...] = (None,) * 4
     if reader is not None:
         dim, steps, pulls = reader.vectors.shape[2], reader.steps, int(reader.pulls)
-        tables = _wide(reader.vectors), reader.intercept.contiguous(), reader.prior.contiguous()
-        read = (*tables, reader.dials[:, [0, -1, 1]])  # sketches are full
+        read = (*_tables(reader), _full(reader))
     across = ("table", "own", "alone", "others", "bias", "last")
     wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in across})
     noted = memory.residual
@@ -216,6 +215,78 @@ def walk_items(way: Way, memory: Memory, layers: ItemLayers, period: int, warps:
         num_stages=1,
         enable_fp_fusion=False,
     )
+
+
+def walk_hardest(way: Way, memory: Memory, reader: Reader, period: int) -> None:
+    """Walk under the rule that keeps what is predicted worst."""
+    from dips.numerics.asking_kernels import hardest_walk
+
+    runs, items, dim = reader.vectors.shape
+    rows, size = memory.position.shape
+    width = _power(size + period)
+    hardest_walk[(rows,)](
+        *way[:-1],
+        *memory[:4],
+        *memory[5:],
+        *_tables(reader),
+        _full(reader),
+        rows // runs,
+        runs,
+        items,
+        SIZE=size,
+        STEPS=reader.steps,
+        GRAM=int(size < dim + 1),
+        PULL=int(reader.pulls),
+        DIM=dim,
+        N=width,
+        K=_power(size),
+        D=_power(dim),
+        num_warps=_warps(width, _power(dim)),
+        num_stages=1,
+        enable_fp_fusion=False,
+    )
+
+
+def walk_influence(way: Way, memory: Memory, reader: Reader, damping: float, period: int) -> None:
+    """Walk under the rule that adds what would lower the loss of all most, one by one.
+
+    There are fewer candidates than entries in a user's vector.
+    """
+    from dips.numerics.asking_kernels import influence_walk
+
+    runs, items, dim = reader.vectors.shape
+    rows, size = memory.position.shape
+    width = _power(size + period)
+    influence_walk[(rows,)](
+        *way[:-1],
+        *memory[:4],
+        *memory[5:],
+        *_tables(reader),
+        reader.dials.contiguous(),
+        reader.dials.new_tensor(damping),
+        rows // runs,
+        runs,
+        items,
+        SIZE=size,
+        STEPS=reader.steps,
+        PULL=int(reader.pulls),
+        DIM=dim,
+        N=width,
+        D=_power(dim),
+        num_warps=_warps(width, width),
+        num_stages=1,
+        enable_fp_fusion=False,
+    )
+
+
+def _tables(reader: Reader) -> tuple[Tensor, Tensor, Tensor]:
+    """What is known of items and users, as programs read it."""
+    return _wide(reader.vectors), reader.intercept.contiguous(), reader.prior.contiguous()
+
+
+def _full(reader: Reader) -> Tensor:
+    """[runs, 3] the loading of the user's bias, the step size for full sketches, the pull."""
+    return reader.dials[:, [0, -1, 1]]
 
 
 def _ranks(size: int, period: int, like: Tensor) -> Tensor:
