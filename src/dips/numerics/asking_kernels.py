@@ -92,7 +92,7 @@ def influence_walk(
     for turn in range(tl.load(due + row)):
         seen, period = tl.load(refreshes + 3 * turn), tl.load(refreshes + 3 * turn + 1)
         hold = tl.load(refreshes + 3 * turn + 2)
-        place, item, met, twins = candidates(
+        place, item, met, _twins = candidates(
             items, position, repeats, begin, row, seen, period, SIZE, N
         )
         there = slot < SIZE + period
