@@ -27,7 +27,7 @@ from dips.report.quality import equal_sizes
 from dips.report.results import Comparison, read_results
 
 HERE = Path(__file__).parent
-FOLDERS = ("ml-1m-static", "ml-1m-learned", "ml-1m-paper")
+FOLDERS = ("ml-1m-table",)
 IMPLICIT = {
     "implicit-nyc": "foursquare-nyc",
     "implicit-ml-1m": "MovieLens 1M, ratings > 3.5, 20-core",
@@ -121,9 +121,10 @@ def published(policy: str, place: Place) -> float | None:
 
 def versus(part: Comparison) -> str:
     """`learned` against `last`: means, paired difference and its interval, sizes that are equal."""
-    columns = places(part.summary)
     mean = {(row["policy"], row["every"], row["size"]): row["mean"] for row in part.summary}
-    pairs = {(row["every"], row["size"]): row for row in part.paired}
+    both = [row for row in part.paired if {row["a"], row["b"]} == {"last", "learned"}]
+    pairs = {(row["every"], row["size"]): row for row in both}
+    columns = sorted(pairs)
 
     def difference(place: Place) -> str:
         row = pairs[place]
@@ -184,7 +185,7 @@ def main(arguments: Sequence[str], readme: Path, ablations: Path) -> int:
     others = read_results([HERE / name for name in IMPLICIT]).comparisons
     titled = [(IMPLICIT[part.name], part) for part in others]
     blocks = {
-        "versus": versus(by_name["ml-1m-learned"]),
+        "versus": versus(by_name["ml-1m-table"]),
         "all": everyone(summary),
         "implicit": tables(titled, header),
     }
