@@ -1,0 +1,59 @@
+"""The grid of made worlds: who trains and tests, what a gain is, and that it runs."""
+
+import json
+
+import grid
+import numpy as np
+import pytest
+
+
+def test_a_point_is_the_same_world_alone_and_among_all():
+    alone = grid.worlds(7, 12, [(0.5, 0.1)], implicit=False)[0]
+    among = grid.worlds(7, 12, grid.POINTS, implicit=False)[grid.POINTS.index((0.5, 0.1))]
+    for user in (0, 11):
+        ours, theirs = (
+            world.item[start : start + length]
+            for world in (alone, among)
+            for start, length in [(world.starts[user], world.lengths[user])]
+        )
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("sign", "ours", "others", "wanted"),
+    [(1.0, 0.9, [1.0, 1.2], 0.1), (-1.0, 0.22, [0.2, 0.1], 0.1), (-1.0, 0.1, [0.2], -0.5)],
+)
+def test_a_gain_is_relative_to_the_best(sign, ours, others, wanted):
+    """Of losses the lowest is the best, of recall the highest."""
+    found = grid.gain({"sign": sign, "test": ours}, [{"test": other} for other in others])
+    assert found == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("points", ["0.1/0.5", "0.1/0.5,0.5/0.5"])
+def test_a_small_grid(points, tmp_path, monkeypatch, capsys):
+    """Three times as many test as train; the code says whether all places hold."""
+    seen = []
+    real = grid.run
+
+    def run(jobs, **rest):
+        seen.extend(tuple(part.users for part in parts) for parts, _ in jobs)
+        return real(jobs, **rest)
+
+    monkeypatch.setattr(grid, "run", run)
+    monkeypatch.setitem(grid.TRIALS, "explicit", [{"epochs": 1}])
+    monkeypatch.setitem(grid.STATIC, "explicit", ["last", "reservoir", "mix:4"])
+    out = tmp_path / "grid.json"
+    asked = ["--seed", "3", "--users", "8", "--tasks", "explicit", "--sizes", "2", "--every", "4"]
+    code = grid.main([*asked, "--points", points, "--json", str(out)])
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["durability"], row["drift"]) for row in rows] == [
+        tuple(map(float, point.split("/"))) for point in points.split(",")
+    ]
+    assert set(seen) == {(8, 8, 24)}
+    assert all(row["all"].keys() == {"last", "reservoir"} for row in rows)  # there is no mix:4 of 2
+    missed = sum(
+        row["gain"] < (0.03 if (row["durability"], row["drift"]) == (0.5, 0.5) else -0.01)
+        for row in rows
+    )
+    assert code == int(missed > 0)
+    assert f"{len(rows) - missed} of {len(rows)} places hold" in capsys.readouterr().out
