@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", default="explicit,implicit")
     parser.add_argument("--sizes", default="2,4,8")
     parser.add_argument("--every", default="1,4")
-    parser.add_argument("--points", help="durability/drift, ...; all of them unless given")
+    parser.add_argument("--points", help="some of the nine: durability/drift, ...")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--policy", default="learned", help="what is judged")
     parser.add_argument("--set", action="append", default=[], help="a setting of it: name=value")
@@ -153,7 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = {name: _value(text) for name, text in more.items()}
     points = POINTS
     if given.points:
-        points = [_point(text) for text in given.points.split(",")]
+        named = {f"{kept}/{drift}": (kept, drift) for kept, drift in POINTS}
+        asked = given.points.split(",")
+        if unknown := [text for text in asked if text not in named]:
+            parser.error(f"--points {unknown[0]}: there are {', '.join(named)}")
+        points = [named[text] for text in asked]
     everyone = given.users * (2 + TEST)
     print(f"seed {given.seed}, {given.users} of {everyone} users train in each world", flush=True)
     rows: list[dict[str, Any]] = []
@@ -192,11 +196,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 given.json.write_text(json.dumps({"seed": given.seed, "rows": rows}, indent=1))
     print(f"\n{len(rows) - failed} of {len(rows)} places hold")
     return 1 if failed else 0
-
-
-def _point(text: str) -> Point:
-    durability, drift = map(float, text.split("/"))
-    return durability, drift
 
 
 def _value(text: str) -> Any:

@@ -154,23 +154,24 @@ def test_rules_that_ask_leave_the_same(
     rule: type[Hardest | Influence], size: int, periods: tuple[int, ...], pull: float,
 ) -> None:  # fmt: skip
     """What is predicted worst, and what is added to the empty set one by one."""
-    rest = {"items": ITEMS, "dim": 14, "inner_steps": 3, "inner_pull": pull}
+    dim = DIM if rule is Hardest else 14  # read by coefficients, or by vectors
+    rest = {"items": ITEMS, "dim": dim, "inner_steps": 3, "inner_pull": pull}
     stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy = Hardest() if rule is Hardest else Influence(size, damping=0.3)
     walk = (stream, policy, stack, size, periods)
     _same(short(*walk, noted=[]), _long(*walk, noted=[]))
 
 
-@pytest.mark.parametrize("policy", [Hardest(2.0), Influence(2, half_life=3.0), Influence(1)])
-def test_other_rules_go_the_long_way(
-    stream: Stream, stack: Stack, policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With half-lives; or where coefficients are not what descends."""
-    taken = []
-    monkeypatch.setattr(Walk, "_transition", lambda *_: taken.append)
-    periods = (1,) if policy != Influence(1) else (3,)
-    _everything(stream, policy, stack, getattr(policy, "size", 2), periods, noted=[])
-    assert taken
+@pytest.mark.parametrize("name", ["vectors", "bias", "user_prior"])
+@pytest.mark.parametrize("policy", [Hardest(), Influence(2)])
+def test_rules_that_ask_what_is_no_number(
+    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], policy: Policy,
+    name: str,
+) -> None:  # fmt: skip
+    """A run that has diverged keeps what it would keep the long way."""
+    stack.state[name][0, 1] = torch.nan
+    walk = (stream, policy, stack, 2, (1,))
+    _same(short(*walk, noted=[]), _long(*walk, noted=[]))
 
 
 def test_stretches_are_one_walk(
@@ -231,6 +232,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(fused, "installed", lambda _: True)
     monkeypatch.setattr(looping, "walk_set", lambda *_: names.append("set"))
     monkeypatch.setattr(looping, "walk_items", lambda *_: names.append("paper"))
+    monkeypatch.setattr(looping, "walk_hardest", lambda *_: names.append("hardest"))
+    monkeypatch.setattr(looping, "walk_influence", lambda *_: names.append("influence"))
     return names
 
 
@@ -265,4 +268,37 @@ def test_who_may_not(
             _everything(stream, networks, stack, 2, (1,))
     monkeypatch.setattr(fused, "installed", lambda _: False)
     _everything(stream, networks, stack, 2, (1,))
+    assert taken == []
+
+
+@pytest.mark.parametrize(("rule", "name"), [(Hardest(), "hardest"), (Influence(2), "influence")])
+def test_rules_that_may(
+    stream: Stream, stack: Stack, taken: list[str], rule: Policy, name: str
+) -> None:
+    _everything(stream, rule, stack, 2, (1,), noted=[])
+    assert taken == [name]
+
+
+@pytest.mark.parametrize("rule", [Hardest(), Influence(2)])
+def test_rules_that_may_not(
+    stream: Stream, stack: Stack, taken: list[str], losses: dict[str, Loss], rule: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each of these is one step away from what may."""
+    rest = {"items": ITEMS, "dim": DIM}
+    bce = Stack.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
+    deep = Stack.of([Perceptron(loss=losses["mse"], **rest)] * RUNS)
+    timed = Stack.of([DotProduct(loss=losses["mse"], sides=Sides(clock=(0.0, 1.0)), **rest)] * RUNS)
+    for other in (bce, deep, timed):
+        _everything(stream, rule, other, 2, (1,), noted=[])
+    _everything(stream, rule, stack, 2, (1,), noted=[], selector=Sampled())
+    for name, value in {"COMPILERS": {}, "SLOTS": 1, "WIDTH": 2}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(fused, name, value)
+            _everything(stream, rule, stack, 2, (1,), noted=[])
+    _everything(stream, Hardest(), stack, 2, (1,), noted=["loss"])
+    _everything(stream, Hardest(2.0), stack, 2, (1,), noted=[])
+    _everything(stream, Influence(2, half_life=3.0), stack, 2, (1,), noted=[])
+    _everything(stream, Influence(2), stack, 2, (2,), noted=[])  # read by vectors
+    _everything(stream, Influence(3), stack, 2, (1,), noted=[])  # of another size
     assert taken == []

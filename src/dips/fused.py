@@ -1,7 +1,8 @@
 """The short way through a walk: one launch for all users and refreshes, where that is possible.
 
 It is for `Greedy` choices of the two networks without side information, and of the rules `hardest`
-and `influence`; who is asked is the dot product with squared error. Programs are Triton's on CUDA
+and `influence` without half-lives, `influence` while there are no more candidates than entries in
+an item's vector; who is asked is the dot product with squared error. Programs are Triton's on CUDA
 and numba's on the CPU. The result is the same to the bit; everything else, and machines without
 them, walk refresh by refresh (`dips.rollout`).
 """
@@ -38,7 +39,7 @@ WALKING = {"triton": walking, "numba": looping}
 SLOTS, WIDTH = 64, 128
 """The largest sketch, and the most candidates, that a program can hold."""
 ROOM = 1 << 28
-"""The most numbers in a table of items, and in the room that programs write to."""
+"""The most numbers in a network's table of items, and in the room that programs write to."""
 
 Refresh = tuple[int, int, int]
 """Interactions seen, how many of them are new, predictions that follow."""
@@ -111,17 +112,17 @@ def _rule(
     policy: Hardest | Influence, settled: Stack | None, stream: Stream, size: int, period: int,
     noted: set[str],
 ) -> Launch | None:  # fmt: skip
-    """The same for a rule that asks; where losses do not count less with age."""
-    known = settled is not None and is_linear(settled.template) and settled.runs == stream.runs
-    if not known or noted or policy.half_life is not None or size > SLOTS or size + period > WIDTH:
+    """The same for a rule that asks."""
+    if settled is None or not is_linear(settled.template) or settled.runs != stream.runs:
         return None
-    assert settled is not None
-    reader = reader_of(settled, size)
+    if noted or policy.half_life is not None or not _holds(size, period):
+        return None
     if isinstance(policy, Hardest):
+        reader = reader_of(settled, size)
         return lambda by, way, memory: by.walk_hardest(way, memory, reader, period)
-    if policy.size != size or size + period > reader.vectors.shape[2]:
+    if policy.size != size or size + period > settled.state["vectors"].shape[2]:
         return None
-    damping = policy.damping
+    reader, damping = reader_of(settled, size), policy.damping
     return lambda by, way, memory: by.walk_influence(way, memory, reader, damping, period)
 
 
@@ -149,7 +150,12 @@ def _fits(stacked: Stacked, settled: Stack | None, size: int, period: int, strea
         units = stacked.state["alone.bias"].shape[1]
         table = stacked.runs * units * _items(settled, stream)
     room = stream.start.numel() * units * (size + period)
-    return size <= SLOTS and size + period <= WIDTH and max(table, room) <= ROOM
+    return _holds(size, period) and max(table, room) <= ROOM
+
+
+def _holds(size: int, period: int) -> bool:
+    """Whether a program holds sketches of this size and so many candidates."""
+    return size <= SLOTS and size + period <= WIDTH
 
 
 def _answered(stacked: Stacked, settled: Stack | None, noted: set[str]) -> bool:

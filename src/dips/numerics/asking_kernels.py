@@ -35,7 +35,7 @@ def hardest_walk(
     for turn in range(tl.load(due + row)):
         seen, period = tl.load(refreshes + 3 * turn), tl.load(refreshes + 3 * turn + 1)
         hold = tl.load(refreshes + 3 * turn + 2)
-        place, item, met, _ = candidates(
+        place, item, met, _twins = candidates(
             items, position, repeats, begin, row, seen, period, SIZE, N
         )
         there = slot < SIZE + period
@@ -128,7 +128,8 @@ def influence_walk(
             solved = _solved(system, slope, SIZE + period, N)
             gain = slope * tl.sum(gram * solved[None, :], 1)
             free = there & (chosen == 0)
-            settled = tl.where(free, snap(gain, SCORE), -float("inf"))
+            settled = tl.where(gain == gain, snap(gain, SCORE), float("inf"))  # no numbers first
+            settled = tl.where(free, settled, -float("inf"))
             best = tl.max(tl.where(free & (settled == tl.max(settled, 0)), slot, -1), 0)
             chosen = tl.where(slot == best, 1.0, chosen)
             score = score + chosen  # the earlier the higher

@@ -1,7 +1,8 @@
 """Walks under rules that ask a recommender, as compiled loops: importing this needs numba.
 
-The same bits as the walk in plain torch under `hardest` and `influence`, with the dot product and
-squared error.
+The same as the walk in plain torch under `hardest` and `influence`, with the dot product and
+squared error; the gains of `influence` are no sums on the grid, but rounded to it as they are
+compared.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -64,7 +65,8 @@ def influence_walk(way, memory, reader, damping, width, first, stride):
                     for other in range(count):
                         gain += desk.gram[slot, other] * solved[other]
                     gain = snap(slope[slot] * gain, SCORE)
-                    if chosen[slot] == 0.0 and gain >= most:  # the last among equals
+                    more = gain >= most or gain != gain  # the last among equals; no numbers first
+                    if chosen[slot] == 0.0 and more:
                         best, most = slot, gain
                 chosen[best] = 1.0
                 room.score[best] = size - added

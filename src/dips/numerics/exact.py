@@ -42,9 +42,11 @@ def softmax(logits: Tensor) -> Tensor:
 def rounded(value: Tensor, bits: int, limit: float) -> Tensor:
     """The nearest multiple of 2^-bits within the limit, with the slope of the identity."""
     exact = value.double()
-    if torch.is_grad_enabled() or exact.is_cuda:
+    if exact.is_cuda and rounding.TRITON:
         return cast(Tensor, Rounded.apply(exact, bits, limit))  # type: ignore[no-untyped-call]
-    return nearest(exact, bits, limit)
+    fixed = exact.detach()
+    near = nearest(fixed, bits, limit)
+    return near + (exact - fixed) if torch.is_grad_enabled() else near
 
 
 def nearest(value: Tensor, bits: int, limit: float) -> Tensor:
@@ -53,13 +55,12 @@ def nearest(value: Tensor, bits: int, limit: float) -> Tensor:
 
 
 class Rounded(torch.autograd.Function):
-    """`nearest`, by one program where Triton is at hand: networks on the grid do little else."""
+    """The same by one program: on a GPU networks on the grid do little else."""
 
     @staticmethod
     def forward(value: Tensor, bits: int, limit: float) -> Tensor:
         """[...] float64."""
-        near = rounding.nearest if value.is_cuda and rounding.TRITON else nearest
-        return near(value, bits, limit)
+        return rounding.nearest(value, bits, limit)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

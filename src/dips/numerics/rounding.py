@@ -13,7 +13,7 @@ BLOCK = 1024
 
 
 def nearest(value: Tensor, bits: int, limit: float) -> Tensor:
-    """[...] float64: the nearest multiple of 2^-bits within the limit."""
+    """[...] float64: the nearest multiple of 2^-bits within the limit, a power of two."""
     from dips.numerics.rounding_kernels import round_all
 
     found = torch.empty_like(value)

@@ -83,6 +83,7 @@ def remember(
     slot = tl.arange(0, N)
     there = slot < SIZE + period
     settled = tl.minimum(tl.maximum(snap(score, SCORE), -FAR), FAR)
+    settled = tl.where(score == score, settled, 2 * FAR)  # what is no number first, as torch sorts
     left, right = slot[:, None], slot[None, :]
     mine, other = settled[:, None], settled[None, :]
     above = (other > mine) | ((other == mine) & (right > left))

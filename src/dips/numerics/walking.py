@@ -250,7 +250,7 @@ def walk_hardest(way: Way, memory: Memory, reader: Reader, period: int) -> None:
 def walk_influence(way: Way, memory: Memory, reader: Reader, damping: float, period: int) -> None:
     """Walk under the rule that adds what would lower the loss of all most, one by one.
 
-    There are fewer candidates than entries in a user's vector.
+    Only for fewer candidates than entries in a user's vector.
     """
     from dips.numerics.asking_kernels import influence_walk
 
