@@ -174,6 +174,22 @@ def test_rules_that_ask_what_is_no_number(
     _same(short(*walk, noted=[]), _long(*walk, noted=[]))
 
 
+@pytest.mark.skipif(not looping.installed("numba"), reason="numba is not installed")
+@pytest.mark.parametrize("policy", ["set", "paper", "hardest"])
+def test_large_sketches_on_the_cpu(
+    world: World, stream_of: StreamOf, stack: Stack, policy: str
+) -> None:
+    """More than Triton's programs hold."""
+    stream = stream_of([world([90, 71, 3], items=ITEMS, seed=5)] * RUNS)
+    chosen = Hardest() if policy == "hardest" else _networks(policy)
+    walk = (stream, chosen, stack, 70, (4,))
+    notes = {"noted": []} if policy == "hardest" else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dips.rollout.Walk._transition", None)  # the long way is closed
+        found = _everything(*walk, **notes)
+    _same(found, _long(*walk, **notes))
+
+
 def test_stretches_are_one_walk(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:
@@ -262,7 +278,8 @@ def test_who_may_not(
     _everything(stream, told, stack, 2, (1,))
     _everything(stream, paper.with_dropout(True), stack, 2, (1,))
     _everything(stream, Last(), stack, 2, (1,))
-    for name, value in {"COMPILERS": {}, "SLOTS": 1, "WIDTH": 2, "ROOM": 10}.items():
+    limits = [("HOLDS", {"numba": held}) for held in ((1, 9), (9, 2))]
+    for name, value in (("COMPILERS", {}), ("ROOM", 10), *limits):
         with monkeypatch.context() as patch:
             patch.setattr(fused, name, value)
             _everything(stream, networks, stack, 2, (1,))
@@ -292,7 +309,8 @@ def test_rules_that_may_not(
     for other in (bce, deep, timed):
         _everything(stream, rule, other, 2, (1,), noted=[])
     _everything(stream, rule, stack, 2, (1,), noted=[], selector=Sampled())
-    for name, value in {"COMPILERS": {}, "SLOTS": 1, "WIDTH": 2}.items():
+    limits = [("HOLDS", {"numba": held}) for held in ((1, 9), (9, 2))]
+    for name, value in (("COMPILERS", {}), *limits):
         with monkeypatch.context() as patch:
             patch.setattr(fused, name, value)
             _everything(stream, rule, stack, 2, (1,), noted=[])

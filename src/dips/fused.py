@@ -36,7 +36,7 @@ COMPILERS = {"cuda": "triton", "cpu": "numba"}
 """What programs are written for, by device; Triton's interpreter, for tests, runs on the CPU."""
 WALKING = {"triton": walking, "numba": looping}
 """Who launches them."""
-SLOTS, WIDTH = 64, 128
+HOLDS = {"triton": (64, 128), "numba": (1 << 16, 1 << 16)}
 """The largest sketch, and the most candidates, that a program can hold."""
 ROOM = 1 << 28
 """The most numbers in a network's table of items, and in the room that programs write to."""
@@ -70,6 +70,9 @@ def advance(
         return False
     size, period = kept.shape[1], max(new for _, new, _ in refreshes)
     answers = {} if notes is None else notes.answers
+    largest, widest = HOLDS[compiler]
+    if size > largest or size + period > widest:
+        return False
     launch = _launch(policy, settled, stream, size, period, set(answers))
     if launch is None:
         return False
@@ -115,7 +118,7 @@ def _rule(
     """The same for a rule that asks."""
     if settled is None or not is_linear(settled.template) or settled.runs != stream.runs:
         return None
-    if noted or policy.half_life is not None or not _holds(size, period):
+    if noted or policy.half_life is not None:
         return None
     if isinstance(policy, Hardest):
         reader = reader_of(settled, size)
@@ -143,19 +146,14 @@ def _stacked(policy: Policy, stream: Stream) -> Stacked | None:
 
 
 def _fits(stacked: Stacked, settled: Stack | None, size: int, period: int, stream: Stream) -> bool:
-    """Whether sketches, tables and the room to write to are small enough."""
+    """Whether tables and the room to write to are small enough."""
     if isinstance(stacked.template, RatingNetwork):
         units, table = stacked.state["enter"].shape[2], stacked.state["enter"].numel()
     else:
         units = stacked.state["alone.bias"].shape[1]
         table = stacked.runs * units * _items(settled, stream)
     room = stream.start.numel() * units * (size + period)
-    return _holds(size, period) and max(table, room) <= ROOM
-
-
-def _holds(size: int, period: int) -> bool:
-    """Whether a program holds sketches of this size and so many candidates."""
-    return size <= SLOTS and size + period <= WIDTH
+    return max(table, room) <= ROOM
 
 
 def _answered(stacked: Stacked, settled: Stack | None, noted: set[str]) -> bool:

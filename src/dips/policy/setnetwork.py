@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dips.data.sides import NOTHING, Sides
 from dips.numerics import exact, looping
+from dips.numerics.newer import newer_twins, newer_weight
 from dips.numerics.sidebyside import State
 from dips.numerics.walking import Question, SetNet
 from dips.policy.base import Signals, questions
@@ -79,10 +80,8 @@ class SetNetwork(Network):
         """Two layers; between them each candidate meets the weighted mean of all."""
         weight = torch.where(candidates.present, weight, 0.0)
         total = _weighed(torch.ones_like(weight)[:, None, :], weight).clamp_min(1)
-        later = candidates.position[:, None, :] > candidates.position[:, :, None]
-        newer = _weighed(later.double(), weight)
-        same = candidates.item[:, None, :] == candidates.item[:, :, None]
-        twins = _weighed((later & same).double(), weight)
+        newer = newer_weight(candidates.position, weight)
+        twins = newer_twins(candidates.position, candidates.item, weight)
         known = self._features(candidates, signals, newer / total, twins)
         first = self.first(known).relu()
         context = _weighed(first.mT, weight) / total
