@@ -190,6 +190,29 @@ def test_large_sketches_on_the_cpu(
     _same(found, _long(*walk, **notes))
 
 
+@pytest.mark.parametrize("kind", ["set", "paper", "hardest", "influence"])
+def test_a_walk_knows_only_what_its_events_name(
+    world: World, stream_of: StreamOf, dot: Dot, losses: dict[str, Loss],
+    short: Callable[..., dict[str, Tensor]], kind: str,
+) -> None:  # fmt: skip
+    """Of a large catalogue a few items, numbered in another order than they would be alone."""
+    many = 40
+    data = world([16, 3, 11, 13], items=ITEMS, seed=3)
+    data = replace(data, item=(many - 3 - 7 * data.item).astype(data.item.dtype))
+    stream = stream_of([data] * RUNS)
+    rest = {"items": many, "dim": DIM, "inner_steps": 3}
+    stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    policy: Policy = Hardest() if kind == "hardest" else Influence(2)
+    if kind == "paper":
+        made = [_shaken(RatingNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
+        policy = Stacked.of(made)
+    elif kind == "set":
+        policy = _networks(kind)
+    walk = (stream, policy, stack, 2, (1,))
+    notes: dict[str, Any] = {} if kind in ("set", "paper") else {"noted": []}
+    _same(short(*walk, **notes), _long(*walk, **notes))
+
+
 def test_stretches_are_one_walk(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:

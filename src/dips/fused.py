@@ -44,13 +44,13 @@ ROOM = 1 << 28
 Refresh = tuple[int, int, int]
 """Interactions seen, how many of them are new, predictions that follow."""
 Launch = Callable[[Any, Way, Memory], None]
-"""Walk with the programs of a module."""
+"""Walk with the programs of a module; items of the way are numbered as in `Columns.met`."""
 
 
 @torch.no_grad()
 def advance(
     policy: Policy,
-    settled: Stack | None,
+    asked: Stack | None,
     selector: Selector,
     stream: Stream,
     base: Tensor,
@@ -63,7 +63,8 @@ def advance(
 ) -> bool:
     """Take all users through these refreshes and note what there is to note; False: not possible.
 
-    `settled` are the recommenders as decisions see them, where the policy asks.
+    `asked` are the recommenders, where the policy asks. Of their tables a walk knows only the items
+    that its events name, so that a large catalogue costs nothing.
     """
     compiler = COMPILERS.get(kept.device.type, "")
     if not (refreshes and compiler and installed(compiler) and isinstance(selector, Greedy)):
@@ -73,7 +74,7 @@ def advance(
     largest, widest = HOLDS[compiler]
     if size > largest or size + period > widest:
         return False
-    launch = _launch(policy, settled, stream, size, period, set(answers))
+    launch = _launch(policy, asked, stream, size, period, set(answers))
     if launch is None:
         return False
     memory = Memory(
@@ -91,41 +92,42 @@ def advance(
 
 
 def _launch(
-    policy: Policy, settled: Stack | None, stream: Stream, size: int, period: int, noted: set[str]
+    policy: Policy, asked: Stack | None, stream: Stream, size: int, period: int, noted: set[str]
 ) -> Launch | None:
     """How to walk under a policy, at most `period` new at once; None: there is no program."""
     if isinstance(policy, Hardest | Influence):
-        return _rule(policy, settled, stream, size, period, noted)
+        return _rule(policy, asked, stream, size, period, noted)
     stacked = _stacked(policy, stream)
     if (
         stacked is None
-        or not _answered(stacked, settled, noted)
-        or not _fits(stacked, settled, size, period, stream)
+        or not _answered(stacked, asked, noted)
+        or not _fits(stacked, size, period, stream)
     ):
         return None
     if isinstance(stacked.template, SetNetwork):
+        settled = None if asked is None else _settled(asked, stream)
         reader = reader_of(settled, size) if settled and "residual" in stacked.asks else None
         layers = _set_layers(stacked, settled, stream)
         return lambda by, way, memory: by.walk_set(way, memory, layers, reader, period)
-    items = _item_layers(stacked)
+    items = _item_layers(stacked, stream)
     return lambda by, way, memory: by.walk_items(way, memory, items, period)
 
 
 def _rule(
-    policy: Hardest | Influence, settled: Stack | None, stream: Stream, size: int, period: int,
+    policy: Hardest | Influence, asked: Stack | None, stream: Stream, size: int, period: int,
     noted: set[str],
 ) -> Launch | None:  # fmt: skip
     """The same for a rule that asks."""
-    if settled is None or not is_linear(settled.template) or settled.runs != stream.runs:
+    if asked is None or not is_linear(asked.template) or asked.runs != stream.runs:
         return None
     if noted or policy.half_life is not None:
         return None
     if isinstance(policy, Hardest):
-        reader = reader_of(settled, size)
+        reader = reader_of(_settled(asked, stream), size)
         return lambda by, way, memory: by.walk_hardest(way, memory, reader, period)
-    if policy.size != size or size + period > settled.state["vectors"].shape[2]:
+    if policy.size != size or size + period > asked.state["vectors"].shape[2]:
         return None
-    reader, damping = reader_of(settled, size), policy.damping
+    reader, damping = reader_of(_settled(asked, stream), size), policy.damping
     return lambda by, way, memory: by.walk_influence(way, memory, reader, damping, period)
 
 
@@ -145,27 +147,33 @@ def _stacked(policy: Policy, stream: Stream) -> Stacked | None:
     return Stacked.of([network] * stream.runs, stream.start.device)
 
 
-def _fits(stacked: Stacked, settled: Stack | None, size: int, period: int, stream: Stream) -> bool:
+def _settled(asked: Stack, stream: Stream) -> Stack:
+    """The recommenders as decisions see them, with tables of what the events name."""
+    return asked.among(stream.columns.met[0]).settled()
+
+
+def _fits(stacked: Stacked, size: int, period: int, stream: Stream) -> bool:
     """Whether tables and the room to write to are small enough."""
-    if isinstance(stacked.template, RatingNetwork):
-        units, table = stacked.state["enter"].shape[2], stacked.state["enter"].numel()
-    else:
-        units = stacked.state["alone.bias"].shape[1]
-        table = stacked.runs * units * _items(settled, stream)
+    units = stacked.state["middle.bias" if _by_ratings(stacked) else "alone.bias"].shape[1]
+    table = stacked.runs * units * len(stream.columns.met[0])
     room = stream.start.numel() * units * (size + period)
     return max(table, room) <= ROOM
 
 
-def _answered(stacked: Stacked, settled: Stack | None, noted: set[str]) -> bool:
+def _by_ratings(stacked: Stacked) -> bool:
+    return isinstance(stacked.template, RatingNetwork)
+
+
+def _answered(stacked: Stacked, asked: Stack | None, noted: set[str]) -> bool:
     """Whether programs can answer what the policies ask, and what is to be noted."""
-    asked = set(stacked.asks)
-    if not asked <= {"residual", "embedding"} or not noted <= asked & {"residual"}:
+    names = set(stacked.asks)
+    if not names <= {"residual", "embedding"} or not noted <= names & {"residual"}:
         return False
-    if not asked:
+    if not names:
         return True
-    if settled is None or not isinstance(settled.template, NCF):
+    if asked is None or not isinstance(asked.template, NCF):
         return False
-    return is_linear(settled.template) if "residual" in asked else not settled.template.has_times
+    return is_linear(asked.template) if "residual" in names else not asked.template.has_times
 
 
 def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:
@@ -180,7 +188,7 @@ def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:
         base.flatten(),
         due,
         table,
-        columns.item,
+        columns.met[1],
         columns.rating,
         columns.time,
     )
@@ -189,7 +197,7 @@ def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:
 def _set_layers(stacked: Stacked, settled: Stack | None, stream: Stream) -> SetLayers:
     """The network as it decides; what an item adds does not depend on the sketch."""
     net = grid_layers(stacked.state, stream.longest)
-    vectors = net.bias.new_zeros(stacked.runs, _items(settled, stream), 0)
+    vectors = net.bias.new_zeros(stacked.runs, len(stream.columns.met[0]), 0)
     if settled is not None and "embedding" in stacked.asks:
         vectors = vectors_of(settled)
     share = exact.rounded(vectors, exact.STATE_BITS, exact.STATE_LIMIT)
@@ -199,8 +207,10 @@ def _set_layers(stacked: Stacked, settled: Stack | None, stream: Stream) -> SetL
     return SetLayers(**same | {"table": table, "straight": straight})
 
 
-def _item_layers(stacked: Stacked) -> ItemLayers:
-    state = {name: exact.parameter(value) for name, value in stacked.state.items()}
+def _item_layers(stacked: Stacked, stream: Stream) -> ItemLayers:
+    items = stream.columns.met[0]
+    by_item = {name: stacked.state[name][:, items] for name in ("enter", "leave", "leave_bias")}
+    state = {name: exact.parameter(value) for name, value in (stacked.state | by_item).items()}
     return ItemLayers(
         state["enter"],
         state["enter_bias"],
@@ -209,13 +219,6 @@ def _item_layers(stacked: Stacked) -> ItemLayers:
         state["leave"],
         state["leave_bias"][..., 0],
     )
-
-
-def _items(settled: Stack | None, stream: Stream) -> int:
-    """How many items there are to look up."""
-    if settled is not None:
-        return settled.template.items
-    return int(stream.columns.item.max()) + 1
 
 
 def _look_up(sketch: Sketch, stream: Stream) -> None:

@@ -115,13 +115,14 @@ class Walk:
         self, policy: Policy, recommenders: Stack | None = None, until: int = BEYOND
     ) -> None:
         """Refresh the sketches from which predictions before step `until` are made."""
-        settled = recommenders.settled() if recommenders is not None and policy.asks else None
+        asked = recommenders if policy.asks else None
         due = []
         while self._next is not None and self._next[0] < until:
             due.append(self._next)
             self._next = next(self._refreshes, None)
-        if self._fused(policy, settled, due):
+        if self._fused(policy, asked, due):
             return
+        settled = None if asked is None else asked.settled()
         times = Counter(shape for _, shape in due)
         ready: dict[tuple[int, int, int], Callable[[Tensor], None]] = {}
         for seen, shape in due:
@@ -133,12 +134,12 @@ class Walk:
             ready[shape](now)
 
     def _fused(
-        self, policy: Policy, settled: Stack | None, due: list[tuple[int, tuple[int, int, int]]]
+        self, policy: Policy, asked: Stack | None, due: list[tuple[int, tuple[int, int, int]]]
     ) -> bool:
         """All these refreshes at once, if that is possible."""
         refreshes = [(seen, period, hold) for seen, (period, hold, _) in due]
         return fused.advance(
-            policy, settled, self._choose, self._stream, self.base, refreshes,
+            policy, asked, self._choose, self._stream, self.base, refreshes,
             self._sketch, self._kept, self._repeats, self._worth, self._notes,
         )  # fmt: skip
 

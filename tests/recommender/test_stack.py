@@ -188,3 +188,17 @@ def test_rows_belong_to_runs_in_order(dot: Dot, losses: dict[str, Loss]) -> None
         one = Candidates(*(field[half] for field in candidates))
         alone = StackSignals(Stack.of([model]).settled(), one_sketch, one).loss()
         assert torch.equal(snap(alone, 20), snap(together[half], 20))
+
+
+def test_among_some_items(dot: Dot, losses: dict[str, Loss]) -> None:
+    """Numbered anew, they score and read as before; so they do as decisions see them."""
+    stack = Stack.of([dot(losses["mse"], seed=seed) for seed in range(2)])
+    items = torch.tensor([1, 4, 6])
+    place, rating, weight = _inputs(2, items=3)
+    for whole, few in (
+        (stack, stack.among(items)),
+        (stack.settled(), stack.among(items).settled()),
+    ):
+        asked = (rating.to(whole.state["vectors"].dtype), weight)
+        assert few.state["vectors"].shape[1] == 3
+        assert torch.equal(few.call(_task, place, *asked), whole.call(_task, items[place], *asked))

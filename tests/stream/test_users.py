@@ -132,3 +132,10 @@ def test_some_users_of_every_run(world: World, stream_of: StreamOf) -> None:
     assert some.warmup.tolist() == [[4, 2, 1], [1, 0, 0]]
     assert torch.equal(some.keys([3, 4], 2)[0], stream.keys([3, 4], 2)[0, [0, 2, 3]])
     assert some.columns is stream.columns
+
+
+def test_what_events_name(world: World) -> None:
+    columns = Columns.of(replace(world([5, 3]), item=np.array([9, 4, 9, 7, 4, 4, 9, 2], np.int32)))
+    items, place = columns.met
+    assert items.tolist() == [2, 4, 7, 9]
+    assert torch.equal(items[place], columns.item)

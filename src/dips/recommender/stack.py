@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+from torch import Tensor
 
 from dips.numerics.exact import PARAMETER_BITS, snap
 from dips.numerics.sidebyside import SideBySide, State, each
@@ -23,6 +26,12 @@ class Stack(SideBySide[Recommender]):
         """`function(recommender, *args)` for every run; tensors carry a leading axis of runs."""
         return each(self.template, self.state, function, *args)
 
+    def among(self, items: Tensor) -> Stack:
+        """The same recommenders with tables of these items [n] alone, numbered anew."""
+        tables = [name for name in self.state if name in self.template.by_item]
+        few = {name: self.state[name][:, items] for name in tables}
+        return Stack(self.template, self.state | few)
+
     def settled(self) -> Stack:
         """The same recommenders as decisions see them: float64, on the grid of DESIGN 1.6."""
         state = {
@@ -30,4 +39,10 @@ class Stack(SideBySide[Recommender]):
             for name, value in self.state.items()
         }
         state["inner_rate"] = self.state["inner_rate"].double()
-        return Stack(copy.deepcopy(self.template).double(), state)
+        return Stack(_in_double(self.template), state)
+
+
+@lru_cache(maxsize=2)
+def _in_double(template: Recommender) -> Recommender:
+    """A template in float64; its own parameters are never asked for."""
+    return copy.deepcopy(template).double()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
@@ -65,6 +66,12 @@ class Columns:
     def device(self) -> torch.device:
         """Where events are read."""
         return self.item.device if self.home is None else self.home
+
+    @cached_property
+    def met(self) -> tuple[Tensor, Tensor]:
+        """[n] the items that events name, ascending; [events] where each of theirs stands there."""
+        items, place = torch.unique(self.item, return_inverse=True)
+        return items, place
 
     def settled(self) -> Columns:
         """All of them at home; they travel narrow, and are widened there."""
