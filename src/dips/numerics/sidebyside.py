@@ -55,7 +55,10 @@ class SideBySide(Generic[Module]):
         return [name for name, _ in self.template.named_parameters()]
 
     def select(self, runs: Sequence[int]) -> Self:
-        """Some of the runs."""
+        """Some of the runs, to look at: where there is but one, nothing is copied."""
+        if self.runs == 1:
+            same = {name: v.expand(len(runs), *v.shape[1:]) for name, v in self.state.items()}
+            return type(self)(self.template, same)
         index = torch.tensor(list(runs), device=next(iter(self.state.values())).device)
         return type(self)(self.template, {name: v[index] for name, v in self.state.items()})
 

@@ -204,10 +204,9 @@ class _Lessons:
 
 
 def _finite(state: dict[str, Tensor]) -> Tensor:
-    """[runs] whether all parameters are numbers."""
-    return torch.stack(
-        [value.isfinite().view(len(value), -1).all(1) for value in state.values()]
-    ).all(0)
+    """[runs] whether all parameters are numbers: then their sums are."""
+    sums = [value.view(len(value), -1).sum(1, dtype=torch.float64) for value in state.values()]
+    return torch.stack(sums).isfinite().all(0)
 
 
 def diverged(fitting: Fitting, job: Job, run: int, told: bool = False) -> str:
