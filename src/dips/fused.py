@@ -154,14 +154,11 @@ def _settled(asked: Stack, stream: Stream) -> Stack:
 
 def _fits(stacked: Stacked, size: int, period: int, stream: Stream) -> bool:
     """Whether tables and the room to write to are small enough."""
-    units = stacked.state["middle.bias" if _by_ratings(stacked) else "alone.bias"].shape[1]
+    second = "middle" if isinstance(stacked.template, RatingNetwork) else "alone"
+    units = stacked.state[f"{second}.bias"].shape[1]
     table = stacked.runs * units * len(stream.columns.met[0])
     room = stream.start.numel() * units * (size + period)
     return max(table, room) <= ROOM
-
-
-def _by_ratings(stacked: Stacked) -> bool:
-    return isinstance(stacked.template, RatingNetwork)
 
 
 def _answered(stacked: Stacked, asked: Stack | None, noted: set[str]) -> bool:

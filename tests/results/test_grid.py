@@ -57,3 +57,9 @@ def test_a_small_grid(points, tmp_path, monkeypatch, capsys):
     )
     assert code == int(missed > 0)
     assert f"{len(rows) - missed} of {len(rows)} places hold" in capsys.readouterr().out
+
+
+def test_points_that_are_not_there_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        grid.main(["--points", "0.5/0.5,0.3/0.3"])
+    assert "--points 0.3/0.3: there are 0.1/0.1" in capsys.readouterr().err
