@@ -202,3 +202,11 @@ def test_among_some_items(dot: Dot, losses: dict[str, Loss]) -> None:
         asked = (rating.to(whole.state["vectors"].dtype), weight)
         assert few.state["vectors"].shape[1] == 3
         assert torch.equal(few.call(_task, place, *asked), whole.call(_task, items[place], *asked))
+
+
+def test_one_run_is_seen_as_often_as_asked(dot: Dot, losses: dict[str, Loss]) -> None:
+    model = dot(losses["mse"], seed=3)
+    twice = Stack.of([model]).select([0, 0])
+    inputs = [field.expand(2, -1, -1) for field in _inputs(1)]
+    assert twice.runs == 2
+    assert torch.equal(*twice.call(_task, *inputs).unbind())

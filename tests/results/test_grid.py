@@ -8,15 +8,15 @@ import pytest
 
 
 def test_a_point_is_the_same_world_alone_and_among_all():
-    alone = grid.worlds(7, 12, [(0.5, 0.1)], implicit=False)[0]
-    among = grid.worlds(7, 12, grid.POINTS, implicit=False)[grid.POINTS.index((0.5, 0.1))]
-    for user in (0, 11):
-        ours, theirs = (
-            world.item[start : start + length]
-            for world in (alone, among)
-            for start, length in [(world.starts[user], world.lengths[user])]
-        )
-        assert np.array_equal(ours, theirs)
+    """Its seed follows from where it stands in the grid."""
+    point = (0.5, 0.1)
+    place = grid.POINTS.index(point)
+    made = grid.stream(users=12, durability=0.5, drift=0.1, implicit=False, seed=7 + place)
+    alone = grid.worlds(7, 12, [point], implicit=False)[0]
+    among = grid.worlds(7, 12, grid.POINTS, implicit=False)[place]
+    for world in (alone, among):
+        start, end = world.starts[0], world.starts[-1] + world.lengths[-1]
+        assert np.array_equal(world.item[start:end], made.item)
 
 
 @pytest.mark.parametrize(
