@@ -33,7 +33,8 @@ bench: .venv/ready ## Speed and memory, as ratios measured in one run (under 10 
 DATA ?= ml-1m
 bench-gpu: ## Training, growth and scale on a GPU; DATA is a name or a prepared file, and PYTHON needs torch, numpy and safetensors
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.training --device cuda --data $(DATA) --to-quality
-	PYTHONPATH=src:. $(PYTHON) -m benchmarks.growth --device cuda --policy learned --interactions 1e5,1e6,1e7
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.growth --device cuda --policy learned --axes items,size,queue
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.growth --device cuda --axes interactions --interactions 1e6,1e7,1e8
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.scale --device cuda
 
 bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in one run (minutes)

@@ -158,8 +158,12 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     for panel, (name, found) in zip(panels, results.items(), strict=True):
         values = [point["value"] for point in found["points"]]
         panel.plot(values, [point["microseconds"] for point in found["points"]], marker="o")
-        panel.set(xscale="log", yscale="log", xlabel=AXES[name].says, title=found["policy"])
+        panel.set(xscale="log", xlabel=AXES[name].says, title=found["policy"])
         panel.set_ylabel("microseconds an interaction")
+        if AXES[name].linear:
+            panel.set_yscale("log")
+        else:  # what should stay level is seen from 0 on
+            panel.set_ylim(0)
     figure.savefig(path, dpi=120)
 
 
