@@ -29,12 +29,16 @@ class Case(NamedTuple):
 
 @pytest.fixture
 def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..., Recommender]:
-    """`make("dot", "returning", "fading", "telling" or "mlp", loss, ...)`: 8 items, in float64."""
+    """`make("dot", "returning", "fading", "telling", "striking" or "mlp", loss, ...)`.
+
+    Of 8 items, 9 where they are struck out; in float64.
+    """
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
         if kind != "mlp":
-            more = {} if kind == "dot" else {kind: True}
+            more = {"dot": {}, "striking": {"fading": True, "items": 9}}.get(kind, {kind: True})
             model: Recommender = dot(losses[loss], seed=seed, **more, **settings)
+            model.strikes = kind == "striking"
         else:
             generator = torch.Generator().manual_seed(seed)
             model = Perceptron(
@@ -58,13 +62,20 @@ def _often(rows: int, n: int, seed: int) -> Tensor:
 
 @pytest.fixture
 def case() -> Callable[..., Case]:
-    """`case(rows, n)`: weighted sketches of n entries, one of them weightless."""
+    """`case(rows, n)`: weighted sketches of n entries, one of them weightless.
 
-    def build(rows: int = 5, n: int = 3, items: int = 8, seed: int = 0) -> Case:
+    Items may come twice, unless they are `distinct`.
+    """
+
+    def build(
+        rows: int = 5, n: int = 3, items: int = 8, seed: int = 0, *, distinct: bool = False
+    ) -> Case:
         generator = torch.Generator().manual_seed(seed)
         item = torch.randint(items, (rows, n + 5), generator=generator)
+        if distinct:
+            item = torch.rand(rows, items, generator=generator).argsort(1)[:, : n + 5]
         rating = torch.randint(1, 6, (rows, n + 5), generator=generator).double()
-        weight = torch.rand(rows, n, generator=generator).double() + 0.1
+        weight = torch.rand(rows, n, generator=generator).double() * 0.9 + 0.1
         weight[0, -1] = 0.0
         weight[1] = 0.0
         slots = torch.full((rows,), 6)

@@ -30,12 +30,14 @@ def _random(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def _past(seed: int = 0) -> Candidates:
+def _past(seed: int = 0, *, distinct: bool = False) -> Candidates:
     generator = torch.Generator().manual_seed(seed)
     length = torch.tensor(LENGTHS)
     shape = (len(LENGTHS), max(LENGTHS))
     place = torch.arange(shape[1]).expand(shape)
     item = torch.randint(8, shape, generator=generator)
+    if distinct:
+        item = torch.rand(shape, generator=generator).argsort(1)
     rating = torch.randint(1, 6, shape, generator=generator).double()
     position = torch.where(place < length[:, None], place, -1)
     nothing = torch.zeros_like(item)
@@ -109,13 +111,16 @@ def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed:
 
 
 @pytest.mark.parametrize("identity", [False, True])
-@pytest.mark.parametrize(("kind", "loss"), [("dot", "mse"), ("fading", "softmax"), ("mlp", "bce")])
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [("dot", "mse"), ("fading", "softmax"), ("mlp", "bce"), ("striking", "softmax")],
+)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_gradients_are_finite_differences_of_the_offset_recursion(
     make: Make, schedule: Schedule, kind: str, loss: str, identity: bool
 ) -> None:
     """With all paths they are; with the identity in their place they are not."""
-    model, past = make(kind, loss), _past()
+    model, past = make(kind, loss), _past(distinct=kind == "striking")
     phi = _phi().requires_grad_()
     found = replay(_network(phi), model, past, SIZE, schedule, identity=identity)
     (slope,) = torch.autograd.grad(found.losses.sum(), phi)
@@ -174,14 +179,14 @@ def _predictions(
 @pytest.mark.parametrize(
     ("kind", "loss"),
     [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("returning", "softmax"),
-     ("fading", "softmax")],
+     ("fading", "softmax"), ("striking", "softmax")],
 )  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_shortcuts_are_replays_with_paths_cut(
     make: Make, schedule: Schedule, kind: str, loss: str, survival: bool
 ) -> None:
     """Identity in place of the Jacobian: an endless queue. Scores held: survival."""
-    model, past, longest = make(kind, loss), _past(), max(LENGTHS)
+    model, past, longest = make(kind, loss), _past(distinct=kind == "striking"), max(LENGTHS)
     phi = _phi().requires_grad_()
     shown = []
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from dips.credit.adjoint import effect_of
-from dips.numerics import softmax_descent, softmax_fused
+from dips.numerics import softmax_descent, softmax_fused, softmax_looping
 from dips.numerics.softmax_descent import AllItems
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
@@ -115,12 +115,13 @@ def test_logarithm_of_the_sum() -> None:
     torch.testing.assert_close(*each, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("returning", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "returning", "striking"])
 def test_recommender_and_credit_are_the_same(
-    returning: bool, dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
+    kind: str, dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(softmax_looping, "installed", lambda _: False)  # loops would come first
     rest = {
-        "returning": returning,
+        "returning": kind == "returning",
         "fading": True,
         "telling": True,
         "inner_rate": 0.3,
@@ -128,6 +129,8 @@ def test_recommender_and_credit_are_the_same(
     }
     models = [dot(losses["softmax"], items=20, seed=seed, **rest) for seed in range(2)]
     assert isinstance(models[0].loss, FullSoftmax)
+    for model in models:
+        model.strikes = kind == "striking"
     stack = Stack.of(models, DEVICE)
     draw = torch.Generator().manual_seed(5)
     item = torch.randint(20, (2, 7, 3), generator=draw).to(DEVICE)

@@ -128,7 +128,7 @@ def test_effects(own: float, pull: float, dim: int) -> None:
     backs = list(way_back(items, setting, taken, items.mean(chance)))
     rate = setting.rate[:, None]
     loading = case["loading"] if own else None
-    loss, pulled, common = Effects.apply(*_reading(case, pull), target, loading)  # type: ignore[no-untyped-call]
+    loss, pulled, common, users = Effects.apply(*_reading(case, pull), target, loading, None)  # type: ignore[no-untyped-call]
     wanted = torch.cat(
         [sum(parts) for parts in zip(*(back.after for back in backs), strict=True)], 1
     )
@@ -136,6 +136,29 @@ def test_effects(own: float, pull: float, dim: int) -> None:
     _close(pulled, (rate * wanted)[:, : pulled.shape[1]])
     assert pulled.shape[1] == dim + ITEMS * bool(own)
     _close(common, setting.rate * sum(back.centre for back in backs))
+    _close(users, user[:, :dim])
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.4])
+def test_effects_on_what_is_not_struck_out(weight: float) -> None:
+    """Against the way back from a softmax without it; once or twice, and not what is predicted."""
+    case, (item, target, _, _) = _case(0.0, 6), FIXED
+    items, setting = _given(case, 0.1)
+    taken, user = path(items, setting, STEPS)
+    left = torch.ones(ROWS, ITEMS, dtype=torch.float64)
+    for slot in range(ENTRIES):
+        left[torch.arange(ROWS), item[:, slot]] = 1 - weight
+    left[torch.arange(ROWS), target] = 1
+    logits = items.logits(user) + left.log()
+    chance = logits.softmax(1)
+    chance[torch.arange(ROWS), target] -= 1
+    backs = list(way_back(items, setting, taken, items.mean(chance)))
+    struck = torch.full((ROWS, ENTRIES), weight)
+    found = Effects.apply(*_reading(case, 0.1), target, None, struck)  # type: ignore[no-untyped-call]
+    rate, wanted = setting.rate[:, None], sum(back.after[0] for back in backs)
+    _close(found[0], -logits.log_softmax(1).gather(1, target[:, None])[:, 0])
+    _close(found[1], rate * wanted)
+    _close(found[2], setting.rate * sum(back.centre for back in backs))
 
 
 @SHAPES
@@ -152,13 +175,20 @@ def test_runs_side_by_side_are_runs_alone() -> None:
     both = {name: torch.stack([case[name] for case in cases]) for name in cases[0]}
     gradients, values = vmap(grad_and_value(_fast(0.1)))(both)
     target = FIXED[1]
-    effects = vmap(lambda case: Effects.apply(*_reading(case, 0.1), target, case["loading"]))(both)  # type: ignore[no-untyped-call]
+
+    def affect(case: Case) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = Effects.apply(  # type: ignore[no-untyped-call]
+            *_reading(case, 0.1), target, case["loading"], None
+        )
+        return found
+
+    effects = vmap(affect)(both)
     for run, case in enumerate(cases):
         alone, value = grad_and_value(_fast(0.1))(case)
         assert torch.equal(values[run], value)
         assert all(torch.equal(gradients[name][run], alone[name]) for name in alone)
-        known = Effects.apply(*_reading(case, 0.1), target, case["loading"])  # type: ignore[no-untyped-call]
-        assert all(torch.equal(field[run], of) for field, of in zip(effects, known, strict=True))
+        known = zip(effects, affect(case), strict=True)
+        assert all(torch.equal(field[run], of) for field, of in known)
 
 
 def test_any_number_of_threads(threads: Callable[[int], None]) -> None:

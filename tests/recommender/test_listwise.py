@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -99,10 +101,26 @@ def test_gradients_in_all_parameters(kind: dict[str, bool]) -> None:
 def test_effects_are_those_of_the_adjoint(kind: dict[str, bool]) -> None:
     """Losses too."""
     model, (evidence, target, mass) = _model(**kind), _past()
-    loss, pull, common = effects(model, evidence, target)
+    loss, pull, common, _ = effects(model, evidence, target)
     wanted, effect = effect_of(_model(**kind).double(), _exact(evidence), target, mass.double())
     for found, right in zip((loss, pull, common), (wanted, *effect), strict=True):
         _close(found, right)
+
+
+def test_effects_where_what_was_read_is_struck_out() -> None:
+    """The same as the adjoint's, with one that came twice and one that is predicted."""
+    model, (evidence, target, mass) = _model(fading=True, telling=True), _past()
+    evidence.item[0, 1], target[1] = evidence.item[0, 0], evidence.item[1, 2]
+    slow = copy.deepcopy(model).double()
+    model.strikes = slow.strikes = True
+    loss, effect = effect_of(model, evidence, target, mass)
+    wanted, right = effect_of(slow, _exact(evidence), target, mass.double())
+    _close(loss, wanted)
+    for found, field in zip(effect, right, strict=True):
+        _close(found, field.double())
+    slow.strikes = False
+    plain, _ = effect_of(slow, _exact(evidence), target, mass.double())
+    assert bool((wanted < plain).all())
 
 
 @KINDS

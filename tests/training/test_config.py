@@ -200,6 +200,7 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
         (True, 1e-4, "last,mix:2,frequent", ["last", "mix:2"]),
         (True, 1e-4, "", []),
         (False, 0.0, "last,frequent", ["last", "frequent"]),
+        (False, 0.0, None, ["last", "hardest"]),
     ],
 )
 def test_rivals_that_keep_what_last_keeps_are_not_met_besides_it(implicit, repeats, given, met):

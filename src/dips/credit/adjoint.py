@@ -20,6 +20,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.listwise import effects, is_looped
 from dips.recommender.losses import FullSoftmax, SquaredError
+from dips.recommender.striking import MOST, is_struck, struck
 
 
 class Path(NamedTuple):
@@ -43,12 +44,22 @@ class Listwise(NamedTuple):
     common: Tensor  # [rows] the same for every interaction
 
 
-Effect = Path | Quadratic | Listwise
+class Struck(NamedTuple):
+    """The same where what was read is struck out: less the chance that an item takes with it."""
+
+    pull: Tensor
+    common: Tensor
+    user: Tensor  # [rows, dim] after reading
+    norm: Tensor  # [rows] logarithm of the sum of the chances that are left
+    target: Tensor  # [rows] what is predicted: it is never struck out
+
+
+Effect = Path | Quadratic | Listwise | Struck
 
 
 def additive(effect: Effect) -> bool:
     """Whether the effect on a sum of predictions is the sum of the fields, for the same ages."""
-    return not isinstance(effect, Path)
+    return not isinstance(effect, Path | Struck)
 
 
 @torch.no_grad()
@@ -57,8 +68,11 @@ def effect_of(
 ) -> tuple[Tensor, Effect]:
     """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
     if is_looped(model):
-        loss, pull, common = effects(model, evidence, item)
-        return loss, Listwise(pull, common)
+        loss, pull, common, user = effects(model, evidence, item)
+        if not is_struck(model):
+            return loss, Listwise(pull, common)
+        norm = loss + model.predict(user, item[:, None])[:, 0]
+        return loss, Struck(pull, common, user, norm, item)
     rows = (evidence, item, rating)
     found = [_effect_of(model, *piece) for piece in pieces(rows, model.breadth)]
     losses, parts = zip(*found, strict=True)
@@ -93,9 +107,11 @@ def worth(
         rows = pieces((effect, item, rating, age, repeats), model.breadth)
         return torch.cat([path_worth(model, *piece) for piece in rows])
     assert isinstance(model, DotProduct)
-    if isinstance(effect, Listwise):
+    if isinstance(effect, Listwise | Struck):
         value = model.worth(item, effect.pull) - effect.common[:, None]
-        return model.strength(age, repeats) * value if model.fades or model.tallies else value
+        if model.fades or model.tallies:
+            value = model.strength(age, repeats) * value
+        return value - _chances(model, effect, item) if isinstance(effect, Struck) else value
     features = model.features(item)  # [rows, n, dim]
     along = _product(features, effect.pull)
     curve = ((features @ effect.outer) * features).sum(2)
@@ -153,6 +169,12 @@ def _linear_worth(model: DotProduct, path: Path, item: Tensor, rating: Tensor) -
     return -(effect if model.loss.channels == 1 else effect.sum(2))
 
 
+def _chances(model: DotProduct, effect: Struck, item: Tensor) -> Tensor:
+    """[rows, n] those of items, out of what is left."""
+    chance = (model.predict(effect.user, item) - effect.norm[:, None]).exp()
+    return torch.where(item == effect.target[:, None], 0.0, chance)
+
+
 def _quadratic(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Quadratic]:
@@ -181,24 +203,43 @@ def _quadratic(
 
 def _listwise(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
-) -> tuple[Tensor, Listwise]:
+) -> tuple[Tensor, Listwise | Struck]:
     """Gradients in what the items of the sketch sum up to, and in their weights."""
     items, setting = model.all_items, model.descent(evidence)
     if model.fused:
         gone = softmax_fused.course(items, setting, model.inner_steps)
-        loss, along = _target(model, gone.users[-1], item, rating)
+        user = gone.users[-1]
+        loss, along = _after(model, user, evidence, item, rating)
         slopes, centres, _ = softmax_fused.way_back(items, setting, gone, along)
         pull, common = slopes[1:].sum(0), centres.sum(0)
-        return loss, Listwise(setting.rate[:, None] * pull, setting.rate * common)
-    taken, user = path(items, setting, model.inner_steps)
+    else:
+        taken, user = path(items, setting, model.inner_steps)
+        loss, along = _after(model, user, evidence, item, rating)
+        pull, common = torch.zeros_like(along), torch.zeros_like(loss)
+        shared, own = items.split(pull)
+        for back in way_back(items, setting, taken, along):
+            shared += back.after[0]
+            own += back.after[1]
+            common += back.centre
+    effect = Listwise(setting.rate[:, None] * pull, setting.rate * common)
+    if not is_struck(model):
+        return loss, effect
+    return loss, Struck(*effect, user, loss + model.predict(user, item[:, None])[:, 0], item)
+
+
+def _after(
+    model: DotProduct, user: Tensor, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`_target`, without what the sketch strikes out."""
     loss, along = _target(model, user, item, rating)
-    pull, common = torch.zeros_like(along), torch.zeros_like(loss)
-    shared, own = items.split(pull)
-    for back in way_back(items, setting, taken, along):
-        shared += back.after[0]
-        own += back.after[1]
-        common += back.centre
-    return loss, Listwise(setting.rate[:, None] * pull, setting.rate * common)
+    if not is_struck(model):
+        return loss, along
+    own = model.rows(item[:, None])[:, 0]
+    norm = loss[:, None] + model.predict(user, item[:, None])
+    gone = struck(model, user, evidence, item, norm)
+    left = 1 - gone.sum(1).clamp_max(MOST)
+    mean = along + own - (gone[:, :, None] * model.rows(evidence.item)).sum(1)
+    return loss + left.log(), mean / left[:, None] - own
 
 
 def _target(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dips.numerics.relaxed import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.striking import outcomes
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
 from dips.sketch.update import join
@@ -114,5 +115,6 @@ def _losses(
         met[:, :width].clamp_min(1).to(weight.dtype),
     )
     ahead = slice(first, last)
-    losses = model.losses(model.read(evidence), past.token[:, ahead], past.rating[:, ahead])
+    next_ones = (past.token[:, ahead], past.rating[:, ahead])
+    losses = outcomes(model, model.read(evidence), evidence, *next_ones)
     return torch.where(past.present[:, ahead], losses, 0.0)

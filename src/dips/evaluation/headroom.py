@@ -27,6 +27,7 @@ from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.signals import as_evidence, settle
 from dips.recommender.stack import Stack
+from dips.recommender.striking import outcomes
 from dips.rollout import rollout
 from dips.sketch.records import Candidates
 from dips.stream.users import Stream
@@ -106,8 +107,9 @@ def _loss(
     repeats: Tensor, token: Tensor, outcome: Tensor, counts: Tensor,
 ) -> Tensor:  # fmt: skip
     """[rows] what a sketch loses on the interactions that count, read once: it does not age."""
-    user = model.read(Evidence(item, rating, weight, slots, age, repeats), settle)
-    return (model.losses(user, token, outcome) * counts).sum(1)
+    past = Evidence(item, rating, weight, slots, age, repeats)
+    losses = outcomes(model, model.read(past, settle), past, token, outcome)
+    return (losses * counts).sum(1)
 
 
 def foresee(reader: Bundle, stream: Stream, ahead: int = AHEAD) -> StoredTrace:

@@ -63,6 +63,7 @@ class _Sketches(NamedTuple):
 class _Aim(NamedTuple):
     target: Any  # [rows] the items that are predicted
     mass: Any  # [rows] how much their losses count
+    struck: Any  # [rows, n] by which weights what was read is no rival of theirs; [0, 0]: it is
 
 
 class _Found(NamedTuple):
@@ -71,6 +72,7 @@ class _Found(NamedTuple):
     start: Any  # [rows, width]
     common: Any  # [rows] minus that in the sum of the weights
     square: Any  # [rows]
+    user: Any  # [rows, width] vectors after reading
     entry: Any  # [rows, n] in the weights, or [rows, dim + items] in all that is pulled
 
 
@@ -90,7 +92,7 @@ class Total(torch.autograd.Function):
         shares = max(1, -(-len(target) // size))
         tables = np.zeros((shares, *items.table.shape), np.float32)
         biases = np.zeros((shares, *items.bias.shape), np.float32)
-        aim = _Aim(_array(target), _array(mass))
+        aim = _Aim(_array(target), _array(mass), np.zeros((0, 0), np.float32))
         share(softmax_loops.learn, [items, sketches, aim, found, tables, biases, size], shares)
         count, dim = reading.table.shape
         to_table = _summed(tables).view(len(items.table), dim + -dim % 4, -1)
@@ -131,22 +133,25 @@ class Effects(torch.autograd.Function):
     def forward(*given: Any) -> tuple[Tensor, ...]:
         """Losses [rows], gradients in what is pulled [rows, entries], minus those in the weights.
 
-        Of a `Reading`, of what is predicted [rows], and of the loading of the items' own entries,
-        or of None where they have none.
+        Of a `Reading`, of what is predicted [rows], of the loading of the items' own entries, and
+        of the weights [rows, n] by which what was read is struck out; either may be None. Then come
+        the users' vectors after reading [rows, dim].
         """
         from dips.numerics import softmax_loops
 
-        *fields, target, loading = given
+        *fields, target, loading, struck = given
         reading = Reading(*fields)
         dim, own = reading.table.shape[1], 0 if loading is None else len(reading.table)
         found = _room(reading, dim + own)
-        aim = _Aim(_array(target), np.ones(len(target), np.float32))
+        nowhere = np.zeros((0, 0), np.float32)
+        gone = nowhere if struck is None else _array(struck)
+        aim = _Aim(_array(target), np.ones(len(target), np.float32), gone)
         blocks = -(-len(target) // softmax_loops.BLOCK)
         factor = np.float32(0 if loading is None else loading.detach())
-        nowhere = np.zeros((0, 0), np.float32)
         arguments = [_tiled(reading), _sketches(reading), aim, found, factor, dim, nowhere]
         share(softmax_loops.affect, arguments, blocks)
-        return _tensor(found.loss), _tensor(found.entry), _tensor(found.common)
+        users = _tensor(found.user[:, :dim].copy())
+        return _tensor(found.loss), _tensor(found.entry), _tensor(found.common), users
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -214,7 +219,8 @@ def _sketches(reading: Reading) -> _Sketches:
 def _room(reading: Reading, entries: int) -> _Found:
     """Room for what is found; what is summed up starts at 0."""
     rows, width = len(reading.rate), len(_by_fours(reading.start))
-    shapes = ((rows,), (rows, width), (rows, width), (rows,), (rows,), (rows, entries))
+    wide = (rows, width)
+    shapes = ((rows,), wide, wide, (rows,), (rows,), wide, (rows, entries))
     return _Found(*(np.zeros(shape, np.float32) for shape in shapes))
 
 

@@ -141,11 +141,34 @@ def _own_step(desk, step, row):
             own[at] = stay * own[at] + share * chance[at]
 
 
-@sum_loop
-def _aim(items, desk, target, mass, loss, first):
-    """Losses of what is predicted, and gradients of their weighted sum in the last vectors."""
+@loop
+def _strike(reading, desk, aim, first):
+    """What was read is no rival of what is predicted, by its weight; and the highest logit left."""
     last = len(desk.chance) - 1
+    for row in range(min(BLOCK, len(aim.struck) - first)):
+        line = first + row
+        for slot in range(aim.struck.shape[1]):
+            item, weight = reading.item[line, slot], aim.struck[line, slot]
+            rival = weight > NONE and item != aim.target[line]
+            for before in range(slot):  # whoever came twice is struck out once
+                met = reading.item[line, before] == item and aim.struck[line, before] > NONE
+                rival = rival and not met
+            if rival:
+                tile, at = _place(item)
+                rest = np.log(ONE - weight) if weight < ONE else NEVER
+                desk.chance[last, tile, row * TILE + at] += rest
+        desk.top[row] = NEVER
+        for tile in range(len(desk.own)):
+            here = desk.chance[last, tile, row * TILE : (row + 1) * TILE].max()
+            desk.top[row] = max(desk.top[row], here)
+
+
+@sum_loop
+def _aim(items, reading, desk, aim, loss, first):
+    """Losses of what is predicted, and gradients of their weighted sum in the last vectors."""
+    last, target, mass = len(desk.chance) - 1, aim.target, aim.mass
     _logits(items, desk, last)
+    _strike(reading, desk, aim, first)
     rows = min(BLOCK, len(target) - first)
     for row in range(rows):
         tile, at = _place(target[first + row])
@@ -234,7 +257,7 @@ def _there_and_back(items, reading, aim, found, desk, first, to_table, to_bias):
     """A block of rows: read, predict, and go the way back."""
     rows, width = found.pulled.shape
     _descend(items, reading, desk, first)
-    _aim(items, desk, aim.target, aim.mass, found.loss, first)
+    _aim(items, reading, desk, aim, found.loss, first)
     last, once = len(desk.chance) - 1, np.ones(BLOCK, np.float32)
     if len(to_table):
         for row in range(BLOCK):
@@ -300,6 +323,7 @@ def affect(items, reading, aim, found, loading, dim, nowhere, first, stride):
         for row in range(min(BLOCK, rows - begin)):
             line = begin + row
             put(found.entry[line, :dim], found.pulled[line])
+            put(found.user[line], desk.user[reading.steps, row])
             _spell_out(found.entry[line, dim:], desk.backs, row, loading * desk.rate[row])
 
 

@@ -26,11 +26,18 @@ def total_loss(model: DotProduct, evidence: Evidence, item: Tensor, mass: Tensor
     return total
 
 
-def effects(model: DotProduct, evidence: Evidence, item: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[rows] losses, [rows, dim] `Listwise.pull` and [rows] `Listwise.common` of predictions."""
+def effects(
+    model: DotProduct, evidence: Evidence, item: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[rows] losses, [rows, dim] `Listwise.pull`, [rows] `Listwise.common` of predictions.
+
+    The last are the users' vectors [rows, dim] after reading, without items' own entries.
+    """
     loading = model.own if model.has_own else None
-    loss, pull, common = Effects.apply(*_reading(model, evidence), item, loading)  # type: ignore[no-untyped-call]
-    return loss, pull, common
+    struck = evidence.weight if model.strikes else None
+    found = Effects.apply(*_reading(model, evidence), item, loading, struck)  # type: ignore[no-untyped-call]
+    loss, pull, common, user = found
+    return loss, pull, common, user
 
 
 def scores(model: DotProduct, evidence: Evidence) -> Tensor:

@@ -29,7 +29,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 SUITED: dict[str, dict[str, Any]] = {
     "dips": {"queue": 100},
     "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15,
-                "rival": "last", "walks": 0},
+                "rival": "last,hardest", "walks": 0},
 }  # fmt: skip
 """What suits a named policy; recipe, file and flags come after it."""
 SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
