@@ -58,12 +58,21 @@ def slow_oracle(bundle: Bundle, data: Interactions, ahead: int) -> dict[tuple[in
         def total(model: Recommender, *fields: torch.Tensor) -> torch.Tensor:
             item, given, token, outcome = fields
             sketch = Evidence.new(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
-            return model.losses(model.read(sketch), token, outcome).sum()
+            user = model.read(sketch)
+            if not model.strikes:
+                return model.losses(user, token, outcome).sum()
+            scores = model.predict_all(user)[0]
+            each = [scores[rivals(item[0], one)].logsumexp(0) - scores[one] for one in token[0]]
+            return torch.stack(each).sum()
 
         fields = [data.item[past], rating[past], data.item[later], rating[later]]
         tensors = [torch.tensor(np.asarray(field, float))[None, None] for field in fields]
         tensors[0], tensors[2] = tensors[0].long(), tensors[2].long()
         return float(settled.call(total, *tensors))
+
+    def rivals(item: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        every = torch.arange(ITEMS)
+        return every[(every[:, None] != item).all(1) | (every == target)]
 
     for user in range(data.users):
         events = data.starts[user] + np.arange(data.lengths[user])
@@ -103,6 +112,16 @@ def test_it_is_the_slow_one(
     bundle = bundle_of(data, period)
     trace = foresee(bundle, stream(data), ahead)
     assert positions(trace) == slow_oracle(bundle, data, ahead)
+
+
+def test_it_knows_what_is_struck_out(world: Callable[..., Interactions]) -> None:
+    data = world(LENGTHS, items=ITEMS, explicit=False, seed=3)
+    bundle = bundle_of(data)
+    plain = positions(foresee(bundle, stream(data)))
+    bundle.recommender.strikes = True
+    found = positions(foresee(bundle, stream(data)))
+    assert found == slow_oracle(bundle, data, 10)
+    assert found != plain
 
 
 def with_other_outcomes(data: Interactions, since: int, *, even: bool) -> Interactions:

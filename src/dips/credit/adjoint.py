@@ -2,12 +2,14 @@
 
 For one prediction, let theta_s be the iterates of the inner loop and lambda_s the gradient of the
 predicted interaction's loss in theta_s. The weight of an interaction i, in the sketch or not, has
-the effect  v[i] = - rate * sum_s lambda_{s+1} . grad l_i(theta_s).  An `Effect` holds what this
-takes for every i at once; it is a constant, never differentiated.
+the effect  v[i] = - rate * sum_s lambda_{s+1} . grad l_i(theta_s),  less, where what was read is
+struck out, the chance of its item among what is left. An `Effect` holds what this takes for every i
+at once; it is a constant, never differentiated.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -20,7 +22,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.listwise import effects, is_looped
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.striking import MOST, is_struck, struck
+from dips.recommender.striking import LEAST, is_struck, left, struck
 
 
 class Path(NamedTuple):
@@ -45,7 +47,11 @@ class Listwise(NamedTuple):
 
 
 class Struck(NamedTuple):
-    """The same where what was read is struck out: less the chance that an item takes with it."""
+    """The same where what was read is struck out: less the chance that an item takes with it.
+
+    Of an item that stands there twice either entry earns the whole of it: that is rare, where items
+    do not come back.
+    """
 
     pull: Tensor
     common: Tensor
@@ -122,7 +128,10 @@ def worth(
 def path_of(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Path]:
-    """The same as `effect_of` in the form that suits every recommender; needs only its `slope`."""
+    """The same as `effect_of` in the form that suits every recommender; needs only its `slope`.
+
+    It knows nothing of what is struck out.
+    """
     start = model.start(len(item))
     rate = model.rate(evidence)[:, None]
 
@@ -170,8 +179,9 @@ def _linear_worth(model: DotProduct, path: Path, item: Tensor, rating: Tensor) -
 
 
 def _chances(model: DotProduct, effect: Struck, item: Tensor) -> Tensor:
-    """[rows, n] those of items, out of what is left."""
-    chance = (model.predict(effect.user, item) - effect.norm[:, None]).exp()
+    """[rows, n] those of items, to what is left."""
+    score = model.predict(effect.user, item) - effect.norm[:, None]
+    chance = score.clamp_max(-math.log(LEAST)).exp()
     return torch.where(item == effect.target[:, None], 0.0, chance)
 
 
@@ -235,11 +245,11 @@ def _after(
     if not is_struck(model):
         return loss, along
     own = model.rows(item[:, None])[:, 0]
-    norm = loss[:, None] + model.predict(user, item[:, None])
-    gone = struck(model, user, evidence, item, norm)
-    left = 1 - gone.sum(1).clamp_max(MOST)
-    mean = along + own - (gone[:, :, None] * model.rows(evidence.item)).sum(1)
-    return loss + left.log(), mean / left[:, None] - own
+    gone = struck(model, user, evidence, loss[:, None] + model.predict(user, item[:, None]))
+    rest = left(evidence, gone, item)
+    rivals = torch.where(evidence.item == item[:, None], 0.0, gone)
+    mean = along + own - (rivals[:, :, None] * model.rows(evidence.item)).sum(1)
+    return loss + rest.log(), mean / rest[:, None] - own
 
 
 def _target(

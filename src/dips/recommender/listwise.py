@@ -12,6 +12,7 @@ from dips.numerics.softmax_looping import Effects, Reading, Total
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
+from dips.recommender.striking import is_struck
 
 
 def is_looped(model: Recommender) -> TypeGuard[DotProduct]:
@@ -34,7 +35,7 @@ def effects(
     The last are the users' vectors [rows, dim] after reading, without items' own entries.
     """
     loading = model.own if model.has_own else None
-    struck = evidence.weight if model.strikes else None
+    struck = evidence.weight if is_struck(model) else None
     found = Effects.apply(*_reading(model, evidence), item, loading, struck)  # type: ignore[no-untyped-call]
     loss, pull, common, user = found
     return loss, pull, common, user

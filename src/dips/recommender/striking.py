@@ -14,13 +14,14 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
 
-MOST = 1 - 1e-6
-"""Of all chances no more is struck out: what is predicted has one."""
+LEAST = 1e-3
+"""Of all chances at least so much is left: less is rounding, where sums are not exact."""
 
 
 def is_struck(model: Recommender) -> TypeGuard[DotProduct]:
     """Whether losses of predictions depend on what was struck out: where credit can tell."""
-    return isinstance(model, DotProduct) and model.strikes and isinstance(model.loss, FullSoftmax)
+    dot = isinstance(model, DotProduct) and not model.has_own
+    return dot and model.strikes and isinstance(model.loss, FullSoftmax)
 
 
 def outcomes(
@@ -31,19 +32,23 @@ def outcomes(
     if not is_struck(model):
         return losses
     norm = losses[:, :1] + model.predict(user, items[:, :1])
-    gone = [struck(model, user, evidence, item, norm).sum(1) for item in items.unbind(1)]
-    return losses + torch.log1p(-torch.stack(gone, 1).clamp_max(MOST))
+    gone = struck(model, user, evidence, norm)
+    rest = [left(evidence, gone, item) for item in items.unbind(1)]
+    return losses + torch.stack(rest, 1).log()
 
 
-def struck(
-    model: DotProduct, user: Tensor, evidence: Evidence, target: Tensor, norm: Tensor
-) -> Tensor:
-    """[rows, n] of all chances, those of which entries deprive their items before this target.
+def struck(model: DotProduct, user: Tensor, evidence: Evidence, norm: Tensor) -> Tensor:
+    """[rows, n] of all chances, those that entries strike out; whoever came twice, once.
 
-    `norm` [rows, 1] is the logarithm of the sum of all items' chances.
+    `norm` [rows, 1] is the logarithm of the sum of the exponents of all scores.
     """
     item, weight = evidence.item, evidence.weight
     same = (item[:, :, None] == item[:, None, :]) & (weight[:, None, :] > 0)
-    again = same.tril(-1).any(2) | (item == target[:, None])
     chance = (model.predict(user, item) - norm).exp()
-    return torch.where(again, 0.0, weight * chance)
+    return torch.where(same.tril(-1).any(2), 0.0, weight * chance)
+
+
+def left(evidence: Evidence, gone: Tensor, target: Tensor) -> Tensor:
+    """[rows] of all chances, what is left before this target [rows]."""
+    rivals = torch.where(evidence.item == target[:, None], 0.0, gone)
+    return (1 - rivals.sum(1)).clamp_min(LEAST)
