@@ -66,6 +66,23 @@ def test_of_several_rivals_the_best_stays():
     assert [line["rival"] for line in found.history] == [min(scores) for scores in curves]
 
 
+def test_rivals_go_on_where_the_second_one_was_stopped(tmp_path):
+    chosen = config(**{**RIVALRY, "rival": "reservoir,hardest"})
+    parts = split(EXPLICIT, chosen)
+    whole, seen, again = run([(parts, chosen)])[0], [], []
+
+    def stop(moment):
+        seen.append(moment.rival)
+        if sum(seen) == 6:  # of eight: four are the first one's
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([(parts, chosen)], watch=stop, directory=tmp_path)
+    found = run([(parts, chosen)], watch=again.append, directory=tmp_path, resume=True)[0]
+    assert [moment.epoch for moment in again if moment.rival] == [3, 4]
+    assert (found.metrics()["rivals"], found.valid) == (whole.metrics()["rivals"], whole.valid)
+
+
 def test_a_rival_replaces_a_run_that_diverged():
     chosen = config(**{**RIVALRY, "policy_rate": 1e30, "policy_wait": 0})
     found = run([(split(EXPLICIT, chosen), chosen)])[0]

@@ -100,24 +100,28 @@ def _meet_rivals(
     resume: bool,
     crew: Crew,
 ) -> None:
-    """Train the rivals of each run as well as they can be; the best on validation stays."""
-    pairs = [
-        (outcome, (parts, beside(config, name, implicit_data=not parts[0].explicit)))
-        for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
-        for name in outcome.config.rivals  # as the data has it
-    ]
-    if not pairs:
-        return
+    """Train the rivals of each run as well as they can be; the best on validation stays.
+
+    One rival after the other, for all runs: a run alone has no use for runs side by side.
+    """
     place = None if directory is None else directory / "rival"
 
     def told(moment: Moment) -> None:
         if watch is not None:
             watch(replace(moment, rival=True))
 
-    twins = [job for _, job in pairs]
-    rivals = run(twins, test=test, watch=told, directory=place, resume=resume, crew=crew)
-    for (outcome, _), rival in zip(pairs, rivals, strict=True):
-        outcome.meet(rival)
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.config.rivals)
+    for name in names:  # as the data has them
+        met = [
+            (outcome, (parts, beside(config, name, implicit_data=not parts[0].explicit)))
+            for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
+            if name in outcome.config.rivals
+        ]
+        own = None if place is None else place / name
+        twins = [job for _, job in met]
+        rivals = run(twins, test=test, watch=told, directory=own, resume=resume, crew=crew)
+        for (outcome, _), rival in zip(met, rivals, strict=True):
+            outcome.meet(rival)
     if place is not None:
         shutil.rmtree(place, ignore_errors=True)
 
