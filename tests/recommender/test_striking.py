@@ -40,14 +40,19 @@ def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) 
             torch.testing.assert_close(found[row, place], wanted)
 
 
-@pytest.mark.parametrize(("loss", "strikes"), [("softmax", False), ("mse", True)])
+@pytest.mark.parametrize(
+    ("loss", "strikes", "returning"),
+    [("softmax", False, False), ("mse", True, False), ("softmax", True, True)],
+)
 def test_else_they_are_the_losses(
-    dot: Dot, losses: dict[str, Loss], loss: str, strikes: bool
+    dot: Dot, losses: dict[str, Loss], loss: str, strikes: bool, returning: bool
 ) -> None:
-    model = dot(losses[loss]).double()
+    """With ratings, without striking, and where items come back."""
+    model = dot(losses[loss], returning=returning).double()
     model.strikes = strikes
     assert not is_struck(model)
     user, evidence, comes = _case()
+    user = torch.nn.functional.pad(user, (0, ITEMS if returning else 0))
     user = torch.nn.functional.pad(user, (0, len(model.user_prior) - 6))
     ratings = torch.ones(4, 2).double()
     plain = model.losses(user, comes, ratings)
