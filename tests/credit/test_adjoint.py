@@ -89,6 +89,18 @@ def test_effects_are_derivatives(
         )
 
 
+def test_what_is_predicted_is_never_struck_out(make: Make, case: MakeCase) -> None:
+    """Of its own weight it earns what it tells, and no chance."""
+    model, given = make("striking", "softmax"), case(distinct=True)
+    given.others[:, 1] = given.item
+    wide, _ = _wide(given)
+    _, effect = effect_of(model, given.evidence, given.item, given.rating)
+    mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
+    weight = wide.weight.clone().requires_grad_()
+    (slopes,) = torch.autograd.grad(_loss(model, wide._replace(weight=weight), given).sum(), weight)
+    torch.testing.assert_close(mine, slopes, **TIGHT)
+
+
 @pytest.mark.parametrize("pull", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("kind", "loss"), [kind for kind in KINDS if kind[0] not in ("mlp", "striking")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.striking import is_struck, outcomes
+from dips.recommender.striking import LEAST, is_struck, outcomes
 
 ITEMS = 8
 Dot = Callable[..., DotProduct]
@@ -67,3 +68,8 @@ def test_even_where_all_else_is_struck_out(dot: Dot, losses: dict[str, Loss]) ->
     evidence = Evidence.new(item, torch.ones(1, ITEMS), torch.ones(1, ITEMS), torch.tensor([8]))
     found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
     assert float(found.detach().abs()) < 1e-3
+    with torch.no_grad():
+        model.bias[0] = -200.0  # then in single precision nothing at all is left
+    found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
+    plain = model.losses(torch.zeros(1, 6), item[:, :1], torch.ones(1, 1))
+    torch.testing.assert_close(found, plain + math.log(LEAST))
