@@ -22,7 +22,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.listwise import effects, is_looped
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.striking import LEAST, is_struck, left, struck
+from dips.recommender.striking import LEAST, before, is_struck, left, struck
 
 
 class Path(NamedTuple):
@@ -75,10 +75,7 @@ def effect_of(
     """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
     if is_looped(model):
         loss, pull, common, user = effects(model, evidence, item)
-        if not is_struck(model):
-            return loss, Listwise(pull, common)
-        norm = loss + model.predict(user, item[:, None])[:, 0]
-        return loss, Struck(pull, common, user, norm, item)
+        return loss, _told(model, Listwise(pull, common), user, loss, item)
     rows = (evidence, item, rating)
     found = [_effect_of(model, *piece) for piece in pieces(rows, model.breadth)]
     losses, parts = zip(*found, strict=True)
@@ -232,9 +229,16 @@ def _listwise(
             own += back.after[1]
             common += back.centre
     effect = Listwise(setting.rate[:, None] * pull, setting.rate * common)
+    return loss, _told(model, effect, user, loss, item)
+
+
+def _told(
+    model: DotProduct, effect: Listwise, user: Tensor, loss: Tensor, item: Tensor
+) -> Listwise | Struck:
+    """The effect, knowing what is struck out where anything is."""
     if not is_struck(model):
-        return loss, effect
-    return loss, Struck(*effect, user, loss + model.predict(user, item[:, None])[:, 0], item)
+        return effect
+    return Struck(*effect, user, loss + model.predict(user, item[:, None])[:, 0], item)
 
 
 def _after(
@@ -245,10 +249,10 @@ def _after(
     if not is_struck(model):
         return loss, along
     own = model.rows(item[:, None])[:, 0]
-    gone = struck(model, user, evidence, loss[:, None] + model.predict(user, item[:, None]))
-    rest = left(evidence, gone, item)
-    rivals = torch.where(evidence.item == item[:, None], 0.0, gone)
-    mean = along + own - (rivals[:, :, None] * model.rows(evidence.item)).sum(1)
+    norm = loss[:, None] + model.predict(user, item[:, None])
+    gone = before(item, evidence, struck(model, user, evidence, norm))
+    mean = along + own - (gone[:, :, None] * model.rows(evidence.item)).sum(1)
+    rest = left(gone)
     return loss + rest.log(), mean / rest[:, None] - own
 
 

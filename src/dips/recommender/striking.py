@@ -33,7 +33,7 @@ def outcomes(
         return losses
     norm = losses[:, :1] + model.predict(user, items[:, :1])
     gone = struck(model, user, evidence, norm)
-    rest = [left(evidence, gone, item) for item in items.unbind(1)]
+    rest = [left(before(item, evidence, gone)) for item in items.unbind(1)]
     return losses + torch.stack(rest, 1).log()
 
 
@@ -48,7 +48,11 @@ def struck(model: DotProduct, user: Tensor, evidence: Evidence, norm: Tensor) ->
     return torch.where(same.tril(-1).any(2), 0.0, weight * chance)
 
 
-def left(evidence: Evidence, gone: Tensor, target: Tensor) -> Tensor:
-    """[rows] of all chances, what is left before this target [rows]."""
-    rivals = torch.where(evidence.item == target[:, None], 0.0, gone)
-    return (1 - rivals.sum(1)).clamp_min(LEAST)
+def before(target: Tensor, evidence: Evidence, gone: Tensor) -> Tensor:
+    """[rows, n] the chances that are `gone` before this target [rows]: its own never is."""
+    return torch.where(evidence.item == target[:, None], 0.0, gone)
+
+
+def left(gone: Tensor) -> Tensor:
+    """[rows] of all chances, what is left."""
+    return (1 - gone.sum(1)).clamp_min(LEAST)
