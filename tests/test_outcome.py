@@ -66,6 +66,16 @@ def test_of_several_rivals_the_best_stays():
     assert [line["rival"] for line in found.history] == [min(scores) for scores in curves]
 
 
+def test_runs_side_by_side_meet_their_own_rivals():
+    chosen = config(**RIVALRY)
+    parts = split(EXPLICIT, chosen)
+    both = run([(parts, chosen), (parts, chosen.but(seed=1, rival="hardest,reservoir"))])
+    assert [[one.name for one in found.rivals] for found in both] == [
+        ["reservoir"],
+        ["reservoir", "hardest"],
+    ]
+
+
 def test_rivals_go_on_where_the_second_one_was_stopped(tmp_path):
     chosen = config(**{**RIVALRY, "rival": "reservoir,hardest"})
     parts = split(EXPLICIT, chosen)

@@ -139,10 +139,14 @@ def test_effects(own: float, pull: float, dim: int) -> None:
     _close(users, user[:, :dim])
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.4])
-def test_effects_on_what_is_not_struck_out(weight: float) -> None:
-    """Against the way back from a softmax without it; once or twice, and not what is predicted."""
+@pytest.mark.parametrize(("weight", "above"), [(1.0, 0.0), (0.4, 0.0), (1.0, 120.0)])
+def test_effects_on_what_is_not_struck_out(weight: float, above: float) -> None:
+    """Against the way back from a softmax without it; once or twice, and not what is predicted.
+
+    Also where the first items are so far above the others that only they have a chance.
+    """
     case, (item, target, _, _) = _case(0.0, 6), FIXED
+    case["bias"][: ITEMS // 2] += above
     items, setting = _given(case, 0.1)
     taken, user = path(items, setting, STEPS)
     left = torch.ones(ROWS, ITEMS, dtype=torch.float64)
