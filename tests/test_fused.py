@@ -19,13 +19,14 @@ from dips import fused
 from dips.data.interactions import Interactions
 from dips.data.sides import Sides
 from dips.numerics import looping
-from dips.policy.base import Policy
+from dips.policy.base import Policy, questions
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.network import RatingNetwork
 from dips.policy.recency import Last
 from dips.policy.setnetwork import SetNetwork
 from dips.policy.stacked import Stacked
+from dips.recommender import hunch as hunches
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.perceptron import Perceptron
@@ -54,14 +55,15 @@ def _shaken(module: nn.Module, seed: int) -> nn.Module:
     return module
 
 
-def _networks(kind: str, dim: int = DIM, spread: float = 1.3) -> Stacked:
+def _networks(kind: str, dim: int = DIM, spread: float = 1.3, hunch: bool = False) -> Stacked:
     """A policy for each run, no two alike."""
     made: list[nn.Module] = []
     for seed in range(RUNS):
         if kind == "paper":
             made.append(_shaken(RatingNetwork(items=ITEMS, hidden=5), seed))
         else:
-            network = SetNetwork(dim=dim, hidden=5, center=3.0 + seed, spread=spread, slope=0.1)
+            rest = {"center": 3.0 + seed, "spread": spread, "slope": 0.1, "hunch": hunch}
+            network = SetNetwork(dim=dim, hidden=5, **rest)  # type: ignore[arg-type]
             made.append(_shaken(network, seed))
     return Stacked.of(made)
 
@@ -95,7 +97,8 @@ def _everything(
     stretch: int = 100, **rest: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
     """All that a walk leaves behind."""
-    settings = {"with_scores": True, "noted": ["residual"] if policy.asks else [], **rest}
+    told = [name for name in ("hunch", "residual") if policy.asks and name in questions(policy)]
+    settings = {"with_scores": True, "noted": told, **rest}
     keys = stream.keys([0] * stream.runs)
     walk = Walk(stream, size=size, schedule=Schedule(periods), keys=keys, **settings)
     for first in range(0, stream.longest + 1, stretch):
@@ -144,6 +147,22 @@ def test_the_short_way_leaves_the_same(
     """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
     walk = (stream, _networks(kind), stack, size, periods)
     _same(short(*walk), _long(*walk))
+
+
+@pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
+@pytest.mark.parametrize(("size", "fading"), [(1, True), (2, False), (8, True)])
+def test_hunches_are_told_the_same(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
+    size: int, fading: bool, periods: tuple[int, ...], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By one long step; some are older than the oldest, and the catalogue has more items."""
+    monkeypatch.setattr(hunches, "OLDEST", 5)
+    rest = {"items": ITEMS + 5, "dim": DIM, "fading": fading, "telling": True}
+    made = [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
+    walk = (stream, _networks("set", hunch=True), Stack.of(made), size, periods)
+    found = short(*walk)
+    _same(found, _long(*walk))
+    assert len(found["hunch"].unique()) > 12
 
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
@@ -260,7 +279,7 @@ def test_without_a_reader_residuals_are_zero(
 ) -> None:  # fmt: skip
     """As they are where the spread is so wide that they round to 0."""
     walk = (stream, _networks("set", spread=2.0**60), stack, 2, (4,))
-    monkeypatch.setattr(fused, "reader_of", lambda *_: None)
+    monkeypatch.setattr(fused, "teller_of", lambda *_: None)
     _same(short(*walk, noted=[]), _long(*walk, noted=[]))
 
 

@@ -44,7 +44,7 @@ STACK = {"cpu": 8, "cuda": 64}
 """Most runs that are trained side by side."""
 LEARNING = (
     "users", "stretch", "user_rate", "annealing", "policy_batch", "policy_wait", "policy_rest",
-    "dropout", "residual", "queue", "credit", "discount", "ghosts", "estimator",
+    "dropout", "residual", "hunch", "queue", "credit", "discount", "ghosts", "estimator",
 )  # fmt: skip
 """Settings in which runs that learn a policy side by side must agree."""
 

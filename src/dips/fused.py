@@ -2,9 +2,10 @@
 
 It is for `Greedy` choices of the two networks without side information, and of the rules `hardest`
 and `influence` without half-lives, `influence` while there are no more candidates than entries in
-an item's vector; who is asked is the dot product with squared error. Programs are Triton's on CUDA
-and numba's on the CPU. The result is the same to the bit; everything else, and machines without
-them, walk refresh by refresh (`dips.rollout`).
+an item's vector; who is asked is the dot product, by `learned` with a hunch where a softmax is over
+all items, else with squared error. Programs are Triton's on CUDA and numba's on the CPU. The result
+is the same to the bit; everything else, and machines without them, walk refresh by refresh
+(`dips.rollout`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from dips.policy.influence import Influence
 from dips.policy.network import RatingNetwork
 from dips.policy.setnetwork import SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
-from dips.recommender.compiled import is_linear, reader_of, vectors_of
-from dips.recommender.ncf import NCF
+from dips.recommender.compiled import is_answered, is_linear, reader_of, teller_of, vectors_of
 from dips.recommender.stack import Stack
 from dips.sketch.records import Sketch
 from dips.sketch.selection import Greedy, Selector
@@ -82,7 +82,7 @@ def advance(
         sketch.repeats,
         kept,
         repeats,
-        answers.get("residual"),
+        answers.get("hunch", answers.get("residual")),
         *(worth or (None, None)),
     )
     with torch.cuda.device_of(kept):  # type: ignore[no-untyped-call]
@@ -106,9 +106,10 @@ def _launch(
         return None
     if isinstance(stacked.template, SetNetwork):
         settled = None if asked is None else _settled(asked, stream)
-        reader = reader_of(settled, size) if settled and "residual" in stacked.asks else None
+        met = stream.columns.met[0]
+        teller = None if asked is None else teller_of(stacked.asks, asked, met, size)
         layers = _set_layers(stacked, settled, stream)
-        return lambda by, way, memory: by.walk_set(way, memory, layers, reader, period)
+        return lambda by, way, memory: by.walk_set(way, memory, layers, teller, period)
     items = _item_layers(stacked, stream)
     return lambda by, way, memory: by.walk_items(way, memory, items, period)
 
@@ -163,14 +164,9 @@ def _fits(stacked: Stacked, size: int, period: int, stream: Stream) -> bool:
 
 def _answered(stacked: Stacked, asked: Stack | None, noted: set[str]) -> bool:
     """Whether programs can answer what the policies ask, and what is to be noted."""
-    names = set(stacked.asks)
-    if not names <= {"residual", "embedding"} or not noted <= names & {"residual"}:
+    if not noted <= set(stacked.asks) & {"residual", "hunch"}:
         return False
-    if not names:
-        return True
-    if asked is None or not isinstance(asked.template, NCF):
-        return False
-    return is_linear(asked.template) if "residual" in names else not asked.template.has_times
+    return not stacked.asks or (asked is not None and is_answered(stacked.asks, asked.template))
 
 
 def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:

@@ -134,6 +134,7 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
         items=train.items,
         dim=embedding_width(describe(train, config)),
         residual=config.asks_residuals(config.implicit(train.explicit)),
+        hunch=config.hunch > 0,
         returning=config.returning > 0,
         center=center,
         spread=spread,

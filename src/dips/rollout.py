@@ -210,6 +210,11 @@ class _Noting:
         self.answers["residual"] = self.signals.residual()
         return self.answers["residual"]
 
+    def hunch(self) -> Tensor:
+        """Ask, and note the answer."""
+        self.answers["hunch"] = self.signals.hunch()
+        return self.answers["hunch"]
+
     def embedding(self) -> Tensor:
         """Ask; vectors are too wide to note, and can be looked up again."""
         return self.signals.embedding()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -66,6 +68,24 @@ def test_starts_near_frequent_where_items_come_back() -> None:
         slots = Greedy().choose(scores, candidates, size)
         expected = Frequent().score(candidates, FakeSignals(candidates))
         assert torch.equal(slots, Greedy().choose(expected, candidates, size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 16])
+def test_starts_with_a_hunch_as_last_until_it_has_one(size: int) -> None:
+    """Then what is expected stays longer, the longer the more there is room for."""
+    network = make_policy("learned", size=size, dim=0, hunch=True)
+    assert network.asks == ("hunch",)
+    seen, rest = torch.tensor([100]), torch.zeros(1, 4, dtype=torch.int64)
+    position = torch.tensor([[9, 49, 97, 99]])
+    fields = (position, rest, torch.ones(1, 4), rest, rest + 1, rest, seen, seen)
+    candidates = Candidates(*fields)
+    scores = network.score(candidates, Answers({"hunch": torch.zeros(1, 4)}))
+    assert scores[0].diff().min() > 0
+    cost = max(2.0, min(16.0, 24 / size))
+    for above in (0.9, 1.1):  # of what a tenth of the age is worth
+        told = torch.tensor([[0.0, above * cost * math.log(51 / 3), 0.0, 0.0]]).double()
+        scores = network.score(candidates, Answers({"hunch": told}))[0]
+        assert bool(scores[1] > scores[2]) == (above > 1)
 
 
 def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:

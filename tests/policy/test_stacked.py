@@ -143,7 +143,7 @@ def test_select_one_and_flags(policies: list[nn.Module]) -> None:
     assert not one.training
     for name, value in policies[1].state_dict().items():
         assert torch.equal(one.state_dict()[name], value)
-    wanted = {Own: ("loss", "residual", "embedding"), RatingNetwork: (),
+    wanted = {Own: ("loss", "residual", "hunch", "embedding"), RatingNetwork: (),
               SetNetwork: ("residual", "embedding")}  # fmt: skip
     assert stacked.asks == wanted[type(policies[0])]
     assert (stacked.draws, stacked.unlimited) == (False, False)

@@ -144,7 +144,7 @@ def test_questions() -> None:
         assert questions(policy) == meant
     for wrong in (("loss", "losses"), "loss"):
         policy.asks = wrong  # type: ignore[assignment]
-        with pytest.raises(ConfigError, match="a tuple of loss, residual, embedding, read"):
+        with pytest.raises(ConfigError, match="a tuple of loss, residual, hunch, embedding, read"):
             questions(policy)
 
 

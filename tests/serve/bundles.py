@@ -24,6 +24,7 @@ def make_bundle(
     choice: str = "greedy",
     seed: int = 0,
     residual: bool = True,
+    hunch: bool = False,
     **more: bool,
 ) -> Bundle:
     """A run of this policy over items "0", "1", ... rated from 1 to 5."""
@@ -35,7 +36,7 @@ def make_bundle(
     )
     recommender = make_recommender(spec, seed)
     shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2, "residual": residual}
-    policy_spec = PolicySpec(name=policy, size=size, **shape)
+    policy_spec = PolicySpec(name=policy, size=size, hunch=hunch, **shape)
     chosen = build_policy(policy_spec, seed)
     generator = torch.Generator().manual_seed(seed)
     for module in (recommender, chosen):

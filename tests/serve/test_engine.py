@@ -46,6 +46,8 @@ def _after(engine: Engine, before: Engine | None = None, width: int = 0) -> list
         *(("learned", size, {}) for size in (1, 3, 6)),
         *(("learned", size, {"residual": False, "loss": "softmax"}) for size in (1, 4)),
         ("learned", 2, {"residual": False}),
+        *(("learned", size, {"hunch": True, "loss": "softmax"}) for size in (1, 6)),
+        ("learned", 4, {"hunch": True, "loss": "softmax", "fading": True, "telling": True}),
         *(("last", size, {}) for size in (1, 3)),
         *(("reservoir", size, {}) for size in (1, 6)),
         *(("mix:1", 3, {}), ("mix:4", 6, {})),

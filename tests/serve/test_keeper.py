@@ -39,6 +39,8 @@ RUNS = [
     ("learned", (1,), {}),
     ("learned", (2, 1), {"loss": "softmax"}),
     ("learned", (1,), {"loss": "softmax", "residual": False}),
+    ("learned", (1,), {"loss": "softmax", "hunch": True, "fading": True, "telling": True}),
+    ("learned", (2, 1), {"loss": "softmax", "hunch": True}),
     ("learned", (1,), {"loss": "softmax", "returning": True, "fading": True, "telling": True}),
     ("hardest", (2,), {"loss": "softmax", "returning": True, "fading": True}),
     ("learned", (1,), {"loss": "cce", "form": "mlp"}),

@@ -169,17 +169,17 @@ def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
 
 @pytest.mark.parametrize(
     ("implicit", "repeats", "taken"),
-    [(True, 0.09, (0, 1, 1, 1.0, 1e-3, 0)), (True, 0.1, (1, 1, 0, 0.2, 3e-2, 0)),
-     (False, 0.9, (0, 0, 0, 0.2, 3e-3, 1))],
+    [(True, 0.0, (0, 1, 1, 1.0, 1e-3, 0, 1)), (True, 0.09, (0, 1, 1, 1.0, 1e-3, 0, 0)),
+     (True, 0.1, (1, 1, 0, 0.2, 3e-2, 0, 0)), (False, 0.0, (0, 0, 0, 0.2, 3e-3, 1, 0))],
 )  # fmt: skip
 def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
     fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert config.policy_rate == (1e-3 if implicit else 3e-3)
-    names = ("returning", "fading", "telling", "inner_rate", "weight_decay", "residual")
+    names = ("returning", "fading", "telling", "inner_rate", "weight_decay", "residual", "hunch")
     assert tuple(getattr(fitted, name) for name in names) == taken
     given = {"returning": 0, "fading": 0, "telling": 0, "inner_rate": 0.7, "weight_decay": 0.0,
-             "residual": 1}  # fmt: skip
+             "residual": 1, "hunch": 1 - taken[-1]}  # fmt: skip
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
     for recipe in ("paper", "paper-128"):  # the paper's recommender knows nothing of all this
@@ -187,7 +187,7 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
             flags = {"policy": "dips", "recommender": recommender}
             paper = build_config(recipe, flags=flags, implicit_data=implicit)
             paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-            names = ("returning", "striking", "cosine", "fading", "telling")
+            names = ("returning", "striking", "cosine", "fading", "telling", "hunch")
             assert {getattr(paper, name) for name in names} == {0}
 
 
@@ -266,6 +266,6 @@ def test_settings_that_are_neither_given_nor_left_open():
     for name in ("inner_rate", "weight_decay"):
         with pytest.raises(ConfigError, match=f"{name} is -0.5: -1, or at least 0"):
             TrainConfig(**{name: -0.5})
-    for name in ("returning", "striking", "cosine", "fading", "telling", "residual"):
+    for name in ("returning", "striking", "cosine", "fading", "telling", "residual", "hunch"):
         with pytest.raises(ConfigError, match=f"{name} is '2': choose one of -1, 0, 1"):
             TrainConfig(**{name: 2})

@@ -1,7 +1,7 @@
 """Sketches that are kept up to date from arrivals, as one compiled loop: this needs numba.
 
-Either a network over sets decides, to which the dot product with squared error may tell residuals;
-or age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
+Either a network over sets decides, to which the dot product may tell residuals (squared error) or
+hunches (softmax); or age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -14,7 +14,7 @@ import numpy as np
 from dips.numerics.exact import SCORE_BITS
 from dips.numerics.grid_loops import loop, put, snap
 from dips.numerics.hashing import FIRST, GOLDEN, SECOND, UNIT
-from dips.numerics.reading_loops import adapt, desk_for, predicted
+from dips.numerics.reading_loops import adapt, desk_for, expected, listen, predicted
 from dips.numerics.set_loops import choose, judge, know, meet, meet_nothing, room_for
 
 SCORE = 2.0**SCORE_BITS
@@ -40,15 +40,16 @@ def shares_of(net, vectors):
 
 
 @loop
-def keep(kept, arrivals, number, net, vectors, reader, shares):
+def keep(kept, arrivals, number, net, vectors, reader, listener, shares):
     """Take arrivals in their order into the sketches of their users, of one run.
 
     `number` tells the run's number of each item code, -1 of those that it does not know: these have
-    no vector and no residual, and are not read. Of a reader without vectors residuals are 0.
+    no vector, nothing is told of them, and they are not read. Who has no vectors does not tell.
     """
-    size, reads = kept.position.shape[1], reader.vectors.size > 0
+    size = kept.position.shape[1]
+    reads, listens = reader.vectors.size > 0, listener.vectors.size > 0
     room = room_for(size + 1, net.bias.shape[1], net.enter.shape[1])
-    desk = desk_for(size, reader.prior.shape[1])
+    desk = desk_for(size, reader.prior.shape[1] if reads else listener.vectors.shape[2])
     names = room.place.copy()
     for event in range(len(arrivals.row)):
         row = arrivals.row[event]
@@ -61,6 +62,8 @@ def keep(kept, arrivals, number, net, vectors, reader, shares):
             names[slot] = number[room.item[slot]]
         if reads:
             adapt(reader, 0, names[:size], room.rating, desk)
+        elif listens:
+            listen(listener, 0, names[:size], room.place, kept.seen[row], desk.user)
         for slot in range(count):
             room.known[slot, 1] = 0.0
             if names[slot] < 0:
@@ -69,6 +72,8 @@ def keep(kept, arrivals, number, net, vectors, reader, shares):
             if reads:
                 output = predicted(reader, 0, names[slot], desk.user)
                 room.known[slot, 1] = (output - room.rating[slot]) * -2.0
+            elif listens:
+                room.known[slot, 1] = expected(listener, 0, names[slot], desk.user)
             if names[slot] < len(shares.score):
                 put(room.first[slot], shares.first[names[slot]])
                 room.score[slot] = shares.score[names[slot]]

@@ -19,6 +19,7 @@ from dips.numerics.walking import (
     Glance,
     ItemLayers,
     Kept,
+    Listener,
     Memory,
     Question,
     Reader,
@@ -41,13 +42,13 @@ def installed(compiler: str) -> bool:
 
 
 def walk_set(
-    way: Way, memory: Memory, layers: SetLayers, reader: Reader | None, period: int
+    way: Way, memory: Memory, layers: SetLayers, teller: Reader | Listener | None, period: int
 ) -> None:
-    """Walk under a network over sets, at most `period` new at once; no reader: no residuals."""
+    """Walk under a network over sets, at most `period` new at once, told residuals or hunches."""
     from dips.numerics.walk_loops import set_walk
 
     width = memory.position.shape[1] + period
-    arrays = map(_arrays, (way, _noted(memory), _dense(layers), _dense(reader or _nobody())))
+    arrays = map(_arrays, (way, _noted(memory), _dense(layers), *_tellers(teller)))
     share(set_walk, [*arrays, width], len(memory.position))
 
 
@@ -89,17 +90,17 @@ def set_scores(question: Question, net: SetNet) -> Tensor:
 
 
 def keeper(
-    net: SetNet, vectors: Tensor, reader: Reader | None
+    net: SetNet, vectors: Tensor, teller: Reader | Listener | None
 ) -> Callable[[Kept, Arrivals, Tensor], None]:
     """What takes arrivals, in their order, into the sketches of their users.
 
     What an item adds to the network, by its vector [items, dim], is known before it comes, for the
-    first `TABLED` of them. No reader: no residuals.
+    first `TABLED` of them.
     """
     from dips.numerics import keeping_loops
 
     table = vectors.contiguous().numpy()
-    tables = [_arrays(_dense(net)), table, _arrays(_dense(reader or _nobody()))]
+    tables = [_arrays(_dense(net)), table, *map(_arrays, _tellers(teller))]
     shares = keeping_loops.shares_of(tables[0], table[:TABLED])
 
     def keep(kept: Kept, arrivals: Arrivals, number: Tensor) -> None:
@@ -153,13 +154,17 @@ def _noted(memory: Memory) -> Memory:
     whole, real = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
     return memory._replace(
         kept_repeats=whole if memory.kept_repeats is None else memory.kept_repeats,
-        residual=real if memory.residual is None else memory.residual,
+        told=real if memory.told is None else memory.told,
         kept_scores=real if memory.kept_scores is None else memory.kept_scores,
         scores=real if memory.scores is None else memory.scores,
     )
 
 
-def _nobody() -> Reader:
-    """Nobody reads."""
+def _tellers(teller: Reader | Listener | None) -> tuple[Reader, Listener]:
+    """Who tells, and for the other one tables without entries: so there is one program for all."""
     nothing = torch.zeros(0, 0, dtype=torch.float64)
-    return Reader(nothing[None], nothing, nothing, nothing, 0, False)
+    reader = Reader(nothing[None], nothing, nothing, nothing, 0, False)
+    listener = Listener(nothing[None], nothing, nothing[None], nothing, nothing)
+    if isinstance(teller, Reader):
+        return _dense(teller), listener
+    return reader, listener if teller is None else _dense(teller)

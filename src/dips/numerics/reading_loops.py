@@ -1,6 +1,7 @@
-"""Reading a sketch by gradient descent on squared errors, as compiled loops: this needs numba.
+"""Reading a sketch, as compiled loops: importing this needs numba.
 
-The same bits as `descent.descend_linear` leaves at decision time.
+By gradient descent on squared errors, the same bits as `descent.descend_linear` leaves at decision
+time; and by one long step (`listen`), the same bits as `hunch.hunch`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -105,6 +106,26 @@ def _by_vector(reader, run, rate, item, rating, desk):
         for slot in range(len(item)):
             if item[slot] >= 0:
                 desk.score[slot] = predicted(reader, run, item[slot], desk.user)
+
+
+@loop
+def listen(listener, run, item, place, seen, user):
+    """Leave the way of a user from the start by one long step; -1 is an empty slot."""
+    oldest, entries = listener.strength.shape[1] - 1, 0
+    user[:] = 0.0
+    for slot in range(len(item)):
+        if item[slot] >= 0:
+            entries += 1
+            left = listener.strength[run, min(seen - 1 - place[slot], oldest)]
+            add(user, left, listener.pull[run, item[slot]])
+    for entry in range(len(user)):
+        user[entry] = snap(listener.reach[run, entries] * user[entry], STATE)
+
+
+@loop
+def expected(listener, run, item, user):
+    """The score of an item after that step."""
+    return listener.intercept[run, item] + dot(listener.vectors[run, item], user)
 
 
 @loop

@@ -75,7 +75,7 @@ def _log(logs, whole):
 
 @loop
 def know(layers, run, seen, room, count):
-    """The features of all candidates on the grid, where residuals are; returns their weight."""
+    """The features of all candidates on the grid, where what is told is; returns their weight."""
     center, spread = layers.scale[run, 0], layers.scale[run, 1]
     newest, total = -(1 << 62), 0.0
     for slot in range(count):
@@ -174,7 +174,7 @@ def set_scores(asked, layers, scores, first, stride):
             room.place[slot], room.item[slot] = asked.position[row, slot], asked.item[row, slot]
             room.rating[slot], room.time[slot] = asked.rating[row, slot], asked.time[row, slot]
             room.met[slot], room.weight[slot] = asked.repeats[row, slot], asked.weight[row, slot]
-            room.known[slot, 1] = asked.residual[row, slot]
+            room.known[slot, 1] = asked.told[row, slot]
         total = know(layers, run, asked.seen[row], room, count)
         for slot in range(count):
             if room.place[slot] < 0:

@@ -151,17 +151,35 @@ def adapted(
     return user, bias
 
 
-@triton.jit(do_not_specialize=["users", "runs", "count", "width"])
+@triton.jit
+def listened(
+    items, position, begin, row, seen, pulls, strength, reach, ages,
+    SIZE: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The way [D] of a user's vector from the start by one long step: as `hunch.hunch`."""
+    slot, unit = tl.arange(0, K), tl.arange(0, D)
+    there = slot < SIZE
+    place = tl.load(position + row * SIZE + slot, there, 0)
+    item = tl.load(items + begin + place, there, 0)
+    left = tl.load(strength + tl.minimum(seen - 1 - place, ages - 1), there, 0)
+    rows = tl.load(pulls + item[:, None] * D + unit[None, :], there[:, None], 0)
+    return snap(tl.load(reach) * tl.sum(rows * left[:, None], 0), STATE)
+
+
+@triton.jit(do_not_specialize=["users", "runs", "count", "width", "ages"])
 def set_walk(
     start, length, warmup, base, due, refreshes, items, ratings, times,
-    position, repeats, kept, kept_repeats, residuals, kept_scores, scores,
+    position, repeats, kept, kept_repeats, notes, kept_scores, scores,
     scale, table, straight, own, direct, alone, others, bias, last, logs, ranks,
-    vectors, intercept, prior, dials, scratch, users, runs, count, width,
+    vectors, intercept, prior, dials, pulls, strength, scratch, users, runs, count, width, ages,
     SIZE: tl.constexpr, STEPS: tl.constexpr, GRAM: tl.constexpr, PULL: tl.constexpr,
     DIM: tl.constexpr, HIDDEN: tl.constexpr,
     N: tl.constexpr, K: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """Walk one user under a network over sets; where there are no `vectors`, residuals are 0."""
+    """Walk one user under a network over sets.
+
+    With a `prior` it is told residuals; with `pulls` hunches, and `dials` hold how far a step goes.
+    """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first
     begin, first = tl.load(start + row), tl.load(base + row)
@@ -177,8 +195,13 @@ def set_walk(
     if vectors is not None:
         vectors += run * count * D
         intercept += run * count
-        prior += run * (DIM + 1)
-        dials += run * 3
+        if pulls is not None:
+            pulls += run * count * D
+            strength += run * ages
+            dials += run
+        else:
+            prior += run * (DIM + 1)
+            dials += run * 3
     down, across = slot[:, None], unit[None, :]
     shift = tl.load(bias + run * H + across)
     outward = tl.load(last + run * H + across)
@@ -193,22 +216,28 @@ def set_walk(
         time = tl.load(times + begin + place, there, -(1 << 62))
         total = (SIZE + period).to(tl.float64)
         newer = (SIZE + period - 1 - slot).to(tl.float64)
-        residual = tl.zeros((N,), tl.float64)
+        told = tl.zeros((N,), tl.float64)
         if vectors is not None:
-            user, user_bias = adapted(
-                items, ratings, position, begin, row, vectors, intercept, prior, dials,
-                SIZE, STEPS, GRAM, PULL, DIM, K, D,
-            )  # fmt: skip
+            if pulls is not None:
+                user = listened(
+                    items, position, begin, row, seen, pulls, strength, dials, ages, SIZE, K, D
+                )
+            else:
+                user, user_bias = adapted(
+                    items, ratings, position, begin, row, vectors, intercept, prior, dials,
+                    SIZE, STEPS, GRAM, PULL, DIM, K, D,
+                )  # fmt: skip
             entry = tl.arange(0, D)
             rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
-            output = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
-            residual = (output + tl.load(dials) * user_bias - rating) * -2.0
-            if residuals is not None:
+            told = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
+            if pulls is None:
+                told = (told + tl.load(dials) * user_bias - rating) * -2.0
+            if notes is not None:
                 open_to = tl.where((seen < end) & (seen >= cold), SIZE + period, 0)
-                tl.store(residuals + (first + seen) * width + slot, residual, slot < open_to)
+                tl.store(notes + (first + seen) * width + slot, told, slot < open_to)
         elapsed = tl.maximum(tl.max(time, 0) - time, 0)
         f0 = _fixed((rating - center) / spread)
-        f1 = _fixed(residual / spread)
+        f1 = _fixed(told / spread)
         f2 = tl.load(logs + seen - 1 - place, there, 0)
         f3 = tl.load(ranks + period * N + slot)
         f4 = _fixed(_log1p(tl.where(there, elapsed, 0).to(tl.float64)) / LONG)

@@ -8,7 +8,7 @@ is absent has no entries.
 from __future__ import annotations
 
 from dips.numerics.grid_loops import add, dot, fixed, loop, multiply, put
-from dips.numerics.reading_loops import adapt, desk_for, predicted
+from dips.numerics.reading_loops import adapt, desk_for, expected, listen, predicted
 from dips.numerics.set_loops import choose, judge, know, room_for
 
 
@@ -61,13 +61,14 @@ def remember(way, memory, row, seen, hold, room, count):
 
 
 @loop
-def set_walk(way, memory, layers, reader, width, first, stride):
-    """Walk every `stride`-th user under a network over sets; without vectors residuals are 0."""
+def set_walk(way, memory, layers, reader, listener, width, first, stride):
+    """Walk every `stride`-th user under a network over sets, told what has vectors."""
     rows, size = memory.position.shape
     users = rows // len(layers.bias)
     room = room_for(width, layers.bias.shape[1], 0)
-    reads, wide = reader.vectors.size > 0, memory.residual.shape[1]
-    desk = desk_for(size, reader.prior.shape[1])
+    reads, listens = reader.vectors.size > 0, listener.vectors.size > 0
+    wide = memory.told.shape[1]
+    desk = desk_for(size, reader.prior.shape[1] if reads else listener.vectors.shape[2])
     for row in range(first, rows, stride):
         run = row // users
         for turn in range(way.due[row]):
@@ -75,15 +76,19 @@ def set_walk(way, memory, layers, reader, width, first, stride):
             count = join(way, memory, row, seen, period, room)
             if reads:
                 adapt(reader, run, room.item[:size], room.rating, desk)
+            elif listens:
+                listen(listener, run, room.item[:size], room.place, seen, desk.user)
             noting = wide > 0 and way.warmup[row] <= seen < way.length[row]
             for slot in range(count):
-                residual = 0.0
+                told = 0.0
                 if reads:
                     output = predicted(reader, run, room.item[slot], desk.user)
-                    residual = (output - room.rating[slot]) * -2.0
+                    told = (output - room.rating[slot]) * -2.0
+                elif listens:
+                    told = expected(listener, run, room.item[slot], desk.user)
                 if noting:
-                    memory.residual[way.base[row] + seen, slot] = residual
-                room.known[slot, 1] = residual
+                    memory.told[way.base[row] + seen, slot] = told
+                room.known[slot, 1] = told
                 put(room.first[slot], layers.table[run, room.item[slot]])
                 room.score[slot] = layers.straight[run, room.item[slot]]
             total = know(layers, run, seen, room, count)

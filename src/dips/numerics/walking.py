@@ -37,7 +37,7 @@ class Memory(NamedTuple):
     repeats: Tensor  # [rows, size]
     kept: Tensor  # [predictions, size] int32 events
     kept_repeats: Tensor | None  # [predictions, size]
-    residual: Tensor | None  # [predictions, candidates] float32, on a refresh's first prediction
+    told: Tensor | None  # [predictions, candidates] float32, on a refresh's first prediction
     kept_scores: Tensor | None  # [predictions, size] float32
     scores: Tensor | None  # [rows, size] float32, as of now
 
@@ -52,6 +52,16 @@ class Reader(NamedTuple):
     # and step sizes for 0, 1, ... entries
     steps: int
     pulls: bool
+
+
+class Listener(NamedTuple):
+    """Scores linear in a user's vector that goes one long step, for each run; all on the grid."""
+
+    vectors: Tensor  # [runs, items, dim]
+    intercept: Tensor  # [runs, items] scores before the step
+    pull: Tensor  # [runs, items, dim] where an entry pulls the user to
+    reach: Tensor  # [runs, 1 + size] the length of the step for 0, 1, ... entries
+    strength: Tensor  # [runs, ages] what an entry of this age counts for; the last: or older
 
 
 class Glance(NamedTuple):
@@ -70,7 +80,7 @@ class SetNet(NamedTuple):
     enter: Tensor  # [runs, dim, hidden] from an item's vector to the first layer
     enter_bias: Tensor  # [runs, hidden]
     straight: Tensor  # [runs, dim] from an item's vector to the score
-    own: Tensor  # [runs, 7, hidden] rating, residual, age, rank, elapsed, repeats, twins
+    own: Tensor  # [runs, 7, hidden] rating, what is told, age, rank, elapsed, repeats, twins
     direct: Tensor  # [runs, 7]
     alone: Tensor  # [runs, hidden, hidden] inputs first
     others: Tensor  # [runs, hidden, hidden]
@@ -89,7 +99,7 @@ class Question(NamedTuple):
     repeats: Tensor
     seen: Tensor  # [rows]
     weight: Tensor  # [rows, candidates] on the grid
-    residual: Tensor
+    told: Tensor  # by the recommender
     embedding: Tensor  # [rows, candidates, dim]
 
 
@@ -145,24 +155,30 @@ def walk_set(
     way: Way,
     memory: Memory,
     layers: SetLayers,
-    reader: Reader | None,
+    teller: Reader | Listener | None,
     period: int,
     warps: int = 0,
 ) -> None:
-    """Walk under a network over sets, at most `period` new at once; no reader: no residuals."""
+    """Walk under a network over sets, at most `period` new at once, told residuals or hunches."""
     from dips.numerics.walk_kernels import set_walk
 
     runs, items, hidden = layers.table.shape
     rows, size = memory.position.shape
     width, units = _power(size + period), _power(hidden)
     dim = steps = pulls = 0
-    read: tuple[Tensor | None, ...] = (None,) * 4
-    if reader is not None:
-        dim, steps, pulls = reader.vectors.shape[2], reader.steps, int(reader.pulls)
-        read = (*_tables(reader), _full(reader))
+    read: tuple[Tensor | None, ...] = (None,) * 6
+    if teller is not None:
+        dim = teller.vectors.shape[2]
+    if isinstance(teller, Reader):
+        steps, pulls = teller.steps, int(teller.pulls)
+        read = (*_tables(teller), _full(teller), None, None)
+    elif isinstance(teller, Listener):
+        tables = _wide(teller.vectors), teller.intercept.contiguous()
+        reach = teller.reach[:, -1].contiguous()
+        read = (*tables, None, reach, _wide(teller.pull), teller.strength.contiguous())
     across = ("table", "own", "alone", "others", "bias", "last")
     wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in across})
-    noted = memory.residual
+    noted = memory.told
     set_walk[(rows,)](
         *way,
         *memory,
@@ -174,6 +190,7 @@ def walk_set(
         runs,
         items,
         0 if noted is None else noted.shape[1],
+        teller.strength.shape[1] if isinstance(teller, Listener) else 0,
         SIZE=size,
         STEPS=steps,
         GRAM=int(size < dim + 1),  # as `descent.descend_linear` decides

@@ -10,7 +10,7 @@ from torch import Tensor
 from dips.errors import ConfigError
 from dips.sketch.records import Candidates
 
-SIGNALS = ("loss", "residual", "embedding", "read")
+SIGNALS = ("loss", "residual", "hunch", "embedding", "read")
 """What a policy may ask a recommender: the methods of `Signals`."""
 
 
@@ -39,6 +39,9 @@ class Signals(Protocol):
     def residual(self) -> Tensor:
         """[users, candidates] derivative of each candidate's loss in its score, sign reversed."""
 
+    def hunch(self) -> Tensor:
+        """[users, candidates] rating or score that the sketch before the refresh predicts."""
+
     def read(self, weights: Tensor) -> Reading:
         """Adapt the user to the candidates with these weights [users, candidates]."""
 
@@ -55,6 +58,10 @@ class NoSignals:
         return self.loss()
 
     def residual(self) -> Tensor:
+        """Refuse."""
+        return self.loss()
+
+    def hunch(self) -> Tensor:
         """Refuse."""
         return self.loss()
 

@@ -25,6 +25,12 @@ from dips.policy.recency import Everything, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.setnetwork import SetNetwork
 
+OLD, FEW = 2.0, 24.0
+"""Where `learned` has a hunch: what the logarithm of the age costs at first, in logits.
+
+So much in large sketches; the fewer there is room for, the more.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
@@ -36,6 +42,7 @@ class PolicySpec:
     items: int = 1
     dim: int = 0
     residual: bool = True
+    hunch: bool = False
     returning: bool = False
     center: float = 0.0
     spread: float = 1.0
@@ -82,6 +89,13 @@ def _paper(spec: PolicySpec, seed: int) -> Policy:
     )
 
 
+def _slope(spec: PolicySpec) -> float:
+    """What each newer candidate costs at first."""
+    if spec.hunch:
+        return 0.0
+    return 0.5 / spec.size if spec.returning else 1.0
+
+
 def _learned(spec: PolicySpec, seed: int) -> Policy:
     generator = torch.Generator().manual_seed(seed)
     return SetNetwork(
@@ -90,8 +104,10 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         spread=spec.spread,
         items=spec.items,
         residual=spec.residual,
+        hunch=spec.hunch,
         returning=spec.returning,
-        slope=0.5 / spec.size if spec.returning else 1.0,
+        slope=_slope(spec),
+        aging=max(OLD, FEW / spec.size) if spec.hunch else 0.0,
         sides=spec.side,
         generator=generator,
     )

@@ -18,8 +18,9 @@ from dips.policy.layers import Layer, SideInputs
 from dips.policy.network import Network
 from dips.sketch.records import Candidates
 
-OWN, REPEATS = 7, 5
-"""What is known of a candidate beside its item, and where its repeats stand: see `_features`."""
+OWN, TOLD, REPEATS = 7, 1, 5
+"""What is known of a candidate beside its item, where what the recommender tells stands, before the
+age, and where repeats stand: see `_features`."""
 NAME = 8
 """Numbers that stand for a category, or for a name in a further column."""
 LONG = 16.0
@@ -37,8 +38,10 @@ class SetNetwork(Network):
 
     The last layer, and a direct one beside it for what is simple, start at zero: the score is then
     minus `slope` for each newer candidate, which is the policy `last`. Where items come back
-    (`returning`, with a small slope) it starts near the policy `frequent` instead. Its size does
-    not grow with the catalogue; only with categories it has a table of which items have which.
+    (`returning`, with a small slope) it starts near the policy `frequent` instead. With a `hunch`
+    it starts as what the recommender expects, less `aging` for the logarithm of the age: that is
+    `last` until the recommender expects anything. Its size does not grow with the catalogue; only
+    with categories it has a table of which items have which.
     """
 
     center: Tensor
@@ -52,15 +55,17 @@ class SetNetwork(Network):
         center: float = 0.0,
         spread: float = 1.0,
         slope: float = 1.0,
+        aging: float = 0.0,
         items: int = 1,
         residual: bool = True,
+        hunch: bool = False,
         returning: bool = False,
         sides: Sides = NOTHING,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
-        wanted = {"residual": residual, "embedding": bool(dim)}
+        wanted = {"hunch": hunch, "residual": residual and not hunch, "embedding": bool(dim)}
         self.asks = tuple(name for name, asked in wanted.items() if asked)
         self.dim = dim
         self.register_buffer("center", torch.tensor(float(center)))  # each run of a stack its own
@@ -72,9 +77,11 @@ class SetNetwork(Network):
         self.last = nn.Parameter(torch.zeros(hidden, 1))
         self.direct = nn.Parameter(torch.zeros(dim + OWN + self.side.width, 1))
         self.slope = nn.Parameter(torch.tensor(float(slope)))
-        if returning:
-            with torch.no_grad():
+        with torch.no_grad():
+            if returning:
                 self.direct[REPEATS : REPEATS + 2, 0] = torch.tensor([MET, AGAIN])
+            if hunch:
+                self.direct[TOLD : TOLD + 2, 0] = torch.tensor([1.0, -aging])
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
         """Two layers; between them each candidate meets the weighted mean of all."""
@@ -93,10 +100,9 @@ class SetNetwork(Network):
         self, candidates: Candidates, signals: Signals, rank: Tensor, twins: Tensor
     ) -> Tensor:
         """[users, candidates, OWN + side + dim]."""
-        told = "residual" in questions(self)
         own = [
             (candidates.rating.double() - self.center.double()) / self.spread.double(),
-            (signals.residual() if told else torch.zeros_like(rank)) / self.spread.double(),
+            self._told(signals, rank) / self.spread.double(),
             candidates.age.double().log1p(),
             rank,
             candidates.elapsed.clamp_min(0).double().log1p() / LONG,
@@ -107,6 +113,13 @@ class SetNetwork(Network):
         if self.dim:
             known = torch.cat([known, signals.embedding().double()], -1)
         return torch.where(candidates.present[..., None], known, 0.0)
+
+    def _told(self, signals: Signals, like: Tensor) -> Tensor:
+        """[users, candidates] what the recommender tells of each, if it is asked."""
+        asked = questions(self)
+        if "hunch" in asked:
+            return signals.hunch()
+        return signals.residual() if "residual" in asked else torch.zeros_like(like)
 
 
 def _weighed(values: Tensor, weight: Tensor) -> Tensor:
@@ -131,7 +144,7 @@ def set_scores(
     question = Question(
         **{name: getattr(candidates, name) for name in Question._fields[:6]},
         weight=weight,
-        residual=answers.get("residual", none).double(),
+        told=answers.get("hunch", answers.get("residual", none)).double(),
         embedding=answers["embedding"].double() if network.dim else nothing,
     )
     return looping.set_scores(question, grid_layers(state, LOGS))

@@ -36,6 +36,10 @@ class Answers:
         """As it was answered."""
         return self._answer("residual")
 
+    def hunch(self) -> Tensor:
+        """As it was answered."""
+        return self._answer("hunch")
+
     def embedding(self) -> Tensor:
         """As it was answered."""
         return self._answer("embedding")

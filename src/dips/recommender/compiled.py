@@ -1,7 +1,8 @@
-"""What compiled loops know of a recommender: the dot product with squared error, as tables."""
+"""What compiled loops know of a recommender: the dot product, as tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from dips.numerics import looping
 from dips.numerics.looping import installed
-from dips.numerics.walking import Glance, Reader
+from dips.numerics.walking import Glance, Listener, Reader
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
+from dips.recommender.hunch import is_quick, listener_of
 from dips.recommender.losses import SquaredError
+from dips.recommender.ncf import NCF
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
 
@@ -21,6 +24,25 @@ def is_linear(model: Recommender) -> bool:
     """Whether it is the dot product with squared error, and time does not count."""
     squared = isinstance(model, DotProduct) and isinstance(model.loss, SquaredError)
     return squared and not model.has_times
+
+
+def is_answered(asks: Sequence[str], model: Recommender) -> bool:
+    """Whether programs can answer all these questions."""
+    if not set(asks) <= {"residual", "hunch", "embedding"}:
+        return False
+    if not isinstance(model, NCF) or model.has_times:
+        return False
+    quick = "hunch" not in asks or is_quick(model)
+    return quick and ("residual" not in asks or is_linear(model))
+
+
+def teller_of(
+    asks: Sequence[str], stack: Stack, items: Tensor, size: int
+) -> Reader | Listener | None:
+    """Who answers them, of these items [n], from sketches up to this size."""
+    if "hunch" in asks:
+        return listener_of(stack.settled(), items, size)
+    return reader_of(stack.among(items).settled(), size) if "residual" in asks else None
 
 
 def vectors_of(settled: Stack) -> Tensor:

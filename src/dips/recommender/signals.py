@@ -12,6 +12,7 @@ from dips.numerics.exact import STATE_BITS, snap
 from dips.numerics.pieces import rows_at_once
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled import residuals
+from dips.recommender.hunch import hunch
 from dips.recommender.losses import Contrast
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
@@ -78,6 +79,16 @@ class StackSignals:
             return found
         user = self._read(self._sketch, self._sketch.present.double())
         return self.ask(_residual, user._user)
+
+    def hunch(self) -> Tensor:
+        """[rows, candidates] what is predicted, roughly where that is quicker."""
+        sketch, seen = self._sketch, self._candidates.seen
+        evidence = as_evidence(sketch, sketch.present.double(), seen)
+
+        def ask(model: Recommender, items: Tensor, *fields: Tensor) -> Tensor:
+            return hunch(model, Evidence(*fields), items, settle)
+
+        return self._call(ask, self._candidates.item, *evidence)
 
     def read(self, weights: Tensor) -> StackReading:
         """Adapt to the candidates with these weights."""

@@ -1,6 +1,7 @@
 """Items that a run never met: legal, and handled alike whatever the policy and the recommender.
 
-The recommender knows nothing of such an item: its vector is zero, its loss and residual are zero,
+The recommender knows nothing of such an item: its vector is zero, its loss, residual and hunch
+are zero,
 and it does not move the user's vector. A policy that has a row per item (the paper's network) takes
 the average of all rows for it.
 """
@@ -84,6 +85,10 @@ class ColdSignals:
     def residual(self) -> Tensor:
         """[users, candidates]."""
         return self._signals.residual().masked_fill(self._unknown, 0.0)
+
+    def hunch(self) -> Tensor:
+        """[users, candidates]."""
+        return self._signals.hunch().masked_fill(self._unknown, 0.0)
 
     def embedding(self) -> Tensor:
         """[users, candidates, dim]."""

@@ -23,8 +23,7 @@ from dips.policy.recency import Last
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.setnetwork import LOGS, SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
-from dips.recommender.compiled import is_linear, reader_of, vectors_of
-from dips.recommender.ncf import NCF
+from dips.recommender.compiled import is_answered, teller_of, vectors_of
 from dips.recommender.signals import StackSignals
 from dips.recommender.stack import Stack
 from dips.serve.cold import ColdSignals, hidden, numbered, widened
@@ -153,19 +152,17 @@ class Engine:
         looping.keep_newest(kept, arrivals, key, newest)
 
     def _by_network(self) -> Loop | None:
-        """Arrivals under a network over sets that sees items, and perhaps residuals."""
+        """Arrivals under a network over sets that sees items, and perhaps what it is told."""
         policy, stack = self._policy, self._settled
         if not isinstance(policy, Stacked) or stack is None:
             return None
         if not isinstance(policy.template, SetNetwork) or policy.template.side.width:
             return None
-        told, model = "residual" in policy.asks, stack.template
-        plain = isinstance(model, NCF) and not model.has_times and "embedding" in policy.asks
-        if not plain or (told and not is_linear(model)):
+        if "embedding" not in policy.asks or not is_answered(policy.asks, stack.template):
             return None
-        net, reader = grid_layers(policy.state, LOGS), reader_of(stack, self.size) if told else None
-        vectors = vectors_of(stack)[0]
-        made = cache(partial(looping.keeper, net, vectors, reader))  # at the first: it compiles
+        net, vectors = grid_layers(policy.state, LOGS), vectors_of(stack)[0]
+        teller = teller_of(policy.asks, stack, torch.arange(len(vectors)), self.size)
+        made = cache(partial(looping.keeper, net, vectors, teller))  # at the first: it compiles
 
         def act(
             kept: Kept, arrivals: Arrivals, identity: Callable[[], Tensor], number: Tensor

@@ -43,9 +43,12 @@ class FakeReading:
         solved: Tensor = torch.linalg.solve(hessian + ridge, (slopes * present).sum(1))
         return -(slopes * solved[:, None, :]).sum(2)
 
+    def predicted(self) -> Tensor:
+        """[users, candidates]."""
+        return (self._signals.embedding() * self._user[:, None, :]).sum(2)
+
     def _error(self) -> Tensor:
-        predicted = (self._signals.embedding() * self._user[:, None, :]).sum(2)
-        return predicted - self._signals.candidates.rating.double()
+        return self.predicted() - self._signals.candidates.rating.double()
 
 
 @final
@@ -69,6 +72,10 @@ class FakeSignals:
     def residual(self) -> Tensor:
         """[users, candidates]."""
         return -2 * self._before()._error()
+
+    def hunch(self) -> Tensor:
+        """[users, candidates]."""
+        return self._before().predicted()
 
     def read(self, weights: Tensor) -> FakeReading:
         """One step towards what these candidates were rated."""

@@ -302,6 +302,10 @@ class _Named:
         """If named."""
         return self._allowed("residual").residual()
 
+    def hunch(self) -> Tensor:
+        """If named."""
+        return self._allowed("hunch").hunch()
+
     def embedding(self) -> Tensor:
         """If named."""
         return self._allowed("embedding").embedding()

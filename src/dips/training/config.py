@@ -130,6 +130,12 @@ class TrainConfig:
         "1: learned sees how far off each prediction was; 0: not; -1: where ratings are predicted.",
         -1,
     )
+    hunch: int = _setting(
+        -1,
+        "1: learned sees what the recommender expects of each, roughly, in place of the residual, "
+        "and starts with it; 0: not; -1: 1 where what was read is struck out (dot with softmax).",
+        -1,
+    )
     caution: float = _setting(
         0.0, "Undo an epoch of the policy that makes validation worse by this share; 0 never.", 0
     )
@@ -223,13 +229,14 @@ class TrainConfig:
         fading = reads if self.fading < 0 else self.fading
         telling = int(reads and not back) if self.telling < 0 else self.telling
         told = int(self.asks_residuals(implicit))
+        hunch = int(reads and struck and not back) if self.hunch < 0 else self.hunch
         rivals = self.rivals
         if implicit and repeats < RARELY and "last" in rivals:
             rivals = [name for name in rivals if name not in AS_LAST]
         return self.but(
             batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
             inner_rate=rate, returning=back, fading=fading, telling=telling, residual=told,
-            striking=struck, cosine=alike, rival=",".join(rivals),
+            striking=struck, cosine=alike, hunch=hunch, rival=",".join(rivals),
         )  # fmt: skip
 
     def asks_residuals(self, implicit: bool) -> bool:
@@ -323,6 +330,6 @@ CHOICES = {
     "credit": ("identity", "discount", "survival"),
     "estimator": ESTIMATORS,
     **dict.fromkeys(
-        ("returning", "striking", "cosine", "fading", "telling", "residual"), (-1, 0, 1)
+        ("returning", "striking", "cosine", "fading", "telling", "residual", "hunch"), (-1, 0, 1)
     ),
 }

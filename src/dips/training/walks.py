@@ -55,7 +55,7 @@ def policy_of(config: TrainConfig) -> Policy:
     """The policy that a run's settings name; one that learns is here only to be looked at."""
     return make_policy(
         config.policy, size=config.size, damping=config.damping, dim=config.dim,
-        residual=config.residual != 0,
+        residual=config.residual != 0, hunch=config.hunch > 0,
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def noted(policy: Policy) -> list[str] | None:
     """The signals that a walk has to note, so that a policy that learns can be asked again."""
     if not learns(policy):
         return None
-    return [name for name in questions(policy) if name in ("loss", "residual")]
+    return [name for name in questions(policy) if name in ("loss", "residual", "hunch")]
 
 
 class _Group:

@@ -1,0 +1,100 @@
+"""What the recommender expects by one long step, against a recommender that takes just that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dips.data.sides import Coded, Sides
+from dips.recommender import hunch as hunches
+from dips.recommender.base import Evidence
+from dips.recommender.compiled import is_answered
+from dips.recommender.dot import DotProduct
+from dips.recommender.hunch import hunch, is_quick
+from dips.recommender.losses import Loss
+from dips.recommender.perceptron import Perceptron
+from dips.recommender.signals import StackSignals, as_evidence, settle
+from dips.recommender.stack import Stack
+from dips.testing import random_candidates
+
+ITEMS, DIM = 8, 3
+Dot = Callable[..., DotProduct]
+
+
+def _evidence(size: int) -> Evidence:
+    """Sketches with empty slots, and ages."""
+    sketch, candidates = random_candidates(users=30, size=size, period=2, items=ITEMS, seed=size)
+    return as_evidence(sketch, sketch.present.double(), candidates.seen)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.parametrize("more", [{}, {"fading": True}, {"fading": True, "telling": True}], ids=str)
+def test_it_is_one_step_as_long_as_all(
+    dot: Dot, losses: dict[str, Loss], more: dict[str, bool], size: int
+) -> None:
+    """The inner loop itself with one step: nothing of it is written twice."""
+    rest = {"items": ITEMS, "dim": DIM, "seed": 4, **more}
+    many = dot(losses["softmax"], inner_steps=6, inner_rate=0.25, **rest).double()
+    once = dot(losses["softmax"], inner_steps=1, inner_rate=1.5, **rest).double()
+    evidence, items = _evidence(size), torch.arange(ITEMS).expand(30, -1)
+    with torch.no_grad():
+        found = hunch(many, evidence, items, settle)
+        wanted = once.predict(once.read(evidence), items)
+        steps = many.predict(many.read(evidence), items)
+    torch.testing.assert_close(found, wanted, atol=5e-4, rtol=0)  # of the grid's rounding
+    assert float((steps - wanted).abs().max()) > 1e-3
+
+
+def test_beyond_some_age_all_are_as_old(
+    dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = dot(losses["softmax"], items=ITEMS, dim=DIM, fading=True).double()
+    evidence, items = _evidence(5), torch.arange(ITEMS).expand(30, -1)
+    assert float(evidence.age.max()) > 4
+    monkeypatch.setattr(hunches, "OLDEST", 4)
+    cut = evidence._replace(age=evidence.age.clamp_max(4))
+    found = hunch(model, evidence, items, settle)
+    monkeypatch.setattr(hunches, "OLDEST", 1000)
+    assert torch.equal(found, hunch(model, cut, items, settle))
+    assert not torch.equal(found, hunch(model, evidence, items, settle))
+
+
+@pytest.mark.parametrize("loss", ["mse", "bce", "cce"])
+def test_of_ratings_it_is_what_is_predicted(dot: Dot, losses: dict[str, Loss], loss: str) -> None:
+    """By reading as it is: [users, candidates] of any loss."""
+    model = dot(losses[loss], items=ITEMS, dim=DIM)
+    settled = Stack.of([model]).settled()
+    sketch, candidates = random_candidates(users=20, size=3, period=2, items=ITEMS, seed=1)
+    found = StackSignals(settled, sketch, candidates).hunch()
+    evidence = as_evidence(sketch, sketch.present.double(), candidates.seen)
+    exact = settled.call(
+        lambda model, items, *fields: model.loss.estimate(
+            model.predict(model.read(Evidence(*fields), settle), items)
+        ),
+        candidates.item[None],
+        *(field[None] for field in evidence),
+    )
+    assert torch.equal(found, exact[0])
+    assert found.shape == candidates.item.shape
+
+
+def test_who_is_quick(dot: Dot, losses: dict[str, Loss]) -> None:
+    """And for whom there are programs."""
+    rest = {"items": ITEMS, "dim": DIM}
+    softmax = losses["softmax"]
+    quick, asks = DotProduct(loss=softmax, **rest), ("hunch", "embedding")
+    assert is_quick(quick)
+    assert is_answered(asks, quick)
+    for slow in (
+        DotProduct(loss=softmax, returning=True, **rest),
+        DotProduct(loss=losses["mse"], **rest),
+        Perceptron(loss=softmax, **rest),
+    ):
+        assert not is_quick(slow)
+        assert not is_answered(asks, slow)
+    timed = DotProduct(loss=softmax, sides=Sides(clock=Coded("time", 0)), **rest)
+    assert not is_answered(asks, timed)
+    assert not is_answered(("hunch", "loss"), quick)
+    assert not is_answered(("hunch", "residual"), quick)
