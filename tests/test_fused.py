@@ -155,7 +155,7 @@ def test_hunches_are_told_the_same(
     stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
     size: int, fading: bool, periods: tuple[int, ...], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """By one long step; some are older than the oldest, and the catalogue has more items."""
+    """Some are older than the oldest, and the catalogue has more items."""
     monkeypatch.setattr(hunches, "OLDEST", 5)
     rest = {"items": ITEMS + 5, "dim": DIM, "fading": fading, "telling": True}
     made = [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]

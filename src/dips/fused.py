@@ -19,7 +19,7 @@ from torch import Tensor
 from dips.numerics import exact, looping, walking
 from dips.numerics.looping import installed
 from dips.numerics.walking import ItemLayers, Memory, SetLayers, Way
-from dips.policy.base import Policy
+from dips.policy.base import Policy, questions
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.network import RatingNetwork
@@ -36,8 +36,9 @@ COMPILERS = {"cuda": "triton", "cpu": "numba"}
 """What programs are written for, by device; Triton's interpreter, for tests, runs on the CPU."""
 WALKING = {"triton": walking, "numba": looping}
 """Who launches them."""
-HOLDS = {"triton": (64, 128), "numba": (1 << 16, 1 << 16)}
-"""The largest sketch, and the most candidates, that a program can hold."""
+HOLDS = {"triton": (64, 128, 128), "numba": (1 << 16, 1 << 16, 1 << 16)}
+"""What a program can hold: the largest sketch, the most candidates, for a hunch the widest vector.
+"""
 ROOM = 1 << 28
 """The most numbers in a network's table of items, and in the room that programs write to."""
 
@@ -71,8 +72,10 @@ def advance(
         return False
     size, period = kept.shape[1], max(new for _, new, _ in refreshes)
     answers = {} if notes is None else notes.answers
-    largest, widest = HOLDS[compiler]
-    if size > largest or size + period > widest:
+    largest, most, widest = HOLDS[compiler]
+    if size > largest or size + period > most:
+        return False
+    if asked and "hunch" in questions(policy) and len(asked.template.user_prior) > widest:
         return False
     launch = _launch(policy, asked, stream, size, period, set(answers))
     if launch is None:

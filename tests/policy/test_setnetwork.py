@@ -70,22 +70,32 @@ def test_starts_near_frequent_where_items_come_back() -> None:
         assert torch.equal(slots, Greedy().choose(expected, candidates, size))
 
 
-@pytest.mark.parametrize("size", [1, 2, 8, 16])
-def test_starts_with_a_hunch_as_last_until_it_has_one(size: int) -> None:
-    """Then what is expected stays longer, the longer the more there is room for."""
+@pytest.mark.parametrize("size", [5, 8, 16])
+def test_starts_with_the_newest_and_what_is_expected(size: int) -> None:
+    """The newest four stay unless little is expected of them; of the others age does not count."""
+    network = make_policy("learned", size=size, dim=3, hunch=True)
+    assert network.asks == ("hunch", "embedding")
+    candidates = random_candidates(users=300, size=size, period=2, seed=size)[1]
+    draw = torch.Generator().manual_seed(size)
+    told = torch.randn(candidates.item.shape, generator=draw).double() / 4
+    vectors = torch.randn(*told.shape, 3, generator=draw).double()
+    with torch.no_grad():
+        scores = network.score(candidates, Answers({"hunch": told, "embedding": vectors}))
+    above = (math.log(5) - candidates.age.double().log1p()).clamp_min(0)
+    there = candidates.present
+    torch.testing.assert_close(scores[there], (told + 6 * above)[there], atol=1e-3, rtol=0)
+    assert bool((above[there] == 0).any())
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_small_sketches_start_as_last_with_a_hunch(size: int) -> None:
     network = make_policy("learned", size=size, dim=0, hunch=True)
-    assert network.asks == ("hunch",)
-    seen, rest = torch.tensor([100]), torch.zeros(1, 4, dtype=torch.int64)
-    position = torch.tensor([[9, 49, 97, 99]])
-    fields = (position, rest, torch.ones(1, 4), rest, rest + 1, rest, seen, seen)
-    candidates = Candidates(*fields)
-    scores = network.score(candidates, Answers({"hunch": torch.zeros(1, 4)}))
-    assert scores[0].diff().min() > 0
-    cost = max(2.0, min(16.0, 24 / size))
-    for above in (0.9, 1.1):  # of what a tenth of the age is worth
-        told = torch.tensor([[0.0, above * cost * math.log(51 / 3), 0.0, 0.0]]).double()
-        scores = network.score(candidates, Answers({"hunch": told}))[0]
-        assert bool(scores[1] > scores[2]) == (above > 1)
+    candidates = random_candidates(users=100, size=size, period=1, seed=size)[1]
+    told = torch.randn(candidates.item.shape).double()
+    scores = network.score(candidates, Answers({"hunch": told}))
+    last = Last().score(candidates, FakeSignals(candidates))
+    slots = [Greedy().choose(one, candidates, size) for one in (scores, last)]
+    assert torch.equal(*slots)
 
 
 def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:

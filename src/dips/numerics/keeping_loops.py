@@ -63,7 +63,7 @@ def keep(kept, arrivals, number, net, vectors, reader, listener, shares):
         if reads:
             adapt(reader, 0, names[:size], room.rating, desk)
         elif listens:
-            listen(listener, 0, names[:size], room.place, kept.seen[row], desk.user)
+            listen(listener, 0, names[:size], room.place, kept.seen[row], desk)
         for slot in range(count):
             room.known[slot, 1] = 0.0
             if names[slot] < 0:

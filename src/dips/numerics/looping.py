@@ -164,7 +164,8 @@ def _tellers(teller: Reader | Listener | None) -> tuple[Reader, Listener]:
     """Who tells, and for the other one tables without entries: so there is one program for all."""
     nothing = torch.zeros(0, 0, dtype=torch.float64)
     reader = Reader(nothing[None], nothing, nothing, nothing, 0, False)
-    listener = Listener(nothing[None], nothing, nothing[None], nothing, nothing)
+    cube, none = nothing[None], torch.zeros(0, dtype=torch.float64)
+    listener = Listener(cube, nothing, cube, cube, none, nothing, nothing, 0)
     if isinstance(teller, Reader):
         return _dense(teller), listener
     return reader, listener if teller is None else _dense(teller)

@@ -1,7 +1,7 @@
 """Reading a sketch, as compiled loops: importing this needs numba.
 
 By gradient descent on squared errors, the same bits as `descent.descend_linear` leaves at decision
-time; and by one long step (`listen`), the same bits as `hunch.hunch`.
+time; and on a quadratic in the place of a softmax (`listen`), the same bits as `hunch.hunch`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -23,13 +23,14 @@ class Desk(NamedTuple):
     score: np.ndarray  # [size]
     fall: np.ndarray  # [dim + 1] slope in the user
     user: np.ndarray  # [dim + 1] the user's vector, and last the user's bias
+    home: np.ndarray  # [dim + 1] what pulls back
 
 
 @loop
 def desk_for(size, dim):
     """For so many entries, and vectors of a user of this length."""
-    gram, fall, user = np.zeros((size, size)), np.empty(dim), np.empty(dim)
-    return Desk(gram, np.empty(size), np.zeros(size), np.zeros(size), fall, user)
+    gram, fall, user, home = np.zeros((size, size)), np.empty(dim), np.empty(dim), np.empty(dim)
+    return Desk(gram, np.empty(size), np.zeros(size), np.zeros(size), fall, user, home)
 
 
 @loop
@@ -109,23 +110,32 @@ def _by_vector(reader, run, rate, item, rating, desk):
 
 
 @loop
-def listen(listener, run, item, place, seen, user):
-    """Leave the way of a user from the start by one long step; -1 is an empty slot."""
-    oldest, entries = listener.strength.shape[1] - 1, 0
-    user[:] = 0.0
+def listen(listener, run, item, place, seen, desk):
+    """Leave the user's way from the start in the place of the user; -1 is an empty slot."""
+    oldest, entries, total = listener.strength.shape[1] - 1, 0, 0.0
+    pulled, way, dim = desk.fall, desk.user, listener.vectors.shape[2]
+    pulled[:] = 0.0
     for slot in range(len(item)):
         if item[slot] >= 0:
             entries += 1
             left = listener.strength[run, min(seen - 1 - place[slot], oldest)]
-            add(user, left, listener.pull[run, item[slot]])
-    for entry in range(len(user)):
-        user[entry] = snap(listener.reach[run, entries] * user[entry], STATE)
+            total += left
+            add(pulled[:dim], left, listener.pull[run, item[slot]])
+    rate = listener.rate[run, entries]
+    pace = rate / max(rate * total * listener.norm[run], 1.0)
+    way[:] = 0.0
+    for _ in range(listener.steps):
+        for entry in range(dim):
+            desk.home[entry] = dot(listener.bend[run, entry], way)
+        for entry in range(dim):
+            fall = pulled[entry] - total * desk.home[entry]
+            way[entry] = snap(way[entry] + pace * fall, STATE)
 
 
 @loop
-def expected(listener, run, item, user):
-    """The score of an item after that step."""
-    return listener.intercept[run, item] + dot(listener.vectors[run, item], user)
+def expected(listener, run, item, way):
+    """The score of an item at the end of that way."""
+    return listener.intercept[run, item] + dot(listener.vectors[run, item], way)
 
 
 @loop

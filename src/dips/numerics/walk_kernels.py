@@ -153,17 +153,25 @@ def adapted(
 
 @triton.jit
 def listened(
-    items, position, begin, row, seen, pulls, strength, reach, ages,
-    SIZE: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
+    items, position, begin, row, seen, pulls, bend, strength, dials, ages,
+    SIZE: tl.constexpr, STEPS: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """The way [D] of a user's vector from the start by one long step: as `hunch.hunch`."""
+    """The way [D] of a user's vector from the start: as `hunch.hunch`."""
     slot, unit = tl.arange(0, K), tl.arange(0, D)
     there = slot < SIZE
     place = tl.load(position + row * SIZE + slot, there, 0)
     item = tl.load(items + begin + place, there, 0)
     left = tl.load(strength + tl.minimum(seen - 1 - place, ages - 1), there, 0)
     rows = tl.load(pulls + item[:, None] * D + unit[None, :], there[:, None], 0)
-    return snap(tl.load(reach) * tl.sum(rows * left[:, None], 0), STATE)
+    pulled, total = tl.sum(rows * left[:, None], 0), tl.sum(left, 0)
+    rate = tl.load(dials)
+    pace = rate / tl.maximum(rate * total * tl.load(dials + 1), 1.0)
+    back = tl.load(bend + unit[:, None] * D + unit[None, :])
+    way = snap(pace * pulled, STATE)
+    for _ in range(STEPS - 1):
+        home = tl.sum(back * way[:, None], 0)
+        way = snap(way + pace * (pulled - total * home), STATE)
+    return way
 
 
 @triton.jit(do_not_specialize=["users", "runs", "count", "width", "ages"])
@@ -171,14 +179,15 @@ def set_walk(
     start, length, warmup, base, due, refreshes, items, ratings, times,
     position, repeats, kept, kept_repeats, notes, kept_scores, scores,
     scale, table, straight, own, direct, alone, others, bias, last, logs, ranks,
-    vectors, intercept, prior, dials, pulls, strength, scratch, users, runs, count, width, ages,
+    vectors, intercept, prior, dials, pulls, bend, strength, scratch,
+    users, runs, count, width, ages,
     SIZE: tl.constexpr, STEPS: tl.constexpr, GRAM: tl.constexpr, PULL: tl.constexpr,
     DIM: tl.constexpr, HIDDEN: tl.constexpr,
     N: tl.constexpr, K: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """Walk one user under a network over sets.
 
-    With a `prior` it is told residuals; with `pulls` hunches, and `dials` hold how far a step goes.
+    With a `prior` it is told residuals, with `pulls` hunches.
     """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first
@@ -197,8 +206,9 @@ def set_walk(
         intercept += run * count
         if pulls is not None:
             pulls += run * count * D
+            bend += run * D * D
             strength += run * ages
-            dials += run
+            dials += run * 2
         else:
             prior += run * (DIM + 1)
             dials += run * 3
@@ -220,8 +230,9 @@ def set_walk(
         if vectors is not None:
             if pulls is not None:
                 user = listened(
-                    items, position, begin, row, seen, pulls, strength, dials, ages, SIZE, K, D
-                )
+                    items, position, begin, row, seen, pulls, bend, strength, dials, ages,
+                    SIZE, STEPS, K, D,
+                )  # fmt: skip
             else:
                 user, user_bias = adapted(
                     items, ratings, position, begin, row, vectors, intercept, prior, dials,

@@ -77,7 +77,7 @@ def set_walk(way, memory, layers, reader, listener, width, first, stride):
             if reads:
                 adapt(reader, run, room.item[:size], room.rating, desk)
             elif listens:
-                listen(listener, run, room.item[:size], room.place, seen, desk.user)
+                listen(listener, run, room.item[:size], room.place, seen, desk)
             noting = wide > 0 and way.warmup[row] <= seen < way.length[row]
             for slot in range(count):
                 told = 0.0

@@ -55,13 +55,16 @@ class Reader(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """Scores linear in a user's vector that goes one long step, for each run; all on the grid."""
+    """Scores linear in a user's vector that descends on a quadratic, for each run; on the grid."""
 
     vectors: Tensor  # [runs, items, dim]
-    intercept: Tensor  # [runs, items] scores before the step
+    intercept: Tensor  # [runs, items] scores at the start
     pull: Tensor  # [runs, items, dim] where an entry pulls the user to
-    reach: Tensor  # [runs, 1 + size] the length of the step for 0, 1, ... entries
+    bend: Tensor  # [runs, dim, dim] how it pulls back as the user has moved; symmetric
+    norm: Tensor  # [runs] no direction bends more
+    rate: Tensor  # [runs, 1 + size] step sizes for 0, 1, ... entries
     strength: Tensor  # [runs, ages] what an entry of this age counts for; the last: or older
+    steps: int
 
 
 class Glance(NamedTuple):
@@ -166,16 +169,18 @@ def walk_set(
     rows, size = memory.position.shape
     width, units = _power(size + period), _power(hidden)
     dim = steps = pulls = 0
-    read: tuple[Tensor | None, ...] = (None,) * 6
+    read: tuple[Tensor | None, ...] = (None,) * 7
     if teller is not None:
         dim = teller.vectors.shape[2]
     if isinstance(teller, Reader):
         steps, pulls = teller.steps, int(teller.pulls)
-        read = (*_tables(teller), _full(teller), None, None)
+        read = (*_tables(teller), _full(teller), None, None, None)
     elif isinstance(teller, Listener):
-        tables = _wide(teller.vectors), teller.intercept.contiguous()
-        reach = teller.reach[:, -1].contiguous()
-        read = (*tables, None, reach, _wide(teller.pull), teller.strength.contiguous())
+        steps = teller.steps
+        bend = pad(_wide(teller.bend), (0, 0, 0, _power(dim) - dim)).contiguous()
+        dials = torch.stack([teller.rate[:, -1], teller.norm], 1)
+        tables = _wide(teller.vectors), teller.intercept.contiguous(), None, dials
+        read = (*tables, _wide(teller.pull), bend, teller.strength.contiguous())
     across = ("table", "own", "alone", "others", "bias", "last")
     wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in across})
     noted = memory.told

@@ -25,11 +25,8 @@ from dips.policy.recency import Everything, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.setnetwork import SetNetwork
 
-OLD, FEW = 2.0, 24.0
-"""Where `learned` has a hunch: what the logarithm of the age costs at first, in logits.
-
-So much in large sketches; the fewer there is room for, the more.
-"""
+NEWEST = 4
+"""Where `learned` has a hunch, and room for more than these, they are safe at first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +88,7 @@ def _paper(spec: PolicySpec, seed: int) -> Policy:
 
 def _slope(spec: PolicySpec) -> float:
     """What each newer candidate costs at first."""
-    if spec.hunch:
+    if spec.hunch and spec.size > NEWEST:
         return 0.0
     return 0.5 / spec.size if spec.returning else 1.0
 
@@ -107,7 +104,7 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         hunch=spec.hunch,
         returning=spec.returning,
         slope=_slope(spec),
-        aging=max(OLD, FEW / spec.size) if spec.hunch else 0.0,
+        newest=NEWEST if spec.hunch and spec.size > NEWEST else 0,
         sides=spec.side,
         generator=generator,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import final
 
@@ -18,9 +19,8 @@ from dips.policy.layers import Layer, SideInputs
 from dips.policy.network import Network
 from dips.sketch.records import Candidates
 
-OWN, TOLD, REPEATS = 7, 1, 5
-"""What is known of a candidate beside its item, where what the recommender tells stands, before the
-age, and where repeats stand: see `_features`."""
+OWN, TOLD, AGE, REPEATS = 7, 1, 2, 5
+"""How much is known of a candidate beside its item, and where some of it stands: `_features`."""
 NAME = 8
 """Numbers that stand for a category, or for a name in a further column."""
 LONG = 16.0
@@ -28,6 +28,8 @@ LONG = 16.0
 
 MET, AGAIN = 3.0, -12.0
 """Where it starts as `frequent`: for the logarithm of repeats, and for each newer twin."""
+SAFE = 6.0
+"""Where it starts with the newest: what the logarithm of an age is worth to them, in logits."""
 LOGS = 1 << 12
 """Logarithms of so many whole numbers are looked up."""
 
@@ -38,10 +40,10 @@ class SetNetwork(Network):
 
     The last layer, and a direct one beside it for what is simple, start at zero: the score is then
     minus `slope` for each newer candidate, which is the policy `last`. Where items come back
-    (`returning`, with a small slope) it starts near the policy `frequent` instead. With a `hunch`
-    it starts as what the recommender expects, less `aging` for the logarithm of the age: that is
-    `last` until the recommender expects anything. Its size does not grow with the catalogue; only
-    with categories it has a table of which items have which.
+    (`returning`, with a small slope) it starts near the policy `frequent` instead. With
+    `newest` of them it starts with these, and fills up with what is told to be likeliest (`hunch`).
+    Its size does not grow with the catalogue; only with categories it has a table of which items
+    have which.
     """
 
     center: Tensor
@@ -55,7 +57,7 @@ class SetNetwork(Network):
         center: float = 0.0,
         spread: float = 1.0,
         slope: float = 1.0,
-        aging: float = 0.0,
+        newest: int = 0,
         items: int = 1,
         residual: bool = True,
         hunch: bool = False,
@@ -80,8 +82,19 @@ class SetNetwork(Network):
         with torch.no_grad():
             if returning:
                 self.direct[REPEATS : REPEATS + 2, 0] = torch.tensor([MET, AGAIN])
-            if hunch:
-                self.direct[TOLD : TOLD + 2, 0] = torch.tensor([1.0, -aging])
+            if newest:
+                self._trust(newest)
+
+    def _trust(self, newest: int) -> None:
+        """Start as what is told, with so many of the newest out of its reach.
+
+        The first unit is how much less than theirs the logarithm of an age is, and nothing else.
+        """
+        self.direct[TOLD] = 1.0
+        for layer in (self.first, self.alone, self.others):
+            layer.weight[0], layer.bias[0] = 0.0, 0.0
+        self.first.weight[0, AGE], self.first.bias[0] = -1.0, math.log(newest + 1)
+        self.alone.weight[0, 0], self.last[0] = 1.0, SAFE
 
     def weigh(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
         """Two layers; between them each candidate meets the weighted mean of all."""

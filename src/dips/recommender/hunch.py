@@ -1,12 +1,14 @@
-"""What the recommender expects to come next, by one inner step as long as all of them.
+"""What the recommender expects to come next: the inner loop, its softmax straightened out.
 
-That is linear in what was kept, so it is cheap enough to tell a policy at every decision. For the
-dot product with a softmax, where items do not come back; everyone else reads the sketch.
+Close to the start, where nothing is known of a user, the mean of all items by their chances moves
+with the user by their covariance. So steps need no sum over items, and are cheap enough to tell a
+policy at every decision. For the dot product with a softmax, where items do not come back; everyone
+else reads the sketch.
 """
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -25,8 +27,8 @@ OLDEST = (1 << 12) - 1
 
 
 def is_quick(model: Recommender) -> TypeGuard[DotProduct]:
-    """Whether one long step will do."""
-    dot = isinstance(model, DotProduct) and not model.has_own
+    """Whether its softmax can be straightened out."""
+    dot = isinstance(model, DotProduct) and not model.has_own and not model.inner_pull
     return dot and isinstance(model.loss, FullSoftmax)
 
 
@@ -35,9 +37,14 @@ def hunch(model: Recommender, evidence: Evidence, items: Tensor, settle: Settle)
     if not is_quick(model):
         return model.loss.estimate(model.predict(model.read(evidence, settle), items))
     aged = evidence._replace(age=evidence.age.clamp_max(OLDEST))
-    pulled = (model.told(aged.item) - _middle(model)) * model.counted(aged, settle)[:, :, None]
-    user = settle(_reach(model, aged)[:, None] * pulled.sum(1))
-    return _at_first(model, items) + model.along(items, user)
+    weight, around = model.counted(aged, settle), _around(model)
+    pulled = ((model.told(aged.item) - around.mean) * weight[:, :, None]).sum(1)
+    total, rate = weight.sum(1), model.rate(aged)
+    pace = (rate / (rate * total * around.norm).clamp_min(1))[:, None]
+    way = torch.zeros_like(pulled)
+    for _ in range(model.inner_steps):
+        way = settle(way + pace * (pulled - total[:, None] * (way @ around.bend)))
+    return _at_first(model, items) + model.along(items, way)
 
 
 def listener_of(settled: Stack, items: Tensor, size: int) -> Listener:
@@ -48,26 +55,31 @@ def listener_of(settled: Stack, items: Tensor, size: int) -> Listener:
     every = items.expand(runs, 1, -1)
 
     def tables(model: DotProduct, items: Tensor, ages: Tensor, slots: Tensor) -> tuple[Tensor, ...]:
-        strength = torch.ones_like(ages)
+        strength, around = torch.ones_like(ages), _around(model)
         if model.fades:
             strength = snap(model.strength(ages, strength), STATE_BITS)
-        pull = model.told(items) - _middle(model)
-        reach = _reach(model, Evidence.new(slots, slots, slots, slots))
-        first = _at_first(model, items)
-        return model.rows(items)[0], first[0], pull[0], reach, strength[0]
+        rate = model.rate(Evidence.new(slots, slots, slots, slots))
+        pull, first = model.told(items) - around.mean, _at_first(model, items)
+        return model.rows(items)[0], first[0], pull[0], around.bend, around.norm, rate, strength[0]
 
-    return Listener(*settled.call(tables, every, ages, slots))
-
-
-def _middle(model: DotProduct) -> Tensor:
-    """[dim] all items on average, by their chances with a user of whom nothing is known."""
-    chance = exact.softmax(model.predict_all(model.user_prior[None]))
-    return snap(chance @ model.table, STATE_BITS)[0]
+    found = settled.call(tables, every, ages, slots)
+    return Listener._make([*found, settled.template.inner_steps])
 
 
-def _reach(model: DotProduct, evidence: Evidence) -> Tensor:
-    """[rows] how far all steps go together."""
-    return model.inner_steps * model.rate(evidence)
+class _Around(NamedTuple):
+    """All items as chances have them for a user of whom nothing is known; on the grid."""
+
+    mean: Tensor  # [dim]
+    bend: Tensor  # [dim, dim] how it moves with the user's vector
+    norm: Tensor  # no direction bends more
+
+
+def _around(model: DotProduct) -> _Around:
+    chance = exact.softmax(model.predict_all(model.user_prior[None]))[0]
+    mean = snap(chance @ model.table, STATE_BITS)
+    second = (model.table * chance[:, None]).T @ model.table
+    bend = snap(second - mean[:, None] * mean, STATE_BITS)
+    return _Around(mean, bend, bend.abs().sum(1).amax())
 
 
 def _at_first(model: DotProduct, items: Tensor) -> Tensor:
