@@ -13,7 +13,7 @@ from dips.recommender import hunch as hunches
 from dips.recommender.base import Evidence
 from dips.recommender.compiled import is_answered
 from dips.recommender.dot import DotProduct
-from dips.recommender.hunch import hunch, is_quick
+from dips.recommender.hunch import around, hunch, is_quick
 from dips.recommender.losses import Loss
 from dips.recommender.perceptron import Perceptron
 from dips.recommender.signals import StackSignals, as_evidence, settle
@@ -43,7 +43,9 @@ def test_close_to_the_start_it_is_what_is_read(
         model = dot(losses["softmax"], inner_steps=6, **rest).double()
         with torch.no_grad():
             read = model.predict(model.read(evidence), items)
-            left.append(float((hunch(model, evidence, items, keep) - read).abs().max()))
+            left.append(
+                float((hunch(model, around(model), evidence, items, keep) - read).abs().max())
+            )
             at_first = model.predict(model.start(30), items)
             moved.append(float((read - at_first).abs().max()))
     assert left[0] < 0.25 * moved[0]
@@ -56,7 +58,7 @@ def test_steps_that_would_run_away_are_shorter(dot: Dot, losses: dict[str, Loss]
     model = dot(losses["softmax"], items=ITEMS, dim=DIM, inner_rate=50.0, inner_steps=40).double()
     evidence, items = _evidence(7), torch.arange(ITEMS).expand(30, -1)
     with torch.no_grad():
-        found = hunch(model, evidence, items, settle)
+        found = hunch(model, around(model), evidence, items, settle)
     assert 1 < float(found.abs().max()) < 200
 
 
@@ -68,10 +70,10 @@ def test_beyond_some_age_all_are_as_old(
     assert float(evidence.age.max()) > 4
     monkeypatch.setattr(hunches, "OLDEST", 4)
     cut = evidence._replace(age=evidence.age.clamp_max(4))
-    found = hunch(model, evidence, items, settle)
+    found = hunch(model, around(model), evidence, items, settle)
     monkeypatch.setattr(hunches, "OLDEST", 1000)
-    assert torch.equal(found, hunch(model, cut, items, settle))
-    assert not torch.equal(found, hunch(model, evidence, items, settle))
+    assert torch.equal(found, hunch(model, around(model), cut, items, settle))
+    assert not torch.equal(found, hunch(model, around(model), evidence, items, settle))
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce"])

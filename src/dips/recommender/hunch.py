@@ -8,6 +8,7 @@ else reads the sketch.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -32,18 +33,41 @@ def is_quick(model: Recommender) -> TypeGuard[DotProduct]:
     return dot and isinstance(model.loss, FullSoftmax)
 
 
-def hunch(model: Recommender, evidence: Evidence, items: Tensor, settle: Settle) -> Tensor:
-    """[rows, n] what is predicted of items from a sketch."""
-    if not is_quick(model):
-        return model.loss.estimate(model.predict(model.read(evidence, settle), items))
+class Around(NamedTuple):
+    """All items as chances have them for a user of whom nothing is known; on the grid."""
+
+    mean: Tensor  # [dim]
+    bend: Tensor  # [dim, dim] how it moves with the user's vector
+    norm: Tensor  # no direction bends more
+
+
+def around(model: DotProduct) -> Around:
+    """From one look at the whole catalogue."""
+    chance = exact.softmax(model.predict_all(model.user_prior[None]))[0]
+    mean = snap(chance @ model.table, STATE_BITS)
+    second = (model.table * chance[:, None]).T @ model.table
+    bend = snap(second - mean[:, None] * mean, STATE_BITS)
+    return Around(mean, bend, bend.abs().sum(1).amax())
+
+
+@lru_cache(maxsize=2)
+def around_of(settled: Stack) -> Around:
+    """The same with a leading axis of runs; kept, so of a stack that stands still."""
+    return Around(*settled.call(around))
+
+
+def hunch(
+    model: DotProduct, near: Around, evidence: Evidence, items: Tensor, settle: Settle
+) -> Tensor:
+    """[rows, n] scores of items from a sketch, where they are `near` the start."""
     aged = evidence._replace(age=evidence.age.clamp_max(OLDEST))
-    weight, around = model.counted(aged, settle), _around(model)
-    pulled = ((model.told(aged.item) - around.mean) * weight[:, :, None]).sum(1)
+    weight = model.counted(aged, settle)
+    pulled = ((model.told(aged.item) - near.mean) * weight[:, :, None]).sum(1)
     total, rate = weight.sum(1), model.rate(aged)
-    pace = (rate / (rate * total * around.norm).clamp_min(1))[:, None]
+    pace = (rate / (rate * total * near.norm).clamp_min(1))[:, None]
     way = torch.zeros_like(pulled)
     for _ in range(model.inner_steps):
-        way = settle(way + pace * (pulled - total[:, None] * (way @ around.bend)))
+        way = settle(way + pace * (pulled - total[:, None] * (way @ near.bend)))
     return _at_first(model, items) + model.along(items, way)
 
 
@@ -54,32 +78,18 @@ def listener_of(settled: Stack, items: Tensor, size: int) -> Listener:
     slots = torch.arange(size + 1, device=device).expand(runs, -1)
     every = items.expand(runs, 1, -1)
 
-    def tables(model: DotProduct, items: Tensor, ages: Tensor, slots: Tensor) -> tuple[Tensor, ...]:
-        strength, around = torch.ones_like(ages), _around(model)
-        if model.fades:
-            strength = snap(model.strength(ages, strength), STATE_BITS)
+    def tables(
+        model: DotProduct, items: Tensor, mean: Tensor, ages: Tensor, slots: Tensor
+    ) -> tuple[Tensor, ...]:
+        strength = snap(model.strength(ages, torch.ones_like(ages)), STATE_BITS)
         rate = model.rate(Evidence.new(slots, slots, slots, slots))
-        pull, first = model.told(items) - around.mean, _at_first(model, items)
-        return model.rows(items)[0], first[0], pull[0], around.bend, around.norm, rate, strength[0]
+        pull, first = model.told(items) - mean, _at_first(model, items)
+        return model.rows(items)[0], first[0], pull[0], rate, strength[0]
 
-    found = settled.call(tables, every, ages, slots)
-    return Listener._make([*found, settled.template.inner_steps])
-
-
-class _Around(NamedTuple):
-    """All items as chances have them for a user of whom nothing is known; on the grid."""
-
-    mean: Tensor  # [dim]
-    bend: Tensor  # [dim, dim] how it moves with the user's vector
-    norm: Tensor  # no direction bends more
-
-
-def _around(model: DotProduct) -> _Around:
-    chance = exact.softmax(model.predict_all(model.user_prior[None]))[0]
-    mean = snap(chance @ model.table, STATE_BITS)
-    second = (model.table * chance[:, None]).T @ model.table
-    bend = snap(second - mean[:, None] * mean, STATE_BITS)
-    return _Around(mean, bend, bend.abs().sum(1).amax())
+    near = around_of(settled)
+    vectors, first, pull, rate, strength = settled.call(tables, every, near.mean, ages, slots)
+    steps = settled.template.inner_steps
+    return Listener(vectors, first, pull, near.bend, near.norm, rate, strength, steps)
 
 
 def _at_first(model: DotProduct, items: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -12,7 +12,8 @@ from dips.numerics.exact import STATE_BITS, snap
 from dips.numerics.pieces import rows_at_once
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled import residuals
-from dips.recommender.hunch import hunch
+from dips.recommender.dot import DotProduct
+from dips.recommender.hunch import Around, around_of, hunch, is_quick
 from dips.recommender.losses import Contrast
 from dips.recommender.stack import Stack
 from dips.sketch.records import Candidates, Sketch
@@ -82,13 +83,19 @@ class StackSignals:
 
     def hunch(self) -> Tensor:
         """[rows, candidates] what is predicted, roughly where that is quicker."""
-        sketch, seen = self._sketch, self._candidates.seen
-        evidence = as_evidence(sketch, sketch.present.double(), seen)
+        sketch, weight = self._sketch, self._sketch.present.double()
+        if not is_quick(self._stack.template):
+            return self.ask(_expected, self._read(sketch, weight)._user)
 
-        def ask(model: Recommender, items: Tensor, *fields: Tensor) -> Tensor:
-            return hunch(model, Evidence(*fields), items, settle)
+        def ask(
+            model: DotProduct, mean: Tensor, bend: Tensor, norm: Tensor, items: Tensor,
+            *fields: Tensor,
+        ) -> Tensor:  # fmt: skip
+            return hunch(model, Around(mean, bend, norm), Evidence(*fields), items, settle)
 
-        return self._call(ask, self._candidates.item, *evidence)
+        evidence = as_evidence(sketch, weight, self._candidates.seen)
+        near = around_of(self._stack)
+        return self._call(ask, self._candidates.item, *evidence, known=near)
 
     def read(self, weights: Tensor) -> StackReading:
         """Adapt to the candidates with these weights."""
@@ -106,8 +113,13 @@ class StackSignals:
         user = self._call(lambda model, *fields: model.read(Evidence(*fields), settle), *evidence)
         return StackReading(self, user)
 
-    def _call(self, function: Callable[..., Any], *rows: Tensor) -> Tensor:
-        """Split the rows by run, in pieces of bounded size, and put the answers together."""
+    def _call(
+        self, function: Callable[..., Any], *rows: Tensor, known: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Split the rows by run, in pieces of bounded size, and put the answers together.
+
+        What is `known` [runs, ...] comes first, and whole.
+        """
         runs = self._stack.runs
         fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
         count = fields[0].shape[1]
@@ -115,7 +127,7 @@ class StackSignals:
         device = rows[0].device
         piece = rows_at_once(CHUNK[device.type], wide * runs, device)
         answers = [
-            self._stack.call(function, *(field[:, low : low + piece] for field in fields))
+            self._stack.call(function, *known, *(field[:, low : low + piece] for field in fields))
             for low in range(0, count, piece)
         ]
         return torch.cat(answers, 1).flatten(0, 1).detach()
@@ -127,6 +139,14 @@ def _losses(
 ) -> Tensor:  # fmt: skip
     del present, age, repeats
     return model.losses(user, item, rating)
+
+
+def _expected(
+    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
+    repeats: Tensor, user: Tensor,
+) -> Tensor:  # fmt: skip
+    del rating, present, age, repeats
+    return model.loss.estimate(model.predict(user, item))
 
 
 def _residual(
