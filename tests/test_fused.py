@@ -150,14 +150,17 @@ def test_the_short_way_leaves_the_same(
 
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
-@pytest.mark.parametrize(("size", "fading"), [(1, True), (2, False), (8, True)])
+@pytest.mark.parametrize(
+    ("size", "fading", "rate"), [(1, True, 0.1), (2, False, 9.0), (8, True, 1)]
+)
 def test_hunches_are_told_the_same(
     stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
-    size: int, fading: bool, periods: tuple[int, ...], monkeypatch: pytest.MonkeyPatch,
+    size: int, fading: bool, rate: float, periods: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Some are older than the oldest, and the catalogue has more items."""
+    """Some are older than the oldest, steps are shortened, and the catalogue has more items."""
     monkeypatch.setattr(hunches, "OLDEST", 5)
-    rest = {"items": ITEMS + 5, "dim": DIM, "fading": fading, "telling": True}
+    rest = {"items": ITEMS + 5, "dim": DIM, "fading": fading, "telling": True, "inner_rate": rate}
     made = [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
     walk = (stream, _networks("set", hunch=True), Stack.of(made), size, periods)
     found = short(*walk)
@@ -301,6 +304,20 @@ def test_who_may_take_the_short_way(
 ) -> None:
     _everything(stream, _networks(kind), stack, 2, (1,))
     assert taken == [kind]
+
+
+def test_vectors_that_are_too_wide_for_a_hunch(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], taken: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    stack = Stack.of([dot(losses["softmax"], items=ITEMS, dim=DIM)] * RUNS)
+    for widest, goes in ((DIM, ["set"]), (DIM - 1, ["set"])):
+        monkeypatch.setitem(fused.HOLDS, "numba", (64, 128, widest))
+        _everything(stream, _networks("set", hunch=True), stack, 2, (1,))
+        assert taken == goes  # the second time nobody went
+    _everything(stream, _networks("set"), Stack.of([dot(losses["mse"], items=ITEMS, dim=DIM)] * 2),
+                2, (1,))  # fmt: skip
+    assert taken == ["set", "set"]  # residuals need no square
 
 
 def test_who_may_not(
