@@ -330,6 +330,11 @@ def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns(
         assert found["mrr@20"] > other["mrr@20"]
 
 
+def test_runs_that_are_told_other_things_go_apart():
+    configs = [config(policy="learned", hunch=told) for told in (0, 1, 1)]
+    assert experiment._stacks(configs, "cpu") == [[0], [1, 2]]
+
+
 def test_a_hunch_is_learned_from_where_nothing_comes_back():
     """Told on every walk, and noted: the weight of what is told moves as training goes."""
     user, item = np.divmod(np.arange(1200), 30)

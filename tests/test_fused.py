@@ -151,7 +151,7 @@ def test_the_short_way_leaves_the_same(
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
 @pytest.mark.parametrize(
-    ("size", "fading", "rate"), [(1, True, 0.1), (2, False, 9.0), (8, True, 1)]
+    ("size", "fading", "rate"), [(1, True, 0.1), (2, False, 9.0), (8, True, 1.0), (8, False, 0.1)]
 )
 def test_hunches_are_told_the_same(
     stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],

@@ -65,7 +65,7 @@ def advance(
     """Take all users through these refreshes and note what there is to note; False: not possible.
 
     `asked` are the recommenders, where the policy asks. Of their tables a walk knows only the items
-    that its events name, so that a large catalogue costs nothing.
+    that its events name, so that a large catalogue costs nothing, or for a hunch one look at it.
     """
     compiler = COMPILERS.get(kept.device.type, "")
     if not (refreshes and compiler and installed(compiler) and isinstance(selector, Greedy)):
@@ -109,8 +109,9 @@ def _launch(
         return None
     if isinstance(stacked.template, SetNetwork):
         settled = None if asked is None else _settled(asked, stream)
-        met = stream.columns.met[0]
-        teller = None if asked is None else teller_of(stacked.asks, asked, met, size)
+        teller, met = None, stream.columns.met[0]
+        if asked is not None and settled is not None:
+            teller = teller_of(stacked.asks, asked, settled, met, size)
         layers = _set_layers(stacked, settled, stream)
         return lambda by, way, memory: by.walk_set(way, memory, layers, teller, period)
     items = _item_layers(stacked, stream)

@@ -14,7 +14,7 @@ from dips.recommender.base import Evidence
 from dips.recommender.compiled import is_answered
 from dips.recommender.dot import DotProduct
 from dips.recommender.hunch import around, hunch, is_quick
-from dips.recommender.losses import Loss
+from dips.recommender.losses import FullSoftmax, Loss
 from dips.recommender.perceptron import Perceptron
 from dips.recommender.signals import StackSignals, as_evidence, settle
 from dips.recommender.stack import Stack
@@ -51,6 +51,16 @@ def test_close_to_the_start_it_is_what_is_read(
     assert left[0] < 0.25 * moved[0]
     assert left[1] < left[0] / 30
     assert moved[1] > moved[0] / 20
+
+
+def test_no_direction_bends_more_than_the_norm() -> None:
+    """Vectors that all lie along one line which is no axis: entries are small, their sum is not."""
+    model = DotProduct(loss=FullSoftmax(), items=ITEMS, dim=6).double()
+    with torch.no_grad():
+        model.vectors.copy_(torch.linspace(-1, 1, ITEMS)[:, None].expand(-1, 6))
+        near = around(model)
+    largest = torch.linalg.eigvalsh(near.bend)[-1]
+    assert largest <= near.norm <= 1.01 * largest
 
 
 def test_steps_that_would_run_away_are_shorter(dot: Dot, losses: dict[str, Loss]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from bundles import make_bundle
 
 from dips.numerics import looping
+from dips.policy.registry import build_policy
 from dips.recommender import compiled
 from dips.serve.engine import Engine
 from dips.serve.records import decode
@@ -68,6 +70,22 @@ def test_compiled_arrivals_leave_the_same(
             patch.setattr(module, "installed", lambda _: False)
         slow = _after(Engine(bundle), Engine(before))
     for one, other in zip(quick, slow, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("compiled_too", [True, False])
+def test_what_is_unknown_does_not_hang_on_where_scores_lie(
+    monkeypatch: pytest.MonkeyPatch, compiled_too: bool
+) -> None:
+    """All scores higher by the same: nothing is likelier than it was, known or not."""
+    if not compiled_too:
+        for module in (looping, compiled):
+            monkeypatch.setattr(module, "installed", lambda _: False)
+    bundle = make_bundle("learned", 6, loss="softmax", hunch=True)
+    bundle = replace(bundle, policy=build_policy(bundle.policy_spec))
+    before = _after(Engine(bundle))
+    bundle.recommender.bias += 4.0
+    for one, other in zip(_after(Engine(bundle)), before, strict=True):
         assert torch.equal(one, other)
 
 

@@ -182,6 +182,8 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
              "residual": 1, "hunch": 1 - taken[-1]}  # fmt: skip
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
+    pulled = config.but(inner_pull=0.1).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+    assert pulled.hunch == 0  # it would have to read
     for recipe in ("paper", "paper-128"):  # the paper's recommender knows nothing of all this
         for recommender in ("dot", "gru"):
             flags = {"policy": "dips", "recommender": recommender}

@@ -44,7 +44,8 @@ def keep(kept, arrivals, number, net, vectors, reader, listener, shares):
     """Take arrivals in their order into the sketches of their users, of one run.
 
     `number` tells the run's number of each item code, -1 of those that it does not know: these have
-    no vector, nothing is told of them, and they are not read. Who has no vectors does not tell.
+    no vector and no residual, are expected no more than the others, and are not read. Who has no
+    vectors does not tell.
     """
     size = kept.position.shape[1]
     reads, listens = reader.vectors.size > 0, listener.vectors.size > 0
@@ -64,6 +65,7 @@ def keep(kept, arrivals, number, net, vectors, reader, listener, shares):
             adapt(reader, 0, names[:size], room.rating, desk)
         elif listens:
             listen(listener, 0, names[:size], room.place, kept.seen[row], desk)
+        least = np.inf
         for slot in range(count):
             room.known[slot, 1] = 0.0
             if names[slot] < 0:
@@ -74,11 +76,15 @@ def keep(kept, arrivals, number, net, vectors, reader, listener, shares):
                 room.known[slot, 1] = (output - room.rating[slot]) * -2.0
             elif listens:
                 room.known[slot, 1] = expected(listener, 0, names[slot], desk.user)
+                least = min(least, room.known[slot, 1])
             if names[slot] < len(shares.score):
                 put(room.first[slot], shares.first[names[slot]])
                 room.score[slot] = shares.score[names[slot]]
             else:
                 meet(net, 0, vectors[names[slot]], room, slot)
+        for slot in range(count):
+            if names[slot] < 0 and least < np.inf:
+                room.known[slot, 1] = least
         total = know(net, 0, kept.seen[row], room, count)
         judge(net, 0, room, count, total)
         choose(room, count, size)

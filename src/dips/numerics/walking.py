@@ -168,7 +168,7 @@ def walk_set(
     runs, items, hidden = layers.table.shape
     rows, size = memory.position.shape
     width, units = _power(size + period), _power(hidden)
-    dim = steps = pulls = 0
+    dim = steps = pulls = square = 0
     read: tuple[Tensor | None, ...] = (None,) * 7
     if teller is not None:
         dim = teller.vectors.shape[2]
@@ -176,7 +176,7 @@ def walk_set(
         steps, pulls = teller.steps, int(teller.pulls)
         read = (*_tables(teller), _full(teller), None, None, None)
     elif isinstance(teller, Listener):
-        steps = teller.steps
+        steps, square = teller.steps, min(16, _power(dim) ** 2 // 1024)  # 32 numbers in a thread
         bend = pad(_wide(teller.bend), (0, 0, 0, _power(dim) - dim)).contiguous()
         dials = torch.stack([teller.rate[:, -1], teller.norm], 1)
         tables = _wide(teller.vectors), teller.intercept.contiguous(), None, dials
@@ -206,7 +206,7 @@ def walk_set(
         K=_power(size),
         D=_power(dim),
         H=units,
-        num_warps=warps or _warps(width, units),
+        num_warps=warps or max(_warps(width, units), square),
         num_stages=1,
         enable_fp_fusion=False,
     )

@@ -40,7 +40,7 @@ class Signals(Protocol):
         """[users, candidates] derivative of each candidate's loss in its score, sign reversed."""
 
     def hunch(self) -> Tensor:
-        """[users, candidates] rating or score that the sketch before the refresh predicts."""
+        """[users, candidates] rating or score that the sketch before predicts, perhaps roughly."""
 
     def read(self, weights: Tensor) -> Reading:
         """Adapt the user to the candidates with these weights [users, candidates]."""

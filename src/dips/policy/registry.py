@@ -26,7 +26,7 @@ from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.setnetwork import SetNetwork
 
 NEWEST = 4
-"""Where `learned` has a hunch, and room for more than these, they are safe at first."""
+"""Where `learned` has a hunch, and room for more than these, they almost always stay at first."""
 
 
 @dataclass(frozen=True, kw_only=True)

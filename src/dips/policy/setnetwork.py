@@ -86,7 +86,7 @@ class SetNetwork(Network):
                 self._trust(newest)
 
     def _trust(self, newest: int) -> None:
-        """Start as what is told, with so many of the newest out of its reach.
+        """Start as what is told, with so many of the newest hardly within its reach.
 
         The first unit is how much less than theirs the logarithm of an age is, and nothing else.
         """

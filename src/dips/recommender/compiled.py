@@ -37,12 +37,15 @@ def is_answered(asks: Sequence[str], model: Recommender) -> bool:
 
 
 def teller_of(
-    asks: Sequence[str], stack: Stack, items: Tensor, size: int
+    asks: Sequence[str], stack: Stack, settled: Stack, items: Tensor, size: int
 ) -> Reader | Listener | None:
-    """Who answers them, of these items [n], from sketches up to this size."""
+    """Who answers them from sketches up to this size.
+
+    `settled` has tables of these items [n] alone; a hunch needs a look at the whole catalogue.
+    """
     if "hunch" in asks:
         return listener_of(stack.settled(), items, size)
-    return reader_of(stack.among(items).settled(), size) if "residual" in asks else None
+    return reader_of(settled, size) if "residual" in asks else None
 
 
 def vectors_of(settled: Stack) -> Tensor:

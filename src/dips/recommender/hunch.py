@@ -52,7 +52,7 @@ def around(model: DotProduct) -> Around:
 
 @lru_cache(maxsize=2)
 def around_of(settled: Stack) -> Around:
-    """The same with a leading axis of runs; kept, so of a stack that stands still."""
+    """The same with a leading axis of runs; kept, so of a stack that is asked again and again."""
     return Around(*settled.call(around))
 
 
@@ -86,7 +86,7 @@ def listener_of(settled: Stack, items: Tensor, size: int) -> Listener:
         pull, first = model.told(items) - mean, _at_first(model, items)
         return model.rows(items)[0], first[0], pull[0], rate, strength[0]
 
-    near = around_of(settled)
+    near = Around(*settled.call(around))
     vectors, first, pull, rate, strength = settled.call(tables, every, near.mean, ages, slots)
     steps = settled.template.inner_steps
     return Listener(vectors, first, pull, near.bend, near.norm, rate, strength, steps)

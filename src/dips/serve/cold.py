@@ -1,9 +1,8 @@
 """Items that a run never met: legal, and handled alike whatever the policy and the recommender.
 
-The recommender knows nothing of such an item: its vector is zero, its loss, residual and hunch
-are zero,
-and it does not move the user's vector. A policy that has a row per item (the paper's network) takes
-the average of all rows for it.
+The recommender knows nothing of such an item: its vector is zero, its loss and residual are zero,
+it is expected no more than the least expected of the others, and it does not move the user's
+vector. A policy that has a row per item (the paper's network) takes the average of all rows for it.
 """
 
 from __future__ import annotations
@@ -87,8 +86,13 @@ class ColdSignals:
         return self._signals.residual().masked_fill(self._unknown, 0.0)
 
     def hunch(self) -> Tensor:
-        """[users, candidates]."""
-        return self._signals.hunch().masked_fill(self._unknown, 0.0)
+        """[users, candidates]; who cannot come next is as likely as the least likely of the others.
+
+        Scores of a softmax mean nothing by themselves, so 0 would be anything.
+        """
+        found = self._signals.hunch()
+        least = found.masked_fill(self._unknown, torch.inf).amin(1, keepdim=True)
+        return torch.where(self._unknown, least.where(least.isfinite(), 0.0), found)
 
     def embedding(self) -> Tensor:
         """[users, candidates, dim]."""

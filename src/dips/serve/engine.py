@@ -161,7 +161,7 @@ class Engine:
         if "embedding" not in policy.asks or not is_answered(policy.asks, stack.template):
             return None
         net, vectors = grid_layers(policy.state, LOGS), vectors_of(stack)[0]
-        teller = teller_of(policy.asks, stack, torch.arange(len(vectors)), self.size)
+        teller = teller_of(policy.asks, stack, stack, torch.arange(len(vectors)), self.size)
         made = cache(partial(looping.keeper, net, vectors, teller))  # at the first: it compiles
 
         def act(

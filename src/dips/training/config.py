@@ -229,7 +229,7 @@ class TrainConfig:
         fading = reads if self.fading < 0 else self.fading
         telling = int(reads and not back) if self.telling < 0 else self.telling
         told = int(self.asks_residuals(implicit))
-        hunch = int(reads and struck and not back) if self.hunch < 0 else self.hunch
+        hunch = int(reads and struck and not self.inner_pull) if self.hunch < 0 else self.hunch
         rivals = self.rivals
         if implicit and repeats < RARELY and "last" in rivals:
             rivals = [name for name in rivals if name not in AS_LAST]
