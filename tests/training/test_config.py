@@ -264,6 +264,13 @@ def test_decay_falls_with_the_data_where_items_do_not_come_back():
     assert decay(100_000, 1_000, repeats=0.5) == pytest.approx(1e-3)
 
 
+def test_whole_numbers_are_numbers():
+    config = TrainConfig(policy_rate=0, learning_rate=1, size=3)
+    found = [(value, type(value)) for value in (config.policy_rate, config.learning_rate)]
+    assert found == [(0.0, float), (1.0, float)]
+    assert type(config.size) is int
+
+
 def test_settings_that_are_neither_given_nor_left_open():
     for name in ("inner_rate", "weight_decay"):
         with pytest.raises(ConfigError, match=f"{name} is -0.5: -1, or at least 0"):

@@ -166,6 +166,8 @@ class TrainConfig:
         for item in dataclasses.fields(self):
             value, low = getattr(self, item.name), item.metadata["low"]
             _check_kind(item.name, value, str(item.type))
+            if item.type == "float":  # 0 is a number, too
+                object.__setattr__(self, item.name, float(value))
             if low is not None and not value >= low:
                 raise ConfigError(f"{item.name} is {value}: it must be at least {low:g}")
         for name, allowed in CHOICES.items():
