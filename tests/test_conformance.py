@@ -17,7 +17,8 @@ from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Ma
 from dips.recommender.perceptron import Perceptron
 from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
 
-ARGUMENTS = {"mix": ("mix:1", "mix:2"), "hardest": ("hardest", "hardest:2"),
+ARGUMENTS = {"mix": ("mix:1", "mix:2"), "likely": ("likely:1", "likely:2"),
+             "hardest": ("hardest", "hardest:2"),
              "influence": ("influence", "influence:2")}  # fmt: skip
 NAMES = [name for head in POLICIES for name in ARGUMENTS.get(head, (head,))]
 

@@ -330,27 +330,6 @@ def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns(
         assert found["mrr@20"] > other["mrr@20"]
 
 
-def test_runs_that_are_told_other_things_go_apart():
-    configs = [config(policy="learned", hunch=told) for told in (0, 1, 1)]
-    assert experiment._stacks(configs, "cpu") == [[0], [1, 2]]
-
-
-def test_a_hunch_is_learned_from_where_nothing_comes_back():
-    """Told on every walk, and noted: the weight of what is told moves as training goes."""
-    user, item = np.divmod(np.arange(1200), 30)
-    once = from_arrays(user, (7 * item + 3 * user) % 60, None, np.arange(1200))
-    moved = {}
-    for hunch in (-1, 0):
-        chosen = {"policy": "learned", "size": 5, "epochs": 3, "policy_wait": 0, "policy_rest": 0}
-        found = trained(once, **chosen, hunch=hunch, dim=4)
-        network = found.bundle.policy
-        assert found.bundle.policy_spec.hunch == ("hunch" in network.asks) == (hunch < 0)
-        start = 1.0 if hunch else 0.0
-        moved[hunch] = abs(float(network.direct[1, 0]) - start)
-    assert moved[-1] > 1e-3
-    assert moved[0] == 0  # nothing is told
-
-
 @pytest.mark.parametrize("name", ["returning", "fading", "telling", "striking", "cosine"])
 def test_runs_whose_recommenders_know_other_things_go_apart(name):
     configs = [config(**{name: known}) for known in (0, 1)]

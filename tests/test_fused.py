@@ -13,59 +13,33 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from both_ways import DIM, ITEMS, RUNS, everything, networks_of, same, shaken, walk_long
+from torch import Tensor
 
 from dips import fused
 from dips.data.interactions import Interactions
 from dips.data.sides import Sides
 from dips.numerics import looping
-from dips.policy.base import Policy, questions
+from dips.policy.base import Policy
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.network import RatingNetwork
 from dips.policy.recency import Last
-from dips.policy.setnetwork import SetNetwork
 from dips.policy.stacked import Stacked
 from dips.recommender import hunch as hunches
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.perceptron import Perceptron
 from dips.recommender.stack import Stack
-from dips.rollout import Walk
 from dips.sketch.selection import Sampled
-from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
-from dips.trace import StoredTrace
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported: not before a walk
 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
 Dot = Callable[..., DotProduct]
-ITEMS, DIM, RUNS = 6, 3, 2
 PERIODS = [(1,), (4,), (3, 5, 2)]
-
-
-def _shaken(module: nn.Module, seed: int) -> nn.Module:
-    """Parameters far from where they start."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for value in module.parameters():
-            value.add_(torch.randn(value.shape, generator=generator) / 2)
-    return module
-
-
-def _networks(kind: str, dim: int = DIM, spread: float = 1.3, hunch: bool = False) -> Stacked:
-    """A policy for each run, no two alike."""
-    made: list[nn.Module] = []
-    for seed in range(RUNS):
-        if kind == "paper":
-            made.append(_shaken(RatingNetwork(items=ITEMS, hidden=5), seed))
-        else:
-            rest = {"center": 3.0 + seed, "spread": spread, "slope": 0.1, "hunch": hunch}
-            network = SetNetwork(dim=dim, hidden=5, **rest)  # type: ignore[arg-type]
-            made.append(_shaken(network, seed))
-    return Stacked.of(made)
 
 
 @pytest.fixture
@@ -85,35 +59,6 @@ def stack(dot: Dot, losses: dict[str, Loss]) -> Stack:
     return Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
 
 
-def _long(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
-    """Walk refresh by refresh."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "COMPILERS", {})
-        return _everything(*arguments, **settings)
-
-
-def _everything(
-    stream: Stream, policy: Policy, stack: Stack, size: int, periods: tuple[int, ...],
-    stretch: int = 100, **rest: Any,
-) -> dict[str, Tensor]:  # fmt: skip
-    """All that a walk leaves behind."""
-    told = [name for name in ("hunch", "residual") if policy.asks and name in questions(policy)]
-    settings = {"with_scores": True, "noted": told, **rest}
-    keys = stream.keys([0] * stream.runs)
-    walk = Walk(stream, size=size, schedule=Schedule(periods), keys=keys, **settings)
-    for first in range(0, stream.longest + 1, stretch):
-        walk.advance(policy, stack, first + stretch)
-    trace = walk.trace
-    assert isinstance(trace, StoredTrace)
-    assert trace.final is not None
-    assert trace.asked is not None
-    left = {f"final.{name}": value for name, value in trace.final._asdict().items()}
-    left |= {"kept": trace.kept, "repeats": trace.repeats, **trace.asked.answers}
-    if trace.scores is not None and trace.final_scores is not None:
-        left |= {"scores": trace.scores, "final_scores": trace.final_scores}
-    return left
-
-
 @pytest.fixture(params=["numba", "triton"])
 def short(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -126,15 +71,9 @@ def short(
         with monkeypatch.context() as patch:
             patch.setitem(fused.COMPILERS, "cpu", request.param)
             patch.setattr("dips.rollout.Walk._transition", None)  # the long way is closed
-            return _everything(*arguments, **settings)
+            return everything(*arguments, **settings)
 
     return walk
-
-
-def _same(short: dict[str, Tensor], long: dict[str, Tensor]) -> None:
-    assert short.keys() == long.keys()
-    for name, value in long.items():
-        assert torch.equal(short[name].nan_to_num(-77.0), value.nan_to_num(-77.0)), name
 
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
@@ -145,8 +84,8 @@ def test_the_short_way_leaves_the_same(
     periods: tuple[int, ...],
 ) -> None:  # fmt: skip
     """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
-    walk = (stream, _networks(kind), stack, size, periods)
-    _same(short(*walk), _long(*walk))
+    walk = (stream, networks_of(kind), stack, size, periods)
+    same(short(*walk), walk_long(*walk))
 
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
@@ -162,9 +101,9 @@ def test_hunches_are_told_the_same(
     monkeypatch.setattr(hunches, "OLDEST", 5)
     rest = {"items": ITEMS + 5, "dim": DIM, "fading": fading, "telling": True, "inner_rate": rate}
     made = [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
-    walk = (stream, _networks("set", hunch=True), Stack.of(made), size, periods)
+    walk = (stream, networks_of("set", hunch=True), Stack.of(made), size, periods)
     found = short(*walk)
-    _same(found, _long(*walk))
+    same(found, walk_long(*walk))
     assert len(found["hunch"].unique()) > 12
 
 
@@ -181,7 +120,7 @@ def test_rules_that_ask_leave_the_same(
     stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy = Hardest() if rule is Hardest else Influence(size, damping=0.3)
     walk = (stream, policy, stack, size, periods)
-    _same(short(*walk, noted=[]), _long(*walk, noted=[]))
+    same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
 
 
 @pytest.mark.parametrize("name", ["vectors", "bias", "user_prior"])
@@ -193,7 +132,7 @@ def test_rules_that_ask_what_is_no_number(
     """A run that has diverged keeps what it would keep the long way."""
     stack.state[name][0, 1] = torch.nan
     walk = (stream, policy, stack, 2, (1,))
-    _same(short(*walk, noted=[]), _long(*walk, noted=[]))
+    same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
 
 
 @pytest.mark.skipif(not looping.installed("numba"), reason="numba is not installed")
@@ -203,13 +142,13 @@ def test_large_sketches_on_the_cpu(
 ) -> None:
     """More than Triton's programs hold."""
     stream = stream_of([world([90, 71, 3], items=ITEMS, seed=5)] * RUNS)
-    chosen = Hardest() if policy == "hardest" else _networks(policy)
+    chosen = Hardest() if policy == "hardest" else networks_of(policy)
     walk = (stream, chosen, stack, 70, (4,))
     notes = {"noted": []} if policy == "hardest" else {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dips.rollout.Walk._transition", None)  # the long way is closed
-        found = _everything(*walk, **notes)
-    _same(found, _long(*walk, **notes))
+        found = everything(*walk, **notes)
+    same(found, walk_long(*walk, **notes))
 
 
 @pytest.mark.parametrize("kind", ["set", "paper", "hardest", "influence"])
@@ -226,20 +165,20 @@ def test_a_walk_knows_only_what_its_events_name(
     stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy: Policy = Hardest() if kind == "hardest" else Influence(2)
     if kind == "paper":
-        made = [_shaken(RatingNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
+        made = [shaken(RatingNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
         policy = Stacked.of(made)
     elif kind == "set":
-        policy = _networks(kind)
+        policy = networks_of(kind)
     walk = (stream, policy, stack, 2, (1,))
     notes: dict[str, Any] = {} if kind in ("set", "paper") else {"noted": []}
-    _same(short(*walk, **notes), _long(*walk, **notes))
+    same(short(*walk, **notes), walk_long(*walk, **notes))
 
 
 def test_stretches_are_one_walk(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:
-    walk = (stream, _networks("set"), stack, 2, (3, 5, 2))
-    _same(short(*walk, stretch=4), _long(*walk))
+    walk = (stream, networks_of("set"), stack, 2, (3, 5, 2))
+    same(short(*walk, stretch=4), walk_long(*walk))
 
 
 @pytest.mark.parametrize("kind", ["set", "paper"])
@@ -248,17 +187,17 @@ def test_notes_can_be_left_out_and_a_network_can_stand_alone(
 ) -> None:
     one = replace(stream, **{f: getattr(stream, f)[:1] for f in ("start", "length", "warmup")})
     one = replace(one, user=stream.user[:1], identity=stream.identity[:1])
-    alone = _networks(kind).one(1).eval()
+    alone = networks_of(kind).one(1).eval()
     assert isinstance(alone, Policy)
     walk = (one, alone, stack.select([1]), 2, (4,))
-    _same(short(*walk, with_scores=False, noted=[]), _long(*walk, with_scores=False, noted=[]))
+    same(short(*walk, with_scores=False, noted=[]), walk_long(*walk, with_scores=False, noted=[]))
 
 
 def test_scores_that_are_no_numbers_disturb_nobody(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:
     """A run that has diverged keeps something, and the other what it would keep anyway."""
-    networks = _networks("set")
+    networks = networks_of("set")
     whole = short(stream, networks, stack, 2, (3,))
     networks.state["last"][0] = torch.nan
     found = short(stream, networks, stack, 2, (3,))
@@ -272,8 +211,8 @@ def test_scores_that_are_no_numbers_disturb_nobody(
 def test_a_network_that_looks_at_no_item(
     stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
 ) -> None:
-    walk = (stream, _networks("set", dim=0), stack, 2, (4,))
-    _same(short(*walk), _long(*walk))
+    walk = (stream, networks_of("set", dim=0), stack, 2, (4,))
+    same(short(*walk), walk_long(*walk))
 
 
 def test_without_a_reader_residuals_are_zero(
@@ -281,9 +220,9 @@ def test_without_a_reader_residuals_are_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """As they are where the spread is so wide that they round to 0."""
-    walk = (stream, _networks("set", spread=2.0**60), stack, 2, (4,))
+    walk = (stream, networks_of("set", spread=2.0**60), stack, 2, (4,))
     monkeypatch.setattr(fused, "teller_of", lambda *_: None)
-    _same(short(*walk, noted=[]), _long(*walk, noted=[]))
+    same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
 
 
 @pytest.fixture
@@ -302,7 +241,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_who_may_take_the_short_way(
     stream: Stream, stack: Stack, taken: list[str], kind: str
 ) -> None:
-    _everything(stream, _networks(kind), stack, 2, (1,))
+    everything(stream, networks_of(kind), stack, 2, (1,))
     assert taken == [kind]
 
 
@@ -313,9 +252,9 @@ def test_vectors_that_are_too_wide_for_a_hunch(
     stack = Stack.of([dot(losses["softmax"], items=ITEMS, dim=DIM)] * RUNS)
     for widest, goes in ((DIM, ["set"]), (DIM - 1, ["set"])):
         monkeypatch.setitem(fused.HOLDS, "numba", (64, 128, widest))
-        _everything(stream, _networks("set", hunch=True), stack, 2, (1,))
+        everything(stream, networks_of("set", hunch=True), stack, 2, (1,))
         assert taken == goes  # the second time nobody went
-    _everything(stream, _networks("set"), Stack.of([dot(losses["mse"], items=ITEMS, dim=DIM)] * 2),
+    everything(stream, networks_of("set"), Stack.of([dot(losses["mse"], items=ITEMS, dim=DIM)] * 2),
                 2, (1,))  # fmt: skip
     assert taken == ["set", "set"]  # residuals need no square
 
@@ -325,25 +264,25 @@ def test_who_may_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Each of these is one step away from what may."""
-    networks, paper = _networks("set"), _networks("paper")
+    networks, paper = networks_of("set"), networks_of("paper")
     rest = {"items": ITEMS, "dim": DIM}
     bce = Stack.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
     deep = Stack.of([Perceptron(loss=losses["mse"], **rest)] * RUNS)
     timed = Sides(time=True)
     told = Stacked.of([RatingNetwork(items=ITEMS, hidden=5, sides=timed)] * RUNS)
-    _everything(stream, networks, stack, 2, (1,), selector=Sampled())
-    _everything(stream, networks, bce, 2, (1,))
-    _everything(stream, networks, deep, 2, (1,))
-    _everything(stream, told, stack, 2, (1,))
-    _everything(stream, paper.with_dropout(True), stack, 2, (1,))
-    _everything(stream, Last(), stack, 2, (1,))
-    limits = [("HOLDS", {"numba": held}) for held in ((1, 9), (9, 2))]
+    everything(stream, networks, stack, 2, (1,), selector=Sampled())
+    everything(stream, networks, bce, 2, (1,))
+    everything(stream, networks, deep, 2, (1,))
+    everything(stream, told, stack, 2, (1,))
+    everything(stream, paper.with_dropout(True), stack, 2, (1,))
+    everything(stream, Last(), stack, 2, (1,))
+    limits = [("HOLDS", {"numba": held}) for held in ((1, 9, 9), (9, 2, 9))]
     for name, value in (("COMPILERS", {}), ("ROOM", 10), *limits):
         with monkeypatch.context() as patch:
             patch.setattr(fused, name, value)
-            _everything(stream, networks, stack, 2, (1,))
+            everything(stream, networks, stack, 2, (1,))
     monkeypatch.setattr(fused, "installed", lambda _: False)
-    _everything(stream, networks, stack, 2, (1,))
+    everything(stream, networks, stack, 2, (1,))
     assert taken == []
 
 
@@ -351,7 +290,7 @@ def test_who_may_not(
 def test_rules_that_may(
     stream: Stream, stack: Stack, taken: list[str], rule: Policy, name: str
 ) -> None:
-    _everything(stream, rule, stack, 2, (1,), noted=[])
+    everything(stream, rule, stack, 2, (1,), noted=[])
     assert taken == [name]
 
 
@@ -366,16 +305,16 @@ def test_rules_that_may_not(
     deep = Stack.of([Perceptron(loss=losses["mse"], **rest)] * RUNS)
     timed = Stack.of([DotProduct(loss=losses["mse"], sides=Sides(clock=(0.0, 1.0)), **rest)] * RUNS)
     for other in (bce, deep, timed):
-        _everything(stream, rule, other, 2, (1,), noted=[])
-    _everything(stream, rule, stack, 2, (1,), noted=[], selector=Sampled())
-    limits = [("HOLDS", {"numba": held}) for held in ((1, 9), (9, 2))]
+        everything(stream, rule, other, 2, (1,), noted=[])
+    everything(stream, rule, stack, 2, (1,), noted=[], selector=Sampled())
+    limits = [("HOLDS", {"numba": held}) for held in ((1, 9, 9), (9, 2, 9))]
     for name, value in (("COMPILERS", {}), *limits):
         with monkeypatch.context() as patch:
             patch.setattr(fused, name, value)
-            _everything(stream, rule, stack, 2, (1,), noted=[])
-    _everything(stream, Hardest(), stack, 2, (1,), noted=["loss"])
-    _everything(stream, Hardest(2.0), stack, 2, (1,), noted=[])
-    _everything(stream, Influence(2, half_life=3.0), stack, 2, (1,), noted=[])
-    _everything(stream, Influence(2), stack, 2, (2,), noted=[])  # read by vectors
-    _everything(stream, Influence(3), stack, 2, (1,), noted=[])  # of another size
+            everything(stream, rule, stack, 2, (1,), noted=[])
+    everything(stream, Hardest(), stack, 2, (1,), noted=["loss"])
+    everything(stream, Hardest(2.0), stack, 2, (1,), noted=[])
+    everything(stream, Influence(2, half_life=3.0), stack, 2, (1,), noted=[])
+    everything(stream, Influence(2), stack, 2, (2,), noted=[])  # read by vectors
+    everything(stream, Influence(3), stack, 2, (1,), noted=[])  # of another size
     assert taken == []

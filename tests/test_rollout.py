@@ -194,7 +194,7 @@ def test_a_policy_that_asks_needs_a_recommender(world: World, stream_of: StreamO
 
 
 POLICIES = ["last", "reservoir", "mix:1", "last-distinct", "frequent", "hardest", "hardest:3",
-            "influence", "influence:3", "all"]  # fmt: skip
+            "influence", "influence:3", "likely:1", "all"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["mse", "softmax"])

@@ -146,7 +146,8 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
 def check(train: Interactions, config: TrainConfig) -> None:
     """Refuse settings that cannot work, before anything is written."""
     device_of(config)
-    spec = describe(train, fitted(train, config))
+    suited = fitted(train, config)
+    spec = describe(train, suited)
     policy = policy_of(config)
     _check_ranges(config)
     model = make_recommender(spec, config.seed)
@@ -164,7 +165,7 @@ def check(train: Interactions, config: TrainConfig) -> None:
         _check_own("policy", config.policy, check_policy, policy)
     if config.recommender not in FORMS:
         _check_own("recommender", config.recommender, check_recommender, model)
-    for name in config.rivals:
+    for name in suited.rivals:
         check(train, config.but(policy=name, rival=""))
 
 

@@ -93,7 +93,8 @@ class Plan:
             make_policy(policy, size=largest)  # refuses unknown ones, before anything is written
             self.settings(policy)
         for policy, size, every in itertools.product(self.policies, self.sizes, self.every):
-            if policy.startswith("mix:") and float(policy[4:]) >= size:
+            name, _, newest = policy.partition(":")
+            if name in ("mix", "likely") and float(newest) >= size:
                 continue
             if policy == "all" and size != largest:
                 continue

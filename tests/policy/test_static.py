@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
 
 from dips.errors import ConfigError
 from dips.policy.base import SIGNALS, NoSignals, Policy, questions
@@ -13,8 +14,9 @@ from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.recency import Everything, Last, LastDistinct
+from dips.policy.registry import make_policy
 from dips.policy.reservoir import Mix, Reservoir
-from dips.sketch.records import Sketch, empty
+from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy
 from dips.sketch.update import join, refresh
 from dips.testing import FakeSignals, random_candidates
@@ -154,3 +156,21 @@ def test_repeats_of_a_join() -> None:
     arrivals = Sketch(place, item, place.float(), place, zero + 1, zero)
     candidates = join(empty(1, 2), arrivals, torch.tensor([4]), KEY)
     assert candidates.repeats.tolist() == [[0, 0, 1, 1, 2, 3]]
+
+
+def test_likely_keeps_the_newest_and_what_is_expected() -> None:
+    """The newest whatever is expected; of the others the likeliest, however old."""
+    place = torch.tensor([[2, 5, 6, 9, 11]])
+    zero, ones = torch.zeros_like(place), torch.ones_like(place)
+    seen = torch.tensor([12])
+    candidates = Candidates(place, place, ones.float(), zero, ones, zero, seen, seen)
+
+    class Told(FakeSignals):  # type: ignore[misc]
+        def hunch(self) -> Tensor:
+            return torch.tensor([[7.0, -2.0, 3.0, 90.0, -1e6]]).double()
+
+    for newest, size, kept in ((1, 2, [9, 11]), (1, 3, [2, 9, 11]), (1, 4, [2, 6, 9, 11]),
+                               (3, 4, [2, 6, 9, 11])):  # fmt: skip
+        scores = make_policy(f"likely:{newest}", size=size).score(candidates, Told(candidates))
+        slots = Greedy().choose(scores, candidates, size)
+        assert place.gather(1, slots.sort(1).values)[0].tolist() == kept

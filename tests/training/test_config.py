@@ -209,6 +209,9 @@ def test_rivals_that_keep_what_last_keeps_are_not_met_besides_it(implicit, repea
     flags = {"policy": "learned", **({} if given is None else {"rival": given})}
     config = build_config(flags=flags, implicit_data=implicit)
     assert config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats).rivals == met
+    starts = given is None and implicit and repeats < 1e-3  # with the newest and the likeliest
+    large = config.but(size=5).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+    assert large.rivals == [*met, *(["likely:4"] if starts else [])]
 
 
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (0, 0.0)), (0.1, (1, 3e-2))])

@@ -20,6 +20,7 @@ from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
+from dips.policy.likely import Likely
 from dips.policy.network import RatingNetwork
 from dips.policy.recency import Everything, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
@@ -70,13 +71,14 @@ def _number(name: str, text: str | None, meaning: str) -> float | None:
         raise ConfigError(f"policy '{name}:{text}': {meaning} must be a number") from None
 
 
-def _mix(spec: PolicySpec, seed: int) -> Policy:
-    newest = _number("mix", spec.argument, "the number of newest")
+def _newest(name: str, spec: PolicySpec, to: str) -> int:
+    """How many of the newest stay; there has to be a slot for others."""
+    newest = _number(name, spec.argument, "the number of newest")
     if newest is None or not newest.is_integer():
-        raise ConfigError("policy 'mix' needs a whole number of newest, for example mix:2")
+        raise ConfigError(f"policy '{name}' needs a whole number of newest, for example {name}:2")
     if newest >= spec.size:
-        raise ConfigError(f"mix:{int(newest)} leaves no slot to sample at size {spec.size}")
-    return Mix(int(newest))
+        raise ConfigError(f"{name}:{int(newest)} leaves no slot to {to} at size {spec.size}")
+    return int(newest)
 
 
 def _paper(spec: PolicySpec, seed: int) -> Policy:
@@ -117,7 +119,8 @@ POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
     "influence": lambda spec, seed: Influence(
         spec.size, spec.damping, _number("influence", spec.argument, "the half-life")
     ),
-    "mix": _mix,
+    "mix": lambda spec, seed: Mix(_newest("mix", spec, "sample")),
+    "likely": lambda spec, seed: Likely(_newest("likely", spec, "expect for")),
     "last-distinct": lambda spec, seed: LastDistinct(),
     "frequent": lambda spec, seed: Frequent(),
     "all": lambda spec, seed: Everything(),
@@ -125,7 +128,7 @@ POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
     "dips@1": _paper,
     "learned": _learned,
 }
-WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M"}
+WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M", "likely": "M"}
 
 
 def make_policy(name: str, *, seed: int = 0, **shape: Any) -> Policy:
@@ -148,7 +151,7 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
         return POLICIES[head](spec, seed)
     if "." in head or argument:
         return make_own("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
-    known = ", ".join(f"{p}:M" if p == "mix" else p for p in sorted(POLICIES))
+    known = ", ".join(f"{p}:M" if p in ("mix", "likely") else p for p in sorted(POLICIES))
     raise ConfigError(
         f"unknown policy '{spec.name}': choose one of {known}, or package.module:Class"
     )

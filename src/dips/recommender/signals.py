@@ -95,7 +95,8 @@ class StackSignals:
 
         evidence = as_evidence(sketch, weight, self._candidates.seen)
         near = around_of(self._stack)
-        return self._call(ask, self._candidates.item, *evidence, known=near)
+        wide = self._candidates.item.shape[1] * near.mean.shape[1]
+        return self._call(ask, self._candidates.item, *evidence, known=near, wide=wide)
 
     def read(self, weights: Tensor) -> StackReading:
         """Adapt to the candidates with these weights."""
@@ -114,16 +115,21 @@ class StackSignals:
         return StackReading(self, user)
 
     def _call(
-        self, function: Callable[..., Any], *rows: Tensor, known: Sequence[Tensor] = ()
+        self,
+        function: Callable[..., Any],
+        *rows: Tensor,
+        known: Sequence[Tensor] = (),
+        wide: int = 0,
     ) -> Tensor:
         """Split the rows by run, in pieces of bounded size, and put the answers together.
 
-        What is `known` [runs, ...] comes first, and whole.
+        What is `known` [runs, ...] comes first, and whole. A row needs room for `wide` numbers; 0:
+        as many as a prediction.
         """
         runs = self._stack.runs
         fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
         count = fields[0].shape[1]
-        wide = self._stack.template.breadth
+        wide = wide or self._stack.template.breadth
         device = rows[0].device
         piece = rows_at_once(CHUNK[device.type], wide * runs, device)
         answers = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from dips.errors import ConfigError
 from dips.numerics.straight_through import ESTIMATORS
+from dips.policy.registry import NEWEST
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import IN_ORDER
@@ -24,8 +25,9 @@ class TrainConfig:
 
     policy: str = _setting(
         "last",
-        "Which interactions stay: last, last-distinct, reservoir, mix:M, frequent, hardest, "
-        "influence, all; or what is learned: learned, dips, dips@1; or package.module:Class.",
+        "Which interactions stay: last, last-distinct, reservoir, mix:M, likely:M, frequent, "
+        "hardest, influence, all; or what is learned: learned, dips, dips@1; or "
+        "package.module:Class.",
     )
     size: int = _setting(4, "How many interactions a sketch keeps (K).", 1)
     every: int = _setting(1, "Refresh the sketch after this many interactions (tau).", 1)
@@ -233,8 +235,10 @@ class TrainConfig:
         told = int(self.asks_residuals(implicit))
         hunch = int(reads and struck and not self.inner_pull) if self.hunch < 0 else self.hunch
         rivals = self.rivals
-        if implicit and repeats < RARELY and "last" in rivals:
-            rivals = [name for name in rivals if name not in AS_LAST]
+        if "last" in rivals:
+            same = AS_LAST if implicit and repeats < RARELY else ()
+            poor = () if hunch and self.size > NEWEST else (LIKELY,)
+            rivals = [name for name in rivals if name not in (*same, *poor)]
         return self.but(
             batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
             inner_rate=rate, returning=back, fading=fading, telling=telling, residual=told,
@@ -286,6 +290,8 @@ RARELY = 1e-3
 """Where it is not given: items never come back, if fewer of the events are repeats."""
 AS_LAST = ("last-distinct", "frequent")
 """Where items never come back these keep what `last` keeps: one rival is enough."""
+LIKELY = f"likely:{NEWEST}"
+"""A rival where `learned` starts like it: in larger sketches, where items never come back."""
 KNOWN, PLENTY, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 55.0, 3e-3, 1e-3, 3e-2
 """Where decay is not given it is this, shared among the ratings of an item, and no more.
 

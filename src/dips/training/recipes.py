@@ -33,7 +33,11 @@ SUITED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What suits a named policy; recipe, file and flags come after it."""
 SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
-    "learned": {"rival": "last,last-distinct,frequent", "inner_rate": -1.0, "policy_rate": 1e-3},
+    "learned": {
+        "rival": "last,last-distinct,frequent,likely:4",
+        "inner_rate": -1.0,
+        "policy_rate": 1e-3,
+    },
 }
 """What suits it besides where items are predicted, which may come again and again."""
 NAMED: dict[str, dict[str, Any]] = {

@@ -1,0 +1,39 @@
+"""Keep the newest, and what the recommender still expects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from dips.errors import ConfigError
+from dips.policy.base import Policy, Signals
+from dips.sketch.records import Candidates
+
+ABOVE = 2.0**30
+"""No recommender expects anything as much as this."""
+
+
+@final
+@dataclass(frozen=True)
+class Likely(Policy):
+    """Keep the newest M, and in the other slots what the recommender expects most of all.
+
+    Where items do not come back, what was had is struck out of the ranking: of what is older that
+    is worth the most for which the recommender would still be found wrong.
+    """
+
+    newest: int
+
+    asks = ("hunch",)
+
+    def __post_init__(self) -> None:
+        if self.newest < 1:
+            raise ConfigError(f"likely:{self.newest}: the number of newest must be at least 1")
+
+    def score(self, candidates: Candidates, signals: Signals) -> Tensor:
+        """The newest M score above whatever is expected."""
+        age = candidates.age.double()
+        return torch.where(age < self.newest, ABOVE - age, signals.hunch())
