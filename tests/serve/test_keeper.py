@@ -36,6 +36,8 @@ RUNS = [
     ("hardest", (1,), {}),
     ("hardest:5", (2,), {"loss": "softmax"}),
     ("influence", (2,), {}),
+    ("likely:1", (1,), {"loss": "softmax", "fading": True, "telling": True}),
+    ("likely:2", (2, 1), {}),
     ("learned", (1,), {}),
     ("learned", (2, 1), {"loss": "softmax"}),
     ("learned", (1,), {"loss": "softmax", "residual": False}),
