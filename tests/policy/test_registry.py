@@ -50,7 +50,7 @@ def test_arguments() -> None:
         ("mix:4", "mix:4 leaves no slot to sample at size 4"),
         ("mix:0", "mix:0: the number of newest must be at least 1"),
         ("likely", "policy 'likely' needs a whole number of newest, for example likely:2"),
-        ("likely:4", "likely:4 leaves no slot to expect for at size 4"),
+        ("likely:4", "likely:4 leaves no slot for what is likely at size 4"),
         ("likely:0", "likely:0: the number of newest must be at least 1"),
         ("hardest:soon", "policy 'hardest:soon': the half-life must be a number"),
         ("hardest:-1", "hardest:-1.0: the half-life in steps must be positive"),

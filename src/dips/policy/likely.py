@@ -21,8 +21,8 @@ ABOVE = 2.0**30
 class Likely(Policy):
     """Keep the newest M, and in the other slots what the recommender expects most of all.
 
-    Where items do not come back, what was had is struck out of the ranking: of what is older that
-    is worth the most for which the recommender would still be found wrong.
+    Where items do not come back, what the sketch holds is struck out of the ranking: an old item is
+    worth its slot if the recommender would otherwise put it forward again.
     """
 
     newest: int

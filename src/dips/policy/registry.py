@@ -71,13 +71,13 @@ def _number(name: str, text: str | None, meaning: str) -> float | None:
         raise ConfigError(f"policy '{name}:{text}': {meaning} must be a number") from None
 
 
-def _newest(name: str, spec: PolicySpec, to: str) -> int:
+def _newest(name: str, spec: PolicySpec, others: str) -> int:
     """How many of the newest stay; there has to be a slot for others."""
     newest = _number(name, spec.argument, "the number of newest")
     if newest is None or not newest.is_integer():
         raise ConfigError(f"policy '{name}' needs a whole number of newest, for example {name}:2")
     if newest >= spec.size:
-        raise ConfigError(f"{name}:{int(newest)} leaves no slot to {to} at size {spec.size}")
+        raise ConfigError(f"{name}:{int(newest)} leaves no slot {others} at size {spec.size}")
     return int(newest)
 
 
@@ -119,8 +119,8 @@ POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
     "influence": lambda spec, seed: Influence(
         spec.size, spec.damping, _number("influence", spec.argument, "the half-life")
     ),
-    "mix": lambda spec, seed: Mix(_newest("mix", spec, "sample")),
-    "likely": lambda spec, seed: Likely(_newest("likely", spec, "expect for")),
+    "mix": lambda spec, seed: Mix(_newest("mix", spec, "to sample")),
+    "likely": lambda spec, seed: Likely(_newest("likely", spec, "for what is likely")),
     "last-distinct": lambda spec, seed: LastDistinct(),
     "frequent": lambda spec, seed: Frequent(),
     "all": lambda spec, seed: Everything(),
