@@ -279,8 +279,9 @@ def plan(**changes):
 
 
 def test_a_mix_stands_only_where_it_fits():
-    found = plan(policies=["mix:2", "last"], sizes=[2, 3, 8]).cells()
+    found = plan(policies=["mix:2", "likely:4", "last"], sizes=[2, 3, 8]).cells()
     assert [cell.size for cell in found if cell.policy == "mix:2"] == [3, 8]
+    assert [cell.size for cell in found if cell.policy == "likely:4"] == [8]
     assert [cell.size for cell in found if cell.policy == "last"] == [2, 3, 8]
     with pytest.raises(ConfigError, match="mix:9 leaves no slot to sample at size 8"):
         plan(policies=["last", "mix:9"], sizes=[2, 8]).cells()
