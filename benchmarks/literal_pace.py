@@ -13,11 +13,11 @@ from benchmarks.product import Run, Setting
 from dips.policy.network import RatingNetwork
 from dips.policy.registry import build_policy
 from dips.policy.stacked import Stacked
-from dips.preflight import describe, describe_policy, device_of
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
-from dips.recommender.stack import Stack
-from dips.training.walks import Walks
+from dips.recommender.stacked import Stack
+from dips.studies.checks import describe, describe_policy, device_of
+from dips.training.rollouts import Walks
 
 GROUPS = 8
 """Kinds of time steps that are timed."""

@@ -23,17 +23,17 @@ from dips.data.interactions import Interactions
 from dips.data.splitting import Parts
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
-from dips.preflight import describe, describe_policy, device_of, fitted, split
 from dips.recommender.registry import make_recommender
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.users import Columns
-from dips.trace import StoredTrace, Trace
+from dips.studies.checks import describe, describe_policy, device_of, fitted, split
 from dips.training import policy_gradients as policy_learning
-from dips.training.blocks import Whole
+from dips.training.batches import Whole
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
+from dips.training.rollouts import Job, Walks
 from dips.training.trainer import Fitting, Watch, fit, learn_epoch, start
-from dips.training.walks import Job, Walks
 
 WHOLE = {"policy_wait": 0, "policy_rest": 0, "caution": 0.0}
 """Every epoch does all there is to do."""

@@ -18,7 +18,7 @@ from benchmarks.measure import Clock, hand_over, kilobytes, table
 from dips.data import synthetic
 from dips.data.interactions import Interactions
 from dips.data.splitting import by_users
-from dips.preflight import device_of
+from dips.studies.checks import device_of
 from dips.training.recipes import build_config
 from dips.training.trainer import Fitting
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from benchmarks.measure import table
-from dips import experiment
 from dips.data import synthetic
-from dips.numerics.processes import gathered
-from dips.preflight import device_of, split
+from dips.numerics.process_group import gathered
+from dips.studies import run as experiment
+from dips.studies.checks import device_of, split
 from dips.training.recipes import build_config
 
 HERE = "benchmarks.scaling"

@@ -27,8 +27,8 @@ import torch
 from torch import nn
 
 from benchmarks.measure import kilobytes, table
-from dips.bundle import Bundle
 from dips.data.interactions import Strings
+from dips.model.trained_model import Bundle
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.serve.engine import Engine

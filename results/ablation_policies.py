@@ -15,7 +15,7 @@ from dips.numerics import exact
 from dips.policy.base import Signals
 from dips.policy.layers import start
 from dips.policy.network import Network
-from dips.policy.setnetwork import SetNetwork
+from dips.policy.set_network import SetNetwork
 from dips.sketch.records import Candidates
 
 DIM, CENTER, SPREAD = 32, 3.5, 1.0

@@ -16,18 +16,18 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from dips import experiment
 from dips.numerics.hashing import combine
 from dips.policy.stacked import Stacked
 from dips.recommender.base import Recommender
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import Trace
 from dips.stream.users import Columns
-from dips.trace import Trace
-from dips.training.blocks import Block
+from dips.studies import run as experiment
+from dips.training.batches import Block
 from dips.training.config import TrainConfig
-from dips.training.decisions import Clock, Lesson
+from dips.training.policy_batches import Clock, Lesson
+from dips.training.rollouts import Job, Players, Walks
 from dips.training.trainer import Fitting, fit
-from dips.training.walks import Job, Players, Walks
 
 HELD, PARTS = 0x4E1D, 4
 """Who is held back is drawn apart from all else: one user of so many."""

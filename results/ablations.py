@@ -28,12 +28,12 @@ from dips.data.interactions import Interactions
 from dips.data.synthetic import stream
 from dips.errors import DipsError, TrainingDiverged
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs
-from dips.evaluation.crossed import by_user
+from dips.evaluation.crossing import by_user
 from dips.evaluation.metrics import headline
-from dips.experiment import run
-from dips.preflight import split
-from dips.rundir import read_json, write_json
-from dips.study import write_rows
+from dips.studies.checks import split
+from dips.studies.compare import write_rows
+from dips.studies.run import run
+from dips.studies.run_directory import read_json, write_json
 from dips.training.recipes import SUITED, build_config
 
 Variant = tuple[str, str]

@@ -20,7 +20,7 @@ from implicit_table import tables
 
 from dips.evaluation.comparison import summarise
 from dips.evaluation.equivalence import EqualSize
-from dips.evaluation.spread import within_splits
+from dips.evaluation.split_deviation import within_splits
 from dips.report.figures import quality_by_size
 from dips.report.paper import TITLES, paper_figure
 from dips.report.quality import equal_sizes

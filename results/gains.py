@@ -26,9 +26,9 @@ from dips.api import load
 from dips.data.interactions import Interactions
 from dips.evaluation.comparison import Cell
 from dips.evaluation.headroom import AHEAD, covered
-from dips.rundir import is_finished, read_json, write_json
-from dips.sketch_study import cross_runs, headroom
-from dips.study import name_of, write_rows
+from dips.studies.compare import name_of, write_rows
+from dips.studies.cross import cross_runs, headroom
+from dips.studies.run_directory import is_finished, read_json, write_json
 
 Pairs = dict[int, list[Path]]
 """By seed, the runs of both policies."""

@@ -31,8 +31,8 @@ from dips.data.interactions import Interactions, Strings
 from dips.data.splitting import by_users
 from dips.data.synthetic import stream
 from dips.evaluation.metrics import headline
-from dips.experiment import run
-from dips.outcome import Moment
+from dips.studies.result import Moment
+from dips.studies.run import run
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from protocol import carry_out, clock
 
-from dips import experiment
 from dips.api import load
 from dips.data.interactions import Interactions
 from dips.evaluation import tuning
-from dips.preflight import split
-from dips.rundir import read_json, write_json
-from dips.study import Plan, Table
+from dips.studies import run as experiment
+from dips.studies.checks import split
+from dips.studies.compare import Plan, Table
+from dips.studies.run_directory import read_json, write_json
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 

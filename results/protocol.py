@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dips import experiment
 from dips.api import load
 from dips.cli.origin import environment
 from dips.data.interactions import Interactions
-from dips.rundir import read_json, write_json
-from dips.study import Plan, Study, Table, Update, write_rows
+from dips.studies import run as experiment
+from dips.studies.compare import Plan, Study, Table, Update, write_rows
+from dips.studies.run_directory import read_json, write_json
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 

@@ -27,26 +27,26 @@ import torch
 from protocol import clock
 from torch import Tensor
 
-from dips import experiment
 from dips.data.interactions import Interactions
 from dips.data.prepared import open_prepared
 from dips.data.splitting import Parts
 from dips.evaluation.progressive import evaluate_scores
-from dips.outcome import Moment, Outcome
+from dips.evaluation.scoring import score as score_bundle
 from dips.policy.recency import Everything
-from dips.preflight import device_of, split
 from dips.recommender.base import Evidence, struck
-from dips.recommender.neighbours import (
+from dips.recommender.memory_based import (
     Neighbours,
     companions,
     followers,
     popularity,
     recall,
 )
-from dips.rollout import rollout
-from dips.scoring import score as score_bundle
+from dips.rollout.rollout import rollout
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
+from dips.studies import run as experiment
+from dips.studies.checks import device_of, split
+from dips.studies.result import Moment, Outcome
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 

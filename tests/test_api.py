@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import dips
-from dips.bundle import Bundle
 from dips.data.prepared import write
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError, TrainingDiverged
+from dips.model.trained_model import Bundle
 
 SMALL = {"epochs": 2, "dim": 8, "batch": 256, "device": "cpu"}
 HOMEMADE = """

@@ -9,12 +9,12 @@ import torch
 
 from dips.policy.base import Policy
 from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
-from dips.recommender.attention import SelfAttention
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Max
-from dips.recommender.perceptron import Perceptron
+from dips.recommender.mlp import Perceptron
+from dips.recommender.sasrec import SelfAttention
 from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
 
 ARGUMENTS = {"mix": ("mix:1", "mix:2"), "likely": ("likely:1", "likely:2"),

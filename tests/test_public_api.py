@@ -54,8 +54,9 @@ def test_importing_dips_is_free():
 
 def test_the_core_needs_no_tables_no_command_line_and_no_figures():
     code = (
-        "import json, sys, dips.stream.users, dips.rollout, dips.bundle, dips.training.trainer, "
-        "dips.evaluation.progressive; print(json.dumps(list(sys.modules)))"
+        "import json, sys, dips.stream.users, dips.rollout.rollout, "
+        "dips.model.trained_model, dips.training.trainer, dips.evaluation.progressive; "
+        "print(json.dumps(list(sys.modules)))"
     )
     loaded = set(fresh(code))
     assert "torch" in loaded

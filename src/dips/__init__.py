@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         train,
         transfer,
     )
-    from dips.bundle import Bundle
     from dips.data.interactions import Interactions
     from dips.errors import DipsError
+    from dips.model.trained_model import Bundle
     from dips.policy.base import Policy
     from dips.policy.network import Network
     from dips.recommender.base import Recommender
@@ -47,7 +47,7 @@ __all__ = [
     "transfer",
 ]
 _HOMES = {
-    "Bundle": "dips.bundle",
+    "Bundle": "dips.model.trained_model",
     "Candidates": "dips.sketch.records",
     "DipsError": "dips.errors",
     "Interactions": "dips.data.interactions",

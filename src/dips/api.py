@@ -9,38 +9,41 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dips import __version__, experiment, nightly, preflight, rundir
-from dips.bundle import Bundle
+from dips import __version__
 from dips.data.atomic import written
 from dips.data.catalog import open_data
 from dips.data.columns import Columns as TableColumns
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
+from dips.evaluation.scoring import score
 from dips.evaluation.story import Story
-from dips.gradient_study import GradientStudy, study_gradients
-from dips.handover import Result, reading
-from dips.numerics.processes import ALONE, Crew
-from dips.outcome import Outcome, Watch
-from dips.paper_plan import FULL, QUICK
-from dips.paper_study import STAGES, PaperStudy, Tools
+from dips.model.trained_model import Bundle
+from dips.numerics.process_group import ALONE, Crew
 from dips.report.figures import gradient_shares, quality_by_size
 from dips.report.report_page import report_page
 from dips.report.results import read_results
-from dips.scoring import score
 from dips.serve.sizing import record_bytes
-from dips.session_study import study_sessions
-from dips.sketch_study import cross as cross
-from dips.sketch_study import headroom as headroom
-from dips.stages import Progress
 from dips.stream.users import Columns
-from dips.study import Plan, Study, Table
-from dips.study import Watch as StudyWatch
+from dips.studies import checks, run_directory
+from dips.studies import run as experiment
+from dips.studies import sketches as nightly
+from dips.studies.compare import Plan, Study, Table
+from dips.studies.compare import Watch as StudyWatch
+from dips.studies.cross import cross as cross
+from dips.studies.cross import headroom as headroom
+from dips.studies.gradients import GradientStudy, study_gradients
+from dips.studies.paper import STAGES, PaperStudy, Tools
+from dips.studies.paper_plan import FULL, QUICK
+from dips.studies.policy_transfer import Result, reading
+from dips.studies.result import Outcome, Watch
+from dips.studies.session import study_sessions
+from dips.studies.stages import Progress
+from dips.studies.story import story_of
+from dips.studies.transfer import study_transfer
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
-from dips.transfer_study import study_transfer
-from dips.user_story import story_of
 
 Model = Outcome | Bundle | str | Path
 TRANSFERRED = FULL.grids["transfer"].policies
@@ -90,18 +93,18 @@ def train_with(
     config: TrainConfig,
     *,
     out: Path | None,
-    source: rundir.Source,
+    source: run_directory.Source,
     test: bool,
     resume: bool = False,
     watch: Watch | None = None,
     crew: Crew = ALONE,
 ) -> Outcome:
     """The same with all settings in hand, by one process or by a crew of them."""
-    preflight.check(parts[0], config)
-    preflight.check_crew(parts if test else parts[:2], config, crew.size)
+    checks.check(parts[0], config)
+    checks.check_crew(parts if test else parts[:2], config, crew.size)
     out = out if crew.leads else None  # one of them writes
     if out is not None:
-        rundir.claim(out, config, source, resume=resume)
+        run_directory.claim(out, config, source, resume=resume)
     job = (parts, config)
     (outcome,) = experiment.run(
         [job], test=test, watch=watch, directory=out, resume=resume, crew=crew
@@ -110,7 +113,7 @@ def train_with(
         checkpoint.remove(out)  # there is nothing to go on with
     outcome.raise_if_diverged()
     if out is not None:
-        rundir.write_run(outcome, out, source=source)
+        run_directory.write_run(outcome, out, source=source)
         checkpoint.remove(out)
     return outcome
 
@@ -249,16 +252,16 @@ def gradients(
     after the `longest`. gradients.json and gradients.png are written into the run directory.
     """
     directory = Path(run)
-    bundle, config = rundir.open_run(directory), rundir.read_settings(directory)
+    bundle, config = run_directory.open_run(directory), run_directory.read_settings(directory)
     study = study_gradients(
         bundle,
         config,
-        nightly.in_vocabulary(bundle, data or rundir.own_part(directory, "train")),
+        nightly.in_vocabulary(bundle, data or run_directory.own_part(directory, "train")),
         users=users, steps=steps, longest=longest, queue=queue, seed=seed, tolerance=tolerance,
         watch=watch,
     )  # fmt: skip
     found = study.to_dict()
-    rundir.write_json(found, directory / "gradients.json")
+    run_directory.write_json(found, directory / "gradients.json")
     with written(directory / "gradients.png") as part:
         gradient_shares(found["ours"], found["paper_ml_1m"], part)
     return study
@@ -345,4 +348,4 @@ def _kept(out: str | Path | None) -> Iterator[Path]:
 def _bundle(model: Model) -> Bundle:
     if isinstance(model, Outcome):
         return model.bundle
-    return model if isinstance(model, Bundle) else rundir.open_run(Path(model))
+    return model if isinstance(model, Bundle) else run_directory.open_run(Path(model))

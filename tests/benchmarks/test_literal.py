@@ -20,17 +20,17 @@ from dips.data.interactions import Interactions, from_arrays
 from dips.numerics import exact
 from dips.policy.network import RatingNetwork
 from dips.policy.registry import build_policy
-from dips.preflight import describe, describe_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
 from dips.stream.users import Columns
+from dips.studies.checks import describe, describe_policy
 from dips.testing import random_world
-from dips.training.blocks import Stretch
+from dips.training.batches import Stretch
 from dips.training.config import TrainConfig
 from dips.training.policy_gradients import policy_gradients
 from dips.training.recipes import build_config
+from dips.training.rollouts import Job, Walks
 from dips.training.trainer import Fitting, fit, start
-from dips.training.walks import Job, Walks
 
 LENGTHS = [11, 6, 9, 3, 1, 8]
 FAST: dict[str, Any] = {"learning_rate": 2**-6, "user_rate": 2**-4, "weight_decay": 2**-7}

@@ -15,7 +15,7 @@ from benchmarks.literal_pace import grouped, literal_epoch, literal_steps
 from benchmarks.measure import Took, best, in_child, table
 from dips.data import prepared, synthetic
 from dips.training import policy_gradients as policy_learning
-from dips.training.walks import Walks
+from dips.training.rollouts import Walks
 
 TINY: dict[str, Any] = {"size": 2, "dim": 4, "queue": 3, "inner_steps": 2, "device": "cpu"}
 

@@ -6,7 +6,7 @@ import pytest
 from dips.cli.compare import show
 from dips.cli.settings import numbers, seeds
 from dips.errors import ConfigError
-from dips.study import Table
+from dips.studies.compare import Table
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2", "--seeds", 2)

@@ -6,7 +6,7 @@ import pytest
 
 from dips.data.interactions import from_arrays
 from dips.data.prepared import open_prepared, write
-from dips.rundir import read_split
+from dips.studies.run_directory import read_split
 
 
 def own_metrics(run):

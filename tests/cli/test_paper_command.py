@@ -6,9 +6,9 @@ import pytest
 
 from dips import api
 from dips.cli.paper import in_words
-from dips.paper_plan import QUICK, Grid
-from dips.stages import Progress
-from dips.study import Update
+from dips.studies.compare import Update
+from dips.studies.paper_plan import QUICK, Grid
+from dips.studies.stages import Progress
 
 SOME = replace(
     QUICK,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dips.bundle import open_bundle
+from dips.model.trained_model import open_bundle
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 SMALL = ("--max-users", 20, "--inner-steps", 2, "--negatives", 8)

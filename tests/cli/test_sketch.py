@@ -4,9 +4,9 @@ import numpy as np
 import polars
 import pytest
 
-from dips.bundle import open_bundle
 from dips.data.prepared import open_prepared
-from dips.rollout import rollout
+from dips.model.trained_model import open_bundle
+from dips.rollout.rollout import rollout
 from dips.stream.users import Columns, make_stream
 
 COLUMNS = ["user", "t", "position", "item", "rating", "score"]
@@ -86,7 +86,7 @@ def walk(run, path):
     """The same walk, done here step by step."""
     bundle, data = open_bundle(run), open_prepared(path)
     stream = make_stream([data], Columns.of(data))
-    from dips.recommender.stack import Stack
+    from dips.recommender.stacked import Stack
 
     trace = rollout(
         stream,

@@ -8,7 +8,7 @@ import pytest
 from dips.cli.settings import PANELS
 from dips.data.prepared import open_prepared
 from dips.policy.registry import POLICIES
-from dips.rundir import read_config, read_split
+from dips.studies.run_directory import read_config, read_split
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 KEYS = [

@@ -12,7 +12,7 @@ from torch import Tensor
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.perceptron import Perceptron
+from dips.recommender.mlp import Perceptron
 
 
 class Case(NamedTuple):

@@ -21,10 +21,10 @@ from dips.credit.adjoint import (
     path_worth,
     worth,
 )
-from dips.numerics.pieces import PIECE
+from dips.numerics.chunks import PIECE
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stack import Stack
-from dips.recommender.striking import outcomes
+from dips.recommender.sketch_filter import outcomes
+from dips.recommender.stacked import Stack
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import Effect, Listwise, Path, Quadratic, effect_of, worth
-from dips.data.sides import MIDDLE, Coded, Sides
+from dips.data.side_information import MIDDLE, Coded, Sides
 from dips.recommender.base import Evidence, Recommender
-from dips.stream.side import token
+from dips.stream.side_information import token
 
 TABLE = np.array([[0, 2], [1, -1], [-1, -1], [2, 1], [0, -1], [1, 0], [2, -1], [-1, -1]])
 KINDS = Sides(kinds=3, width=2, table=TABLE)

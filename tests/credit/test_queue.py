@@ -12,7 +12,7 @@ from torch import Tensor
 from dips.credit.adjoint import Effect, effect_of, worth
 from dips.credit.queue import queue_credit, windowed
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}

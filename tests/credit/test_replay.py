@@ -13,9 +13,9 @@ from dips.credit.adjoint import effect_of, worth
 from dips.credit.queue import When, queue_credit
 from dips.credit.replay import Replayed, Weigh, replay
 from dips.credit.survival import survival_credit
-from dips.numerics.relaxed import drop_one, keep_k
+from dips.numerics.relaxation import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Sampled
 from dips.stream.schedule import Schedule

@@ -9,7 +9,7 @@ from dips.data.columns import Columns
 from dips.data.parts import open_parts
 from dips.data.prepared import open_prepared, write
 from dips.errors import DataError
-from dips.nightly import in_vocabulary
+from dips.studies.sketches import in_vocabulary
 
 CSV = (
     "user,item,rating,time,mood,minutes\n"

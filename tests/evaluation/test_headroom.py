@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from dips.bundle import Bundle
 from dips.data.interactions import Interactions
-from dips.evaluation.crossed import read
+from dips.evaluation.crossing import read
 from dips.evaluation.headroom import covered, foresee, lead, numbered, room
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import Chooser
+from dips.model.trained_model import Bundle
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import StoredTrace
 from dips.stream.users import Columns, Stream, make_stream
-from dips.trace import StoredTrace
 
 ITEMS = 12
 LENGTHS = [9, 3, 26, 1, 17, 14]

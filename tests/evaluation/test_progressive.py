@@ -18,11 +18,11 @@ from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import BinaryCrossEntropy, Loss
-from dips.recommender.stack import Stack
-from dips.rollout import rollout
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
-from dips.trace import Trace
 
 World = Callable[..., Interactions]
 Dot = Callable[..., DotProduct]

@@ -12,8 +12,8 @@ from dips.data.interactions import from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError
 from dips.evaluation.story import cell, tell
-from dips.nightly import in_vocabulary, predictions, sketches
 from dips.recommender.base import Evidence
+from dips.studies.sketches import in_vocabulary, predictions, sketches
 
 FAST = {"epochs": 1, "dim": 6, "batch": 256, "device": "cpu", "rival": ""}
 

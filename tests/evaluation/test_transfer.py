@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from dips.bundle import Bundle
 from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate_scores
 from dips.evaluation.transfer import (
@@ -19,14 +18,15 @@ from dips.evaluation.transfer import (
     read_with,
     size_ratios,
 )
+from dips.model.trained_model import Bundle
 from dips.policy.registry import PolicySpec, build_policy, make_policy
 from dips.recommender.gru import GRU
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.rollout import rollout
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import StoredTrace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
-from dips.trace import StoredTrace
 
 ITEMS = 20
 

@@ -15,11 +15,11 @@ from dips.evaluation.progressive import evaluate, evaluate_scores, predict
 from dips.policy.registry import make_policy
 from dips.recommender.gru import GRU
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.stack import Stack
-from dips.rollout import rollout
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
-from dips.trace import Trace
 
 World = Callable[..., Interactions]
 ITEMS = 30

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dips.data.sides import MIDDLE, Coded, Sides
+from dips.data.side_information import MIDDLE, Coded, Sides
 from dips.numerics import exact
 from dips.policy.base import NoSignals
 from dips.policy.layers import SideInputs
 from dips.policy.network import Network, RatingNetwork
-from dips.policy.setnetwork import SetNetwork
+from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import Stacked
 from dips.sketch.records import Candidates
 from dips.testing import FakeSignals, check_policy, random_candidates

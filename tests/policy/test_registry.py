@@ -13,7 +13,7 @@ from dips.errors import ConfigError
 from dips.policy.base import NoSignals
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
-from dips.policy.likely import Likely
+from dips.policy.last_top import Likely
 from dips.policy.recency import Last
 from dips.policy.registry import POLICIES, make_policy
 from dips.policy.reservoir import Mix

@@ -10,12 +10,12 @@ from dips.errors import ConfigError
 from dips.policy.base import Policy, Signals
 from dips.policy.network import Network, RatingNetwork
 from dips.policy.recency import Last
-from dips.policy.setnetwork import SetNetwork
+from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import Answers, Stacked
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.signals import StackSignals
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
 from dips.sketch.records import Candidates, Sketch
 from dips.testing import FakeSignals, check_policy, random_candidates
 

@@ -11,7 +11,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, BPRMax, FullSoftmax, SampledSoftmax
-from dips.recommender.perceptron import Perceptron
+from dips.recommender.mlp import Perceptron
 from dips.recommender.registry import RecommenderSpec, make_recommender
 
 Dot = Callable[..., DotProduct]

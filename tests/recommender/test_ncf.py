@@ -12,8 +12,8 @@ from torch.func import functional_call, grad
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss, SquaredError
+from dips.recommender.mlp import Perceptron
 from dips.recommender.ncf import NCF
-from dips.recommender.perceptron import Perceptron
 
 Dot = Callable[..., DotProduct]
 

@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips.data.sides import MIDDLE, Coded, Sides
+from dips.data.side_information import MIDDLE, Coded, Sides
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
+from dips.recommender.mlp import Perceptron
 from dips.recommender.ncf import NCF
-from dips.recommender.perceptron import Perceptron
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.signals import StackSignals
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
 from dips.sketch.records import Candidates, Sketch
-from dips.stream.side import token
+from dips.stream.side_information import token
 from dips.testing import check_recommender, random_candidates
 
 TABLE = np.array([[0, 2], [1, -1], [-1, -1], [2, 1], [0, -1], [1, 0], [2, -1], [-1, -1]])

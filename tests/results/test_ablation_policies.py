@@ -5,7 +5,7 @@ import torch
 from ablation_policies import NoAges, RandomStart, RecencyAlone, Same, ageless
 
 from dips.policy.recency import Last
-from dips.policy.setnetwork import SetNetwork
+from dips.policy.set_network import SetNetwork
 from dips.sketch.selection import Greedy
 from dips.testing import FakeSignals, check_policy, random_candidates
 

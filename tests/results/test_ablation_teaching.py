@@ -6,10 +6,10 @@ import pytest
 import torch
 from ablation_teaching import HeldBack, InTurn, Teaching, taught
 
-from dips import experiment
-from dips.training.blocks import Block
+from dips.studies import run as experiment
+from dips.training.batches import Block
 from dips.training.config import TrainConfig
-from dips.training.decisions import Lesson
+from dips.training.policy_batches import Lesson
 
 SEEDS, USERS = [3, 4], 40
 CONFIG = TrainConfig(policy_batch=30)

@@ -12,7 +12,7 @@ from sequential import Notes, count, grid, lead, newest
 
 from dips.data.interactions import Interactions
 from dips.recommender.base import Evidence
-from dips.recommender.neighbours import companions, popularity
+from dips.recommender.memory_based import companions, popularity
 from dips.stream.users import Columns
 
 World = Callable[..., Interactions]

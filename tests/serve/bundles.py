@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dips.bundle import Bundle
 from dips.data.interactions import Strings
+from dips.model.trained_model import Bundle
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 

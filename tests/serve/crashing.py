@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bundles import make_bundle
-from fold import fold, told
-
 from dips.serve.keeper import Keeper, open_keeper
 from dips.serve.store import Store, open_store
+from tests.serve.bundles import make_bundle
+from tests.serve.fold import fold, told
 
 SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
 PIECE = 3

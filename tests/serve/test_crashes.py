@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import crashing
 import pytest
+
+from tests.serve import crashing
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import make_bundle
 
-from dips.numerics import looping
+from dips.kernels import numba_launch
 from dips.policy.registry import build_policy
-from dips.recommender import compiled
+from dips.recommender import kernel_inputs as compiled
 from dips.serve.engine import Engine
 from dips.serve.records import decode
 from dips.serve.states import States
 from dips.sketch.records import Sketch
+from tests.serve.bundles import make_bundle
 
 USERS, EVENTS, CODES = 5, 120, 12
 
@@ -66,7 +66,7 @@ def test_compiled_arrivals_leave_the_same(
         patch.setattr(Engine, "arrive", None)  # rounds are closed
         quick = _after(Engine(bundle), Engine(before))
     with monkeypatch.context() as patch:
-        for module in (looping, compiled):
+        for module in (numba_launch, compiled):
             patch.setattr(module, "installed", lambda _: False)
         slow = _after(Engine(bundle), Engine(before))
     for one, other in zip(quick, slow, strict=True):
@@ -79,7 +79,7 @@ def test_what_is_unknown_does_not_hang_on_where_scores_lie(
 ) -> None:
     """All scores higher by the same: nothing is likelier than it was, known or not."""
     if not compiled_too:
-        for module in (looping, compiled):
+        for module in (numba_launch, compiled):
             monkeypatch.setattr(module, "installed", lambda _: False)
     bundle = make_bundle("learned", 6, loss="softmax", hunch=True)
     bundle = replace(bundle, policy=build_policy(bundle.policy_spec))
@@ -92,8 +92,8 @@ def test_what_is_unknown_does_not_hang_on_where_scores_lie(
 def test_items_without_tables_are_met_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     bundle, found = make_bundle("learned", 3), []
-    for tabled in (looping.TABLED, 5, 0):
-        monkeypatch.setattr(looping, "TABLED", tabled)
+    for tabled in (numba_launch.TABLED, 5, 0):
+        monkeypatch.setattr(numba_launch, "TABLED", tabled)
         found.append(_after(Engine(bundle)))
     for fields in zip(*found, strict=True):
         assert all(torch.equal(fields[0], field) for field in fields)
@@ -102,9 +102,9 @@ def test_items_without_tables_are_met_alike(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these is one step away from what is."""
     taken = []
-    monkeypatch.setattr(looping, "installed", lambda _: True)
-    monkeypatch.setattr(looping, "keeper", lambda *_: lambda *_: taken.append(1))
-    monkeypatch.setattr(looping, "keep_newest", lambda *_: taken.append(1))
+    monkeypatch.setattr(numba_launch, "installed", lambda _: True)
+    monkeypatch.setattr(numba_launch, "keeper", lambda *_: lambda *_: taken.append(1))
+    monkeypatch.setattr(numba_launch, "keep_newest", lambda *_: taken.append(1))
     monkeypatch.setattr(Engine, "arrive", lambda *_: None)
     _after(Engine(make_bundle("learned", 3)))
     assert taken
@@ -121,6 +121,6 @@ def test_who_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Engine(make_bundle("learned", 3))
     watched.shadow = object()  # type: ignore[assignment]
     _after(watched)
-    monkeypatch.setattr(looping, "installed", lambda _: False)
+    monkeypatch.setattr(numba_launch, "installed", lambda _: False)
     _after(Engine(make_bundle("learned", 3)))
     assert taken == []

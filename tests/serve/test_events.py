@@ -6,12 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from bundles import make_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dips.data.interactions import Side
-from dips.data.sides import Coded, Sides
+from dips.data.side_information import Coded, Sides
 from dips.serve.events import (
     LONGEST_LINE,
     LONGEST_NAME,
@@ -22,6 +21,7 @@ from dips.serve.events import (
     read_line,
 )
 from dips.serve.keeper import open_keeper
+from tests.serve.bundles import make_bundle
 
 GOOD = {"user": "u", "item": "i"}
 

@@ -6,14 +6,14 @@ import random
 import shutil
 
 import pytest
-from bundles import make_bundle
-from crashing import write_log
-from fold import fold, told
 
 from dips.serve.keeper import open_keeper
+from dips.serve.maintenance import check
 from dips.serve.records import RecordError
 from dips.serve.store import StoreError, Table, open_store
-from dips.serve.upkeep import check
+from tests.serve.bundles import make_bundle
+from tests.serve.crashing import write_log
+from tests.serve.fold import fold, told
 
 SIZE, USERS = 3, [f"user {n}" for n in range(12)]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from bundles import make_bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dips.serve import journal
 from dips.serve.journal import Journal, JournalError
 from dips.serve.keeper import open_keeper
+from dips.serve.maintenance import backup, check, restore
 from dips.serve.sqlite import SqliteStore
 from dips.serve.store import StoreError, Table, open_store
-from dips.serve.upkeep import backup, check, restore
+from tests.serve.bundles import make_bundle
 
 SPAN, USERS, MOST = 6, 40, 5
 keys = st.integers(0, USERS - 1).map(lambda n: b"user %d" % n)

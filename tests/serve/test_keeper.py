@@ -10,20 +10,20 @@ import threading
 import numpy as np
 import pytest
 import torch
-from bundles import events_of, make_bundle
-from fold import fold, told
 
 import dips
-from dips import nightly
 from dips.errors import ConfigError, RunError
+from dips.evaluation.scoring import walk
 from dips.recommender.base import Evidence
-from dips.scoring import walk
 from dips.serve.batches import Batch
 from dips.serve.events import EventError
 from dips.serve.keeper import open_keeper
 from dips.serve.store import Table, open_store
 from dips.stream.users import Columns, make_stream
+from dips.studies import sketches as nightly
 from dips.testing import random_world
+from tests.serve.bundles import events_of, make_bundle
+from tests.serve.fold import fold, told
 
 LENGTHS = [9, 3, 16, 1, 6, 2]
 RUNS = [

@@ -7,14 +7,14 @@ import os
 import threading
 
 import pytest
-from bundles import make_bundle
-from failing import Failing
 
 from dips.serve.events import LONGEST_LINE
 from dips.serve.keeper import open_keeper
 from dips.serve.lines import DeadLetters, batches, follow
 from dips.serve.reading import read_store
 from dips.serve.store import StoreError, open_store
+from tests.serve.bundles import make_bundle
+from tests.serve.failing import Failing
 
 GOOD = [json.dumps({"user": f"u{n % 3}", "item": "1", "rating": 3}).encode() for n in range(10)]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundles import make_bundle
 
 from dips.cli.main import main
 from dips.serve.records import Rows, encode
+from tests.serve.bundles import make_bundle
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "production.md").read_text()

@@ -11,8 +11,8 @@ import pytest
 from dips.data.interactions import from_arrays
 from dips.evaluation import progressive
 from dips.policy.registry import make_policy
-from dips.recommender.stack import Stack
-from dips.rollout import rollout
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
 from dips.serve.keeper import open_keeper
 from dips.stream.users import Columns, make_stream
 from tests.serve.bundles import make_bundle

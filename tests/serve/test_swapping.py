@@ -6,13 +6,13 @@ import threading
 
 import numpy as np
 import pytest
-from bundles import events_of, make_bundle
 
 import dips
-from dips import nightly
 from dips.data.interactions import Side, from_arrays
 from dips.errors import ConfigError
 from dips.serve.keeper import open_keeper
+from dips.studies import sketches as nightly
+from tests.serve.bundles import events_of, make_bundle
 
 
 def test_swapping_runs(url):

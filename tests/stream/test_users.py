@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions, from_arrays
-from dips.data.sides import Sides, names_in
+from dips.data.side_information import Sides, names_in
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream import users

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
-from dips.preflight import describe_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, Loss, SquaredError
-from dips.recommender.stack import Stack
-from dips.rollout import Walk
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import Walk
+from dips.rollout.trace import Trace
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
+from dips.studies.checks import describe_policy
 from dips.testing import random_world
-from dips.trace import Trace
 from dips.training.config import TrainConfig
-from dips.training.decisions import Clock, Lesson, whole_lessons
+from dips.training.policy_batches import Clock, Lesson, whole_lessons
 from dips.training.policy_gradients import policy_gradients
+from dips.training.rollouts import Job, noted
 from dips.training.trainer import Fitting, fit, start
-from dips.training.walks import Job, noted
 
 LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
 SIZE = 2

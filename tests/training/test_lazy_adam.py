@@ -11,20 +11,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips import experiment
 from dips.data.layouts import read_source
 from dips.data.source import open_source
-from dips.preflight import split
 from dips.recommender.losses import FullSoftmax
+from dips.studies import run as experiment
+from dips.studies.checks import split
 from dips.testing import random_world
-from dips.training import fitting as fitting_module
-from dips.training.fitting import Fitting
+from dips.training import state as fitting_module
 from dips.training.lazy_adam import NOWHERE, LazyAdam, pick_rows, touched_rows
 from dips.training.optimizers import StackedAdam
 from dips.training.recipes import build_config
 from dips.training.recommender_gradients import items_read, recommender_gradients
+from dips.training.rollouts import Job, Walks
+from dips.training.state import Fitting
 from dips.training.trainer import fit
-from dips.training.walks import Job, Walks
 
 RATES, DECAYS = torch.tensor([0.1, 0.01]), torch.tensor([0.02, 0.5])
 ITEMS, STEPS = 6, 25

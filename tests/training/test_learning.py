@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from dips.training import epoch
-from dips.training.blocks import Block, Stretch, Whole, turns
-from dips.training.decisions import Lesson
-from dips.training.fitting import Fitting
-from dips.training.walks import Walks
+from dips.training.batches import Block, Stretch, Whole, turns
+from dips.training.policy_batches import Lesson
+from dips.training.rollouts import Walks
+from dips.training.state import Fitting
 
 Make = Callable[..., Any]
 QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01}

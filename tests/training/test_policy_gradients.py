@@ -14,21 +14,21 @@ from torch.nn.functional import cosine_similarity
 from dips.credit.replay import replay
 from dips.data.interactions import from_arrays
 from dips.numerics.exact import PARAMETER_BITS, snap
-from dips.numerics.relaxed import keep_k
+from dips.numerics.relaxation import keep_k
 from dips.policy.base import NoSignals
 from dips.policy.network import Network
 from dips.policy.stacked import Answers
 from dips.recommender.base import Evidence
 from dips.recommender.signals import StackSignals
-from dips.rollout import Walk
+from dips.rollout.rollout import Walk
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import gumbel_noise
 from dips.sketch.update import join
 from dips.stream.users import make_stream
 from dips.training.config import TrainConfig
-from dips.training.decisions import Clock, stretch_lesson, whole_lessons
+from dips.training.policy_batches import Clock, stretch_lesson, whole_lessons
 from dips.training.policy_gradients import policy_gradients
-from dips.training.walks import noted
+from dips.training.rollouts import noted
 
 SIZE = 2
 PERIODS = {"online": (1,), "batch": (3,), "varying": (2, 3)}

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from dips.evaluation.progressive import evaluate
-from dips.numerics import pieces, softmax_looping
+from dips.kernels import softmax_cpu
+from dips.numerics import chunks as pieces
 from dips.training import recommender_gradients as module
 from dips.training.recommender_gradients import recommender_gradients
-from dips.training.walks import Walks
+from dips.training.rollouts import Walks
 
 Make = Callable[..., Any]
 
@@ -65,7 +66,7 @@ def test_compiled_loops_find_the_same(
     losses, gradients = recommender_gradients(fitting.stack, trace, batch)
     scores = evaluate(fitting.stack, trace)
     assert called
-    monkeypatch.setattr(softmax_looping, "installed", lambda _: False)
+    monkeypatch.setattr(softmax_cpu, "installed", lambda _: False)
     wanted, plain = recommender_gradients(fitting.stack, trace, batch)
     torch.testing.assert_close(losses, wanted)
     for name, value in plain.items():

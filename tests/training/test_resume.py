@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dips.training import checkpoint, epoch, trainer
-from dips.training.fitting import Fitting
+from dips.training.state import Fitting
 from dips.training.trainer import fit
 
 Make = Callable[..., Any]

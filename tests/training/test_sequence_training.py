@@ -13,14 +13,14 @@ import torch
 from dips.data.interactions import Interactions, from_arrays
 from dips.evaluation.progressive import evaluate
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import Trace
 from dips.stream.users import Columns
 from dips.testing import random_world
-from dips.trace import Trace
 from dips.training.config import TrainConfig
-from dips.training.fitting import Fitting, Progress, start
+from dips.training.rollouts import Job
+from dips.training.state import Fitting, Progress, start
 from dips.training.trainer import fit
-from dips.training.walks import Job
 
 ITEMS = 12
 RUNS: dict[str, dict[str, Any]] = {

@@ -12,15 +12,15 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.numerics.descent import keep
-from dips.recommender.attention import SelfAttention
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPRMax, FullSoftmax, Loss
+from dips.recommender.sasrec import SelfAttention
 from dips.recommender.sequential import Sequential
-from dips.recommender.stack import Stack
-from dips.rollout import WholeWalk
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import WholeWalk
+from dips.rollout.trace import WholeTrace
 from dips.stream.users import Columns, make_stream
-from dips.trace import WholeTrace
-from dips.training.blocks import Whole
+from dips.training.batches import Whole
 from dips.training.config import TrainConfig
 from dips.training.recommender_gradients import recommender_gradients
 from dips.training.sequences import Sequences, dropouts, sequence_gradients, whole

@@ -9,10 +9,10 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.policy.registry import make_policy
-from dips.rollout import WholeWalk, rollout
+from dips.rollout.rollout import WholeWalk, rollout
+from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
-from dips.trace import StoredTrace, Trace
 from dips.training.sessions import Sessions, in_time, sessions
 
 World = Callable[..., Interactions]

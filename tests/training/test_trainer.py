@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from dips.trace import Trace
-from dips.training.blocks import Whole
+from dips.rollout.trace import Trace
+from dips.training.batches import Whole
 from dips.training.trainer import Fitting, fit
 
 Make = Callable[..., Any]

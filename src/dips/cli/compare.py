@@ -18,8 +18,8 @@ from dips.cli.screen import (
     watch_study,
 )
 from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
-from dips.data.sides import columns_in
-from dips.study import Table
+from dips.data.side_information import columns_in
+from dips.studies.compare import Table
 
 
 @with_settings(leave_out=("policy", "size", "every", "periods", "seed", "max_seconds"))

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dips import api, rundir
+from dips import api
 from dips.cli.screen import print_json
+from dips.studies import run_directory
 
 
 def cross(
@@ -29,7 +30,7 @@ def cross(
 
     Example: dips cross runs/last-4 runs/learned-4
     """
-    other = None if data is None else api.load(data, side=rundir.open_run(first).sides.names)
+    other = None if data is None else api.load(data, side=run_directory.open_run(first).sides.names)
     found = api.cross(first, second, other, device=device)
     if as_json:
         print_json(found)

@@ -15,7 +15,7 @@ from dips.data import catalog, filtering, layouts, prepared
 from dips.data.columns import Columns
 from dips.data.description import describe as description
 from dips.data.interactions import Interactions
-from dips.data.sides import names_in
+from dips.data.side_information import names_in
 from dips.errors import ConfigError
 
 app = typer.Typer(

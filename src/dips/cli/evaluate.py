@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from dips import api, nightly, rundir
+from dips import api
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
+from dips.studies import run_directory
+from dips.studies import sketches as nightly
 
 
 def evaluate(
@@ -26,12 +28,12 @@ def evaluate(
     """
     if predictions is not None:
         check_suffix(predictions)
-    bundle = rundir.open_run(run)
+    bundle = run_directory.open_run(run)
     if data is None:
-        unseen = rundir.own_part(run, "test")
+        unseen = run_directory.own_part(run, "test")
     else:
         other = api.load(data, side=bundle.sides.names)
-        unseen = rundir.strangers(other, [rundir.read_split(run)])
+        unseen = run_directory.strangers(other, [run_directory.read_split(run)])
     source = data or unseen.name
     metrics = api.evaluate(bundle, unseen)
     if predictions is not None:

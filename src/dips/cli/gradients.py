@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dips import api, rundir
+from dips import api
 from dips.cli.screen import print_gradients, print_json, watch_count
 from dips.evaluation.gradient_quality import TOLERANCE
+from dips.studies import run_directory
 
 
 def gradients(
@@ -49,7 +50,7 @@ def gradients(
     """
     other = None
     if data is not None:
-        other = api.load(data, side=rundir.open_run(run).sides.names)
+        other = api.load(data, side=run_directory.open_run(run).sides.names)
     with watch_count("comparing gradients", "steps") as watch:
         study = api.gradients(
             run,

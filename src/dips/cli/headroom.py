@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dips import api, rundir
+from dips import api
 from dips.cli.screen import print_json, watch_count
 from dips.evaluation.headroom import AHEAD
+from dips.studies import run_directory
 
 
 def headroom(
@@ -37,7 +38,7 @@ def headroom(
 
     Example: dips headroom runs/learned-4 --reader runs/last-4
     """
-    other = None if data is None else api.load(data, side=rundir.open_run(run).sides.names)
+    other = None if data is None else api.load(data, side=run_directory.open_run(run).sides.names)
     with watch_count("looking ahead", "recommenders") as watch:
         found = api.headroom(
             run, other, readers=reader or (), ahead=ahead, device=device, watch=watch

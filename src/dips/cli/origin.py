@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dips
-from dips.rundir import write_json
+from dips.studies.run_directory import write_json
 
 FILE = "origin.json"
 NEEDED = ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotlib")

@@ -14,9 +14,9 @@ from dips import api
 from dips.cli.origin import command, note_origin
 from dips.cli.screen import print_json, print_stages, print_verdict, watch_study
 from dips.cli.settings import seeds
-from dips.paper_study import STAGES
 from dips.report.markup import seconds
-from dips.stages import Progress
+from dips.studies.paper import STAGES
+from dips.studies.stages import Progress
 
 
 def paper(

@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dips.evaluation.metrics import LOWER_IS_BETTER
-from dips.handover import Result
-from dips.outcome import Moment, Watch
 from dips.report.markup import seconds
-from dips.study import Update
-from dips.study import Watch as StudyWatch
+from dips.studies.compare import Update
+from dips.studies.compare import Watch as StudyWatch
+from dips.studies.policy_transfer import Result
+from dips.studies.result import Moment, Watch
 
 PLAIN_EVERY = 5.0
 """Seconds between lines where there is no terminal."""

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from dips import api, rundir
+from dips import api
 from dips.cli.screen import print_json, print_sketch
 from dips.data.export import check_suffix, write_columns
 from dips.errors import ConfigError
 from dips.serve.reading import read_store
+from dips.studies import run_directory
 
 
 def sketch(
@@ -43,7 +44,7 @@ def sketch(
     if run is None or data is None or out is None:
         raise ConfigError("give a run, data and --out FILE; or --store URL and --user U")
     check_suffix(out)
-    bundle = rundir.open_run(run)
+    bundle = run_directory.open_run(run)
     columns = api.sketches(bundle, api.load(data, side=bundle.sides.names), at=at)
     write_columns(columns, out)
     users = len(set(columns["user"]))

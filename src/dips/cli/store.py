@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from dips.data.lists import read_lists
-from dips.serve import upkeep
+from dips.serve import maintenance as upkeep
 from dips.serve.keeper import BATCH, open_keeper
 from dips.serve.store import Store, open_store
-from dips.serve.warmstart import warm_start
+from dips.serve.warm_start import warm_start
 
 app = typer.Typer(help="Check, back up, restore, compact and resize a store.", no_args_is_help=True)
 Url = Annotated[str, typer.Argument(help="sqlite:PATH.")]

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from dips import api, rundir
+from dips import api
 from dips.cli.screen import print_json
 from dips.data.atomic import written
 from dips.errors import ConfigError
 from dips.report.story import draw_story, story_text
 from dips.report.story_page import story_page
+from dips.studies import run_directory
 
 KINDS = (".png", ".svg", ".html")
 
@@ -47,7 +48,7 @@ def story(
         raise ConfigError(f"{out}: the name must end in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     other = None
     if data is not None:
-        other = api.load(data, side=rundir.open_run(run).sides.names)
+        other = api.load(data, side=run_directory.open_run(run).sides.names)
     told = api.story(run, user, other).last(steps)
     if out is not None:
         with written(out) as part:

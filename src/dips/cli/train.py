@@ -17,12 +17,12 @@ from dips.cli.settings import Settings, with_settings
 from dips.data.catalog import read_data
 from dips.data.columns import Columns
 from dips.data.parts import open_parts
-from dips.data.sides import columns_in
+from dips.data.side_information import columns_in
 from dips.errors import ConfigError
-from dips.numerics.processes import Crew, gathered
-from dips.outcome import Watch
-from dips.preflight import device_of, split
-from dips.rundir import Source
+from dips.numerics.process_group import Crew, gathered
+from dips.studies.checks import device_of, split
+from dips.studies.result import Watch
+from dips.studies.run_directory import Source
 
 
 @with_settings()

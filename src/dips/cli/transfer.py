@@ -12,7 +12,7 @@ from dips import api
 from dips.cli.origin import command, note_origin
 from dips.cli.screen import print_handover, print_json, watch_study
 from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
-from dips.data.sides import columns_in
+from dips.data.side_information import columns_in
 
 OWN = ("policy", "size", "every", "periods", "seed", "recommender", "max_seconds")
 """Settings that the study gives itself."""

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dips.numerics import softmax_fused
-from dips.numerics.pieces import pieces
+from dips.kernels import softmax_cuda
+from dips.numerics.chunks import pieces
 from dips.numerics.softmax_descent import path, way_back
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.compiled_softmax import effects, is_looped
 from dips.recommender.dot import DotProduct
-from dips.recommender.listwise import effects, is_looped
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.striking import LEAST, before, is_struck, left, struck
+from dips.recommender.sketch_filter import LEAST, before, is_struck, left, struck
 
 
 class Path(NamedTuple):
@@ -214,10 +214,10 @@ def _listwise(
     """Gradients in what the items of the sketch sum up to, and in their weights."""
     items, setting = model.all_items, model.descent(evidence)
     if model.fused:
-        gone = softmax_fused.course(items, setting, model.inner_steps)
+        gone = softmax_cuda.course(items, setting, model.inner_steps)
         user = gone.users[-1]
         loss, along = _after(model, user, evidence, item, rating)
-        slopes, centres, _ = softmax_fused.way_back(items, setting, gone, along)
+        slopes, centres, _ = softmax_cuda.way_back(items, setting, gone, along)
         pull, common = slopes[1:].sum(0), centres.sum(0)
     else:
         taken, user = path(items, setting, model.inner_steps)

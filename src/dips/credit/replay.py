@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dips.numerics.relaxed import drop_one, keep_k
+from dips.numerics.relaxation import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.striking import outcomes
+from dips.recommender.sketch_filter import outcomes
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
 from dips.sketch.update import join

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dips.credit.queue import follows, later
-from dips.numerics.relaxed import level
+from dips.numerics.relaxation import level
 
 WIDE = 32
 """From so many entries on, sweeping costs less than multiplying the transitions."""

@@ -14,24 +14,24 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.bundle import Bundle
-from dips.evaluation.crossed import read, walk
+from dips.evaluation.crossing import read, walk
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import Chooser
 from dips.evaluation.verdict import compare_scores
+from dips.model.trained_model import Bundle
+from dips.numerics.chunks import rows_at_once
 from dips.numerics.exact import SCORE_BITS, snap
-from dips.numerics.pieces import rows_at_once
 from dips.policy.base import Policy, Signals
 from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.signals import as_evidence, settle
-from dips.recommender.stack import Stack
-from dips.recommender.striking import outcomes
-from dips.rollout import rollout
+from dips.recommender.sketch_filter import outcomes
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.stream.users import Stream
-from dips.trace import StoredTrace
 
 AHEAD = 10
 """How far the oracle sees, in interactions."""

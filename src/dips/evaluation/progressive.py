@@ -21,14 +21,14 @@ from dips.evaluation.metrics import (
     ranks,
     rating_terms,
 )
-from dips.numerics.pieces import rows_at_once
-from dips.numerics.processes import ALONE, Crew
+from dips.numerics.chunks import rows_at_once
+from dips.numerics.process_group import ALONE, Crew
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.listwise import is_looped, scores
+from dips.recommender.compiled_softmax import is_looped, scores
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.sequential import Sequential
-from dips.recommender.stack import Stack
-from dips.trace import Trace, WholeTrace
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import Trace, WholeTrace
 
 CHUNK = 1 << 26
 """Most numbers in the widest intermediate of a prediction."""

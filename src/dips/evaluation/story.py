@@ -14,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dips.bundle import Bundle
 from dips.credit.adjoint import effect_of, worth
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.metrics import CUTOFF
 from dips.evaluation.progressive import predict
+from dips.model.trained_model import Bundle
 from dips.policy.base import Policy, Signals
 from dips.recommender.losses import BinaryCrossEntropy
 from dips.recommender.sequential import Sequential
-from dips.recommender.stack import Stack
-from dips.rollout import rollout
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.stream.users import Columns, make_stream
-from dips.trace import StoredTrace
 
 
 @dataclass(frozen=True)

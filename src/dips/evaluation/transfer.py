@@ -10,20 +10,20 @@ from typing import Any, final
 
 from torch import nn
 
-from dips.bundle import Bundle
 from dips.data.interactions import Interactions
-from dips.data.sides import NOTHING, Sides
+from dips.data.side_information import NOTHING, Sides
 from dips.evaluation.equivalence import EqualSize, equal_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores, evaluate
+from dips.model.trained_model import Bundle
 from dips.policy.base import Policy
 from dips.recommender.base import Recommender
-from dips.recommender.stack import Stack
-from dips.rollout import rollout
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import Trace
 from dips.sketch.selection import Greedy, Selector
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, Stream, make_stream
-from dips.trace import Trace
 
 
 @final

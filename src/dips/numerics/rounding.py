@@ -14,7 +14,7 @@ BLOCK = 1024
 
 def nearest(value: Tensor, bits: int, limit: float) -> Tensor:
     """[...] float64: the nearest multiple of 2^-bits within the limit, a power of two."""
-    from dips.numerics.rounding_kernels import round_all
+    from dips.numerics.rounding_triton import round_all
 
     found = torch.empty_like(value)
     if found.stride() != value.stride():  # not dense: neighbours in memory are others

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dips.numerics.relaxed import level
+from dips.numerics.relaxation import level
 
 
 class _Projection(torch.autograd.Function):

@@ -7,11 +7,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.data.sides import Sides
+from dips.data.side_information import Sides
 from dips.numerics import exact
-from dips.numerics.bags import sum_rows
+from dips.numerics.embedding_bag import sum_rows
 from dips.sketch.records import Candidates
-from dips.stream.side import categories_of, code_of, number_of
+from dips.stream.side_information import categories_of, code_of, number_of
 
 
 @final

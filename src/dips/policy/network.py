@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.data.sides import NOTHING, Sides
+from dips.data.side_information import NOTHING, Sides
 from dips.numerics import exact
 from dips.numerics.hashing import uniform
 from dips.policy.base import Policy, Signals

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from dips.data.sides import NOTHING, Sides
+from dips.data.side_information import NOTHING, Sides
 from dips.errors import ConfigError
-from dips.plugin import make_own
+from dips.plugins.loading import make_own
 from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
-from dips.policy.likely import Likely
+from dips.policy.last_top import Likely
 from dips.policy.network import RatingNetwork
 from dips.policy.recency import Everything, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
-from dips.policy.setnetwork import SetNetwork
+from dips.policy.set_network import SetNetwork
 
 NEWEST = 4
 """Where `learned` has a hunch, and room for more than these, they almost always stay at first."""

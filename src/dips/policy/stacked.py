@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from dips.errors import ConfigError
-from dips.numerics.sidebyside import SideBySide, State, each
+from dips.numerics.stacking import SideBySide, State, each
 from dips.policy.base import Policy, Signals, questions
 from dips.policy.network import Network
-from dips.policy.setnetwork import SetNetwork, set_scores
+from dips.policy.set_network import SetNetwork, set_scores
 from dips.sketch.records import Candidates
 
 

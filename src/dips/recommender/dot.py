@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dips.numerics import exact, softmax_fused
+from dips.kernels import softmax_cuda
+from dips.numerics import exact
 from dips.numerics.descent import Settle, descend_linear, keep
 from dips.numerics.influence import covariance, linear_influences, solve
 from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
@@ -192,7 +193,7 @@ class DotProduct(NCF):
     @property
     def fused(self) -> bool:
         """Whether programs read sketches without storing logits of all items."""
-        return isinstance(self.loss, FullSoftmax) and softmax_fused.fits(self.vectors)
+        return isinstance(self.loss, FullSoftmax) and softmax_cuda.fits(self.vectors)
 
     @property
     def breadth(self) -> int:
@@ -252,7 +253,7 @@ class DotProduct(NCF):
         """With a way back that is written out, unless nobody will go it."""
         items, setting = self.all_items, self.descent(evidence, settle)
         if settle is keep and (self.fused or torch.is_grad_enabled()):
-            way = softmax_fused.Descent if self.fused else Descent
+            way = softmax_cuda.Descent if self.fused else Descent
             user: Tensor = way.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
             return user
         chances = softmax if settle is keep else exact.softmax
@@ -263,14 +264,14 @@ class DotProduct(NCF):
         if not self.fused or self.has_own:
             return super().losses(user, items, ratings)
         table, bias, _ = self.all_items
-        norm: Tensor = softmax_fused.LogSum.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
+        norm: Tensor = softmax_cuda.LogSum.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
         scores = (rows_of(table, items) @ user[:, :, None])[:, :, 0]
         return norm[:, None] - scores - rows_of(bias[:, None], items)[:, :, 0]
 
     def _expected(self, user: Tensor) -> Tensor:
         """[rows, dim] what all items are to a user on average, by their chances."""
         if self.fused and not self.has_own:
-            return softmax_fused.moments(self.all_items, user)[1]
+            return softmax_cuda.moments(self.all_items, user)[1]
         return self.all_items.mean(self.predict_all(user).softmax(-1))
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from dips.data.sides import NOTHING, Sides
+from dips.data.side_information import NOTHING, Sides
 from dips.numerics.descent import Settle, keep
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.linear import Linear
+from dips.recommender.gru_layer import Recurrence
+from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import Loss
-from dips.recommender.recurrence import Recurrence
 from dips.recommender.sequential import Sequential
 
 

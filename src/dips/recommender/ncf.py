@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dips.data.sides import NOTHING, Sides
-from dips.numerics.bags import sum_rows
+from dips.data.side_information import NOTHING, Sides
+from dips.numerics.embedding_bag import sum_rows
 from dips.recommender.base import Recommender
 from dips.recommender.losses import Loss
-from dips.stream.side import categories_of, item_of, moment_of
+from dips.stream.side_information import categories_of, item_of, moment_of
 
 BY_ITEM = ("vectors", "bias", "categories")
 """Tables with a row for each item."""
@@ -28,8 +28,9 @@ class NCF(Recommender, ABC):
 
     Side information changes the item's vector and bias, and nothing else, so that scores stay what
     they are in the user's vector. Each category has a vector and a bias of its own, added to those
-    of its items. Where time counts, `items` are tokens (`dips.stream.side`): a learned direction
-    and a learned number, times the standardised time, are added too. All of it starts at 0.
+    of its items. Where time counts, `items` are tokens (`stream.side_information`): a learned
+    direction and a learned number, times the standardised time, are added too. All of it starts
+    at 0.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = (

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from dips.data.sides import NOTHING, Sides
+from dips.data.side_information import NOTHING, Sides
 from dips.errors import ConfigError, PluginError
-from dips.plugin import make_own
-from dips.recommender.attention import SelfAttention
+from dips.plugins.loading import make_own
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import make_loss
-from dips.recommender.perceptron import Perceptron
+from dips.recommender.mlp import Perceptron
+from dips.recommender.sasrec import SelfAttention
 
 FORMS: dict[str, Callable[..., Recommender]] = {
     "dot": DotProduct,

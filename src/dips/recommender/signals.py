@@ -8,14 +8,14 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from dips.numerics.chunks import rows_at_once
 from dips.numerics.exact import STATE_BITS, snap
-from dips.numerics.pieces import rows_at_once
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.compiled import residuals
 from dips.recommender.dot import DotProduct
-from dips.recommender.hunch import Around, around_of, hunch, is_quick
+from dips.recommender.kernel_inputs import residuals
 from dips.recommender.losses import Contrast
-from dips.recommender.stack import Stack
+from dips.recommender.predicted_score import Around, around_of, hunch, is_quick
+from dips.recommender.stacked import Stack
 from dips.sketch.records import Candidates, Sketch
 
 CHUNK = {"cpu": 1 << 24, "cuda": 1 << 27}

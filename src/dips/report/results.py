@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dips.errors import RunError
-from dips.evaluation.spread import within_splits
+from dips.evaluation.split_deviation import within_splits
 
 WHOLE = {"size", "every", "seed", "n"}
 WORDS = {"policy", "kept_policy", "metric", "a", "b"}

@@ -13,22 +13,22 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from dips.bundle import Bundle
 from dips.errors import ConfigError
-from dips.numerics import looping
+from dips.kernels import numba_launch
+from dips.kernels.triton_launch import Arrivals, Kept
+from dips.model.trained_model import Bundle
 from dips.numerics.hashing import combine
-from dips.numerics.walking import Arrivals, Kept
 from dips.policy.base import NoSignals, Policy, Signals
 from dips.policy.recency import Last
 from dips.policy.reservoir import Mix, Reservoir
-from dips.policy.setnetwork import LOGS, SetNetwork, grid_layers
+from dips.policy.set_network import LOGS, SetNetwork, grid_layers
 from dips.policy.stacked import Stacked
-from dips.recommender.compiled import is_answered, teller_of, vectors_of
+from dips.recommender.kernel_inputs import is_answered, teller_of, vectors_of
 from dips.recommender.signals import StackSignals
-from dips.recommender.stack import Stack
-from dips.serve.cold import ColdSignals, hidden, numbered, widened
+from dips.recommender.stacked import Stack
 from dips.serve.rounds import rounds
 from dips.serve.states import States
+from dips.serve.unknown_items import ColdSignals, hidden, numbered, widened
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.sketch.update import decide, fill
@@ -132,7 +132,7 @@ class Engine:
     def _compiled(self) -> Loop | None:
         """All that happens at arrivals as one compiled loop, if there is one."""
         simple = self.longest == 1 and isinstance(self._selector, Greedy)
-        if not simple or not looping.installed("numba"):
+        if not simple or not numba_launch.installed("numba"):
             return None
         newest = _newest(self._policy)
         return self._by_network() if newest is None else partial(self._by_lots, newest)
@@ -149,7 +149,7 @@ class Engine:
         del number
         no_lots = newest == EVERYTHING
         key = torch.zeros_like(kept.seen) if no_lots else self._key(identity())
-        looping.keep_newest(kept, arrivals, key, newest)
+        numba_launch.keep_newest(kept, arrivals, key, newest)
 
     def _by_network(self) -> Loop | None:
         """Arrivals under a network over sets that sees items, and perhaps what it is told."""
@@ -162,7 +162,9 @@ class Engine:
             return None
         net, vectors = grid_layers(policy.state, LOGS), vectors_of(stack)[0]
         teller = teller_of(policy.asks, stack, stack, torch.arange(len(vectors)), self.size)
-        made = cache(partial(looping.keeper, net, vectors, teller))  # at the first: it compiles
+        made = cache(
+            partial(numba_launch.keeper, net, vectors, teller)
+        )  # at the first: it compiles
 
         def act(
             kept: Kept, arrivals: Arrivals, identity: Callable[[], Tensor], number: Tensor

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dips.bundle import Bundle
 from dips.data.interactions import Int64, Side, Strings
-from dips.data.sides import Sides
+from dips.data.side_information import Sides
 from dips.errors import DataError
+from dips.model.trained_model import Bundle
 from dips.serve.records import MOST_LAST
 
 LONGEST_NAME = 512

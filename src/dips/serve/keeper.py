@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-from dips.bundle import Bundle, open_bundle
 from dips.errors import ConfigError
+from dips.model.trained_model import Bundle, open_bundle
 from dips.numerics.hashing import text_keys
 from dips.serve import versions
 from dips.serve.admission import Tally
@@ -24,13 +24,13 @@ from dips.serve.batches import Batch, Given, Opened, decide, gone_key, open_batc
 from dips.serve.duplicates import Window
 from dips.serve.engine import Engine
 from dips.serve.events import EventError, Rules
+from dips.serve.in_flight import Flight, Underway
 from dips.serve.reading import UserSketch, read_sketches
 from dips.serve.recommending import recommend
 from dips.serve.records import Rows, decode, encode, fault
 from dips.serve.shadow import Shadow
 from dips.serve.states import States, stored
 from dips.serve.store import RESTORING, Store, StoreError, Table, open_store
-from dips.serve.underway import Flight, Underway
 from dips.serve.vocabulary import Numbering, Vocabulary
 
 BATCH = 1000

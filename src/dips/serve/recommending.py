@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dips.bundle import Bundle
+from dips.model.trained_model import Bundle
 from dips.recommender.base import Evidence
 from dips.sketch.records import Sketch
 

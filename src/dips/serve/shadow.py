@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from dips.bundle import Bundle
+from dips.model.trained_model import Bundle
 from dips.serve.engine import Engine
 from dips.serve.vocabulary import Numbering, Vocabulary
 from dips.sketch.records import Sketch

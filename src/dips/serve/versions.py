@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from dips.bundle import Bundle
 from dips.errors import ConfigError
+from dips.model.trained_model import Bundle
 from dips.serve.store import Store, Table
 
 PREFIX = b"run/"

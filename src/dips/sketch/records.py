@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dips.stream.side import token
+from dips.stream.side_information import token
 
 
 class Sketch(NamedTuple):

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from dips.data.interactions import Interactions
-from dips.data.sides import NOTHING, Sides
+from dips.data.side_information import NOTHING, Sides
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
-from dips.stream.side import token
+from dips.stream.side_information import token
 
 RESIDENT = 1 << 25
 """Events of larger data wait in host memory, and come to a GPU with the users who walk."""
@@ -166,7 +166,7 @@ def make_stream(parts: Sequence[Interactions], columns: Columns) -> Stream:
 def enlist(parts: Sequence[Interactions], columns: Columns) -> Stream:
     """One run per part; all parts are views of the dataset whose columns are given.
 
-    Where events wait, so do the users: see `dips.stream.arrival`.
+    Where events wait, so do the users: see `dips.stream.prefetch`.
     """
     for part in parts:
         if len(part.item) != len(columns.item):

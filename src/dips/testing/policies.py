@@ -15,8 +15,9 @@ from dips.numerics.exact import SCORE_BITS, snap
 from dips.policy.base import Policy, Reading, questions
 from dips.policy.network import Network
 from dips.policy.stacked import Stacked
-from dips.recommender.stack import Stack
-from dips.rollout import rollout
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import rollout
+from dips.rollout.trace import Trace
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
@@ -25,7 +26,6 @@ from dips.testing.fakes import FakeRecommender, FakeSignals
 from dips.testing.require import close, require, same
 from dips.testing.state import numbers_are_in_the_state
 from dips.testing.worlds import random_candidates, random_world
-from dips.trace import Trace
 
 PERIOD = 2
 

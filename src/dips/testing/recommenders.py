@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from dips.numerics.exact import SCORE_BITS, snap
-from dips.plugin import construct
+from dips.plugins.loading import construct
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import SquaredError
 from dips.recommender.registry import RecommenderSpec, settings_of
 from dips.recommender.sequential import Sequential
 from dips.recommender.signals import StackSignals
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
 from dips.sketch.records import Candidates, Sketch
 from dips.testing.require import close, require, same
 from dips.testing.state import numbers_are_in_the_state

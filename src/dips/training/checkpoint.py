@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dips.errors import RunError
-from dips.training.fitting import Fitting, Progress
+from dips.training.state import Fitting, Progress
 
 FILE = "checkpoint.safetensors"
 

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from dips.numerics.processes import ALONE, Crew
-from dips.numerics.recorded import Recorded
+from dips.numerics.cuda_graph import Recorded
+from dips.numerics.process_group import ALONE, Crew
 from dips.recommender.losses import Contrast
 from dips.recommender.sequential import Sequential
-from dips.trace import StoredTrace, Trace, WholeTrace
-from dips.training.blocks import Block, turns
+from dips.rollout.trace import StoredTrace, Trace, WholeTrace
+from dips.training.batches import Block, turns
 from dips.training.config import TrainConfig
-from dips.training.decisions import Clock, Lesson
-from dips.training.fitting import Fitting
 from dips.training.lazy_adam import LazyAdam, touched_rows
-from dips.training.negatives import Negatives
+from dips.training.negative_sampling import Negatives
+from dips.training.policy_batches import Clock, Lesson
 from dips.training.policy_gradients import policy_gradients
 from dips.training.recommender_gradients import items_read, recommender_gradients
+from dips.training.rollouts import Job
 from dips.training.sequences import dropouts, sequence_gradients
-from dips.training.walks import Job
+from dips.training.state import Fitting
 
 RATES = {"items": "learning_rate", "user": "user_rate", "policy": "policy_rate"}
 """Settings that give each group of parameters its step size."""

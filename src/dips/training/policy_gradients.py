@@ -16,12 +16,12 @@ from dips.numerics.exact import PARAMETER_BITS, snap
 from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
 from dips.policy.stacked import Stacked
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stack import Stack, State
+from dips.recommender.stacked import Stack, State
+from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.sketch.selection import gumbel_noise
-from dips.trace import StoredTrace
 from dips.training.config import TrainConfig
-from dips.training.decisions import Asking, Clock, Lesson, asking, with_ghosts
+from dips.training.policy_batches import Asking, Clock, Lesson, asking, with_ghosts
 
 
 def policy_gradients(

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
-from dips.numerics.pieces import pieces
+from dips.numerics.chunks import pieces
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.listwise import is_looped, total_loss
+from dips.recommender.compiled_softmax import is_looped, total_loss
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.stack import Stack, State
-from dips.stream.side import item_of
-from dips.trace import Trace
+from dips.recommender.stacked import Stack, State
+from dips.rollout.trace import Trace
+from dips.stream.side_information import item_of
 from dips.training.lazy_adam import pick_rows
 
 

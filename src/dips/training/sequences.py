@@ -17,11 +17,11 @@ from dips.numerics.descent import Settle, keep
 from dips.numerics.hashing import combine, uniform
 from dips.recommender.base import Recommender
 from dips.recommender.sequential import Sequential
-from dips.recommender.stack import Stack
-from dips.trace import Trace, WholeTrace
-from dips.training.blocks import Block, Whole
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import Trace, WholeTrace
+from dips.training.batches import Block, Whole
 from dips.training.config import TrainConfig
-from dips.training.decisions import Clock, Lesson
+from dips.training.policy_batches import Clock, Lesson
 
 JITTER = 0.3
 """How far, on the log scale, lengths may differ by chance: else the same users always meet."""

@@ -14,13 +14,13 @@ import torch
 from dips.policy.stacked import Stacked
 from dips.recommender.base import Recommender
 from dips.recommender.session import LENGTH
-from dips.recommender.stack import Stack
+from dips.recommender.stacked import Stack
+from dips.rollout.trace import StoredTrace, Trace, WholeTrace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
-from dips.trace import StoredTrace, Trace, WholeTrace
-from dips.training.blocks import Block, Whole
-from dips.training.decisions import Clock
-from dips.training.walks import Players
+from dips.training.batches import Block, Whole
+from dips.training.policy_batches import Clock
+from dips.training.rollouts import Players
 
 Roll = Callable[[Stream, int], Trace]
 """From users and an epoch to their sketches."""

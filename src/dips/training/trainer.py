@@ -11,14 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from dips.numerics.processes import ALONE, Crew
-from dips.recommender.stack import Stack, State
+from dips.numerics.process_group import ALONE, Crew
+from dips.recommender.stacked import Stack, State
+from dips.rollout.trace import Trace
 from dips.stream.users import Columns
-from dips.trace import Trace
-from dips.training.blocks import Block
+from dips.training.batches import Block
 from dips.training.epoch import awake, diverged, learn_epoch
-from dips.training.fitting import Fitting, Progress, start
-from dips.training.walks import Job, Sketching, Walks
+from dips.training.rollouts import Job, Sketching, Walks
+from dips.training.state import Fitting, Progress, start
 
 __all__ = ["Fitting", "Progress", "Validate", "Watch", "fit", "learn_epoch", "start"]
 

@@ -1,0 +1,1 @@
+"""Compiled twins of the reference code: numba on the CPU, Triton on CUDA."""

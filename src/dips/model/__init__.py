@@ -1,0 +1,1 @@
+"""A trained recommender, its policy and its vocabulary as one file."""

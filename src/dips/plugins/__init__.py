@@ -1,0 +1,1 @@
+"""Classes of the user's own, found by import name."""

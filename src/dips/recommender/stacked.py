@@ -1,0 +1,48 @@
+"""Several recommenders of one shape side by side: a leading axis of runs over all parameters.
+
+Knows nothing of training: it evaluates functions of a recommender for every run at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from dips.numerics.exact import PARAMETER_BITS, snap
+from dips.numerics.stacking import SideBySide, State, each
+from dips.recommender.base import Recommender
+
+__all__ = ["Stack", "State"]
+
+
+class Stack(SideBySide[Recommender]):
+    """Recommenders side by side."""
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """`function(recommender, *args)` for every run; tensors carry a leading axis of runs."""
+        return each(self.template, self.state, function, *args)
+
+    def among(self, items: Tensor) -> Stack:
+        """The same recommenders with tables of these items [n] alone, numbered anew."""
+        tables = [name for name in self.state if name in self.template.by_item]
+        few = {name: self.state[name][:, items] for name in tables}
+        return Stack(self.template, self.state | few)
+
+    def settled(self) -> Stack:
+        """The same recommenders as decisions see them: float64, on the grid of DESIGN 1.6."""
+        state = {
+            name: snap(value, PARAMETER_BITS) if value.is_floating_point() else value
+            for name, value in self.state.items()
+        }
+        state["inner_rate"] = self.state["inner_rate"].double()
+        return Stack(_in_double(self.template), state)
+
+
+@lru_cache(maxsize=2)
+def _in_double(template: Recommender) -> Recommender:
+    """A template in float64; its own parameters are never asked for."""
+    return copy.deepcopy(template).double()

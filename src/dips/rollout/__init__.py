@@ -1,0 +1,1 @@
+"""Roll users forward in time: predict, reveal, refresh."""

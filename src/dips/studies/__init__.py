@@ -1,0 +1,1 @@
+"""Experiments: one run, tables of runs, and everything that reads runs."""

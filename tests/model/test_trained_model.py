@@ -1,0 +1,233 @@
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import dips
+from dips.data.synthetic import stream
+from dips.errors import RunError
+from dips.model.trained_model import FILE, open_bundle
+from dips.studies import sketches as nightly
+
+SMALL = {"epochs": 1, "dim": 6, "batch": 256, "device": "cpu"}
+DATA = {
+    "explicit": stream(users=30, items=64, events=14),
+    "implicit": stream(users=30, items=64, events=14, implicit=True),
+}
+
+
+def trained(loss, recommender="dot", policy="reservoir", **more):
+    data = DATA["implicit" if loss == "softmax" else "explicit"]
+    parts = data.split_users(seed=0)
+    settings = {**SMALL, "size": 3, "loss": loss, "recommender": recommender, **more}
+    return dips.train(*parts, policy=policy, **settings).bundle, parts[2]
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    return trained("mse")[0]
+
+
+@pytest.fixture
+def run(bundle, tmp_path):
+    bundle.save(tmp_path)
+    return tmp_path
+
+
+def assert_same_columns(left, right):
+    assert list(left) == list(right)
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name])
+
+
+@pytest.mark.parametrize("recommender", ["dot", "mlp"])
+@pytest.mark.parametrize("loss", ["mse", "bce", "cce", "softmax"])
+def test_round_trip(loss, recommender, tmp_path):
+    bundle, test = trained(loss, recommender, every=2)
+    bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
+    assert_same_columns(nightly.sketches(bundle, test), nightly.sketches(again, test))
+    assert again.spec == bundle.spec
+    assert list(again.item_ids) == list(bundle.item_ids)
+
+
+@pytest.mark.parametrize(
+    ("policy", "more"),
+    [
+        ("hardest:5", {}),
+        ("influence", {"damping": 0.3, "dim": 3, "inner_steps": 3}),
+        ("mix:2", {"periods": (2, 1), "seed": 4}),
+        ("reservoir", {"choice": "sampled", "inner_pull": 0.1}),
+    ],
+)
+def test_everything_that_decides_a_sketch_is_kept(policy, more, tmp_path):
+    bundle, test = trained("mse", policy=policy, **more)
+    bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert_same_columns(nightly.sketches(bundle, test), nightly.sketches(again, test))
+    for field in ("policy_spec", "size", "periods", "choice", "seed"):
+        assert getattr(again, field) == getattr(bundle, field)
+
+
+def test_the_file_is_safetensors_and_nothing_else(run):
+    content = (run / FILE).read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    assert json.loads(header["__metadata__"]["dips"])["version"] == 2
+    assert [path.name for path in run.iterdir()] == [FILE]
+
+
+def test_saving_twice_gives_the_same_bytes(bundle, tmp_path):
+    bundle.save(tmp_path / "a")
+    bundle.save(tmp_path / "b")
+    assert (tmp_path / "a" / FILE).read_bytes() == (tmp_path / "b" / FILE).read_bytes()
+
+
+def test_opening_leaves_the_random_state_alone(run):
+    before = torch.get_rng_state()
+    open_bundle(run)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def rewrite(run, change):
+    """Change what the metadata says."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(run / FILE, framework="pt") as file:
+        about = json.loads(file.metadata()["dips"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(about, tensors)
+    save_file(tensors, run / FILE, metadata={"dips": json.dumps(about)})
+
+
+def without(*names):
+    def change(about, tensors):
+        for name in names:
+            about.pop(name, None)
+            tensors.pop(name, None)
+
+    return change
+
+
+def changed(**values):
+    return lambda about, tensors: about.update(values)
+
+
+def test_another_version_is_refused(run):
+    rewrite(run, changed(version=99))
+    with pytest.raises(RunError, match="has version 99, this dips reads 2: install the dips that"):
+        open_bundle(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("version"),
+        without("policy"),
+        without("items.blob"),
+        without("recommender.bias"),
+        changed(recommender={}),
+        changed(recommender={"form": "tree", "stars": []}),
+        changed(periods=3),
+        lambda about, tensors: about["recommender"].update(dim=7),
+    ],
+)
+def test_a_file_that_lacks_something_is_refused(run, change):
+    rewrite(run, change)
+    with pytest.raises(RunError, match=r"damaged or was not written by dips .*: train the run"):
+        open_bundle(run)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 100, 0.5, 0.99])
+def test_a_truncated_file_is_refused(run, keep):
+    content = (run / FILE).read_bytes()
+    length = int(keep * len(content)) if isinstance(keep, float) else keep
+    (run / FILE).write_bytes(content[:length])
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged.*train the run again"):
+        open_bundle(run)
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"PK\x03\x04 a torch file", b"{}" * 50])
+def test_a_pickle_or_anything_else_is_never_executed(run, content):
+    (run / FILE).write_bytes(content)
+    with pytest.raises(RunError, match="damaged or was not written by dips"):
+        open_bundle(run)
+
+
+def test_a_damaged_header_is_refused(run):
+    content = bytearray((run / FILE).read_bytes())
+    content[20:40] = b"\xff" * 20
+    (run / FILE).write_bytes(bytes(content))
+    with pytest.raises(RunError, match="damaged"):
+        open_bundle(run)
+
+
+def test_safetensors_of_someone_else_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, tmp_path / FILE)
+    with pytest.raises(RunError, match="was not written by dips"):
+        open_bundle(tmp_path)
+
+
+def test_missing_runs_are_named(tmp_path):
+    with pytest.raises(RunError, match=r"is not a finished run: there is no model\.safetensors"):
+        open_bundle(tmp_path)
+    with pytest.raises(RunError, match="there is no such run directory; make one with 'dips train"):
+        dips.evaluate(tmp_path / "nowhere", DATA["explicit"])
+
+
+def test_a_run_from_before_tallies_reads_as_it_did(tmp_path):
+    bundle, _ = trained("softmax", returning=1)
+    assert float(bundle.recommender.tally.detach()) != 0
+    bundle.save(tmp_path)
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del tensors["recommender.tally"]
+    save_file(tensors, tmp_path / FILE, metadata=about)
+    assert float(open_bundle(tmp_path).recommender.tally.detach()) == 0
+
+
+@pytest.mark.parametrize("recommender", ["dot", "gru", "sasrec"])
+def test_a_reader_from_before_items_were_struck_out_reads_as_it_did(recommender, tmp_path):
+    bundle, test = trained("softmax", recommender, striking=0, cosine=0)
+    bundle.save(tmp_path)
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    old = json.loads(about["dips"])
+    for name in ("striking", "cosine"):
+        del old["recommender"][name]
+    save_file(tensors, tmp_path / FILE, metadata={**about, "dips": json.dumps(old)})
+    again = open_bundle(tmp_path)
+    assert again.spec == bundle.spec
+    assert not again.recommender.strikes
+    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
+
+
+@pytest.mark.parametrize("recommender", ["dot", "mlp"])
+def test_what_was_struck_out_stays_so(recommender, tmp_path):
+    bundle, test = trained("softmax", recommender, striking=1)
+    bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert again.recommender.strikes
+    made = nightly.predictions(bundle, test)
+    assert_same_columns(made, nightly.predictions(again, test))
+    again.recommender.strikes = False
+    assert made["rank"].tolist() != nightly.predictions(again, test)["rank"].tolist()
+
+
+def test_a_reader_that_strikes_out_and_has_cosines_comes_back(tmp_path):
+    bundle, test = trained("softmax", "gru-separate", striking=1, cosine=1)
+    bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert again.spec == bundle.spec
+    assert (again.spec.striking, again.spec.cosine) == (True, True)
+    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))

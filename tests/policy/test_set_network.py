@@ -1,0 +1,267 @@
+"""A network over sets: it starts as `last`, knows no item by name, and sees no ghosts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from dips.data.side_information import Coded, Sides
+from dips.kernels import numba_launch
+from dips.numerics import exact
+from dips.policy.frequency import Frequent
+from dips.policy.recency import Last
+from dips.policy.registry import make_policy
+from dips.policy.set_network import SetNetwork, set_scores
+from dips.policy.stacked import Answers, Stacked
+from dips.sketch.records import Candidates
+from dips.sketch.selection import Greedy
+from dips.testing import FakeSignals, check_policy, random_candidates
+
+DIM = 4
+
+
+def _network(dim: int = DIM, seed: int = 0, trained: bool = True) -> SetNetwork:
+    generator = torch.Generator().manual_seed(seed)
+    network = SetNetwork(dim=dim, hidden=16, center=3.2, spread=1.1, generator=generator)
+    if trained:
+        with torch.no_grad():
+            network.last.copy_(torch.randn(network.last.shape, generator=generator))
+            network.direct.copy_(torch.randn(network.direct.shape, generator=generator))
+    return network
+
+
+def _many(users: int, period: int = 2, seed: int = 0) -> Candidates:
+    return random_candidates(users=users, size=3, period=period, seed=seed)[1]
+
+
+def _score(network: SetNetwork, candidates: Candidates) -> Tensor:
+    return network.score(candidates, FakeSignals(candidates, arrivals=2))
+
+
+@pytest.mark.parametrize("period", [1, 2, 5])
+@pytest.mark.parametrize("dim", [0, DIM])
+def test_starts_as_last(period: int, dim: int) -> None:
+    network, candidates = _network(dim, trained=False), _many(200, period)
+    scores = _score(network, candidates)
+    slots = Greedy().choose(scores, candidates, 3)
+    last = Last().score(candidates, FakeSignals(candidates))
+    assert torch.equal(slots, Greedy().choose(last, candidates, 3))
+    there = candidates.present
+    newer = (candidates.position[:, None, :] > candidates.position[:, :, None]).sum(2)
+    assert torch.equal(scores[there], -newer[there].double())
+
+
+def test_starts_near_frequent_where_items_come_back() -> None:
+    """The oldest of a favourite goes, a single one before what was met twice, the older first."""
+    network = make_policy("learned", size=3, residual=False, returning=True)
+    item, repeats = torch.tensor([[3, 5, 7, 3]]), torch.tensor([[50, 1, 1, 51]])
+    rest = torch.zeros(1, 4, dtype=torch.int64)
+    position, seen = torch.tensor([[10, 50, 120, 199]]), torch.tensor([200])
+    fields = (position, item, torch.ones(1, 4), rest, repeats, rest, seen, seen)
+    candidates = Candidates(*fields)
+    assert network.asks == ()
+    for size in (3, 2, 1):
+        scores = network.score(candidates, FakeSignals(candidates))
+        slots = Greedy().choose(scores, candidates, size)
+        expected = Frequent().score(candidates, FakeSignals(candidates))
+        assert torch.equal(slots, Greedy().choose(expected, candidates, size))
+
+
+@pytest.mark.parametrize("size", [5, 8, 16])
+def test_starts_with_the_newest_and_what_is_expected(size: int) -> None:
+    """The newest four stay unless little is expected of them; of the others age does not count."""
+    network = make_policy("learned", size=size, dim=3, hunch=True)
+    assert network.asks == ("hunch", "embedding")
+    candidates = random_candidates(users=300, size=size, period=2, seed=size)[1]
+    draw = torch.Generator().manual_seed(size)
+    told = torch.randn(candidates.item.shape, generator=draw).double() / 4
+    vectors = torch.randn(*told.shape, 3, generator=draw).double()
+    with torch.no_grad():
+        scores = network.score(candidates, Answers({"hunch": told, "embedding": vectors}))
+    above = (math.log(5) - candidates.age.double().log1p()).clamp_min(0)
+    there = candidates.present
+    torch.testing.assert_close(scores[there], (told + 6 * above)[there], atol=1e-3, rtol=0)
+    assert bool((above[there] == 0).any())
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_small_sketches_start_as_last_with_a_hunch(size: int) -> None:
+    network = make_policy("learned", size=size, dim=0, hunch=True)
+    candidates = random_candidates(users=100, size=size, period=1, seed=size)[1]
+    told = torch.randn(candidates.item.shape).double()
+    scores = network.score(candidates, Answers({"hunch": told}))
+    there, place = candidates.present, candidates.position
+    newer = (place[:, None, :] > place[:, :, None]).sum(2)
+    assert torch.equal(scores[there], -newer[there].double())
+
+
+def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:
+    for trained in (False, True):
+        network, candidates = _network(trained=trained), _many(50)
+        pull = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)).double()
+        (_score(network, candidates) * pull * candidates.present).sum().backward()
+        moved = {name for name, p in network.named_parameters() if bool((p.grad != 0).any())}
+        assert moved >= {"last", "slope"}
+        assert trained == (moved == {name for name, _ in network.named_parameters()})
+
+
+def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidate by candidate, in plain torch."""
+    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    network, candidates = _network().double(), _many(20)
+    signals = FakeSignals(candidates, arrivals=2)
+    residual, vectors = signals.residual(), signals.embedding()
+    scores = _score(network, candidates)
+    for row in range(20):
+        slots = [slot for slot in range(5) if candidates.position[row, slot] >= 0]
+        clock = max(int(candidates.time[row, slot]) for slot in slots)
+        hidden = []
+        newer, straight = {}, {}
+        for slot in slots:
+            place = int(candidates.position[row, slot])
+            newer[slot] = sum(int(candidates.position[row, other]) > place for other in slots)
+            own = [
+                (float(candidates.rating[row, slot]) - 3.2) / 1.1,
+                float(residual[row, slot]) / 1.1,
+                torch.tensor(int(candidates.seen[row]) - place).double().log(),
+                newer[slot] / len(slots),
+                torch.tensor(1 + clock - int(candidates.time[row, slot])).double().log() / 16,
+                torch.tensor(1 + int(candidates.repeats[row, slot])).double().log(),
+                sum(
+                    int(candidates.position[row, other]) > place
+                    and int(candidates.item[row, other]) == int(candidates.item[row, slot])
+                    for other in slots
+                ),
+            ]
+            known = torch.cat([torch.tensor(own).double(), vectors[row, slot]])
+            straight[slot] = known @ network.direct[:, 0]
+            hidden.append((network.first.weight @ known + network.first.bias).relu())
+        mean = torch.stack(hidden).mean(0)
+        for slot, first in zip(slots, hidden, strict=True):
+            second = network.alone.weight @ first + network.alone.bias
+            second = (second + network.others.weight @ mean + network.others.bias).relu()
+            expected = second @ network.last[:, 0] + straight[slot] - network.slope * newer[slot]
+            torch.testing.assert_close(scores[row, slot], expected, atol=1e-6, rtol=0)
+
+
+def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    network, candidates = _network().double(), _many(4)
+    signals = FakeSignals(candidates, arrivals=2)
+    weight = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)).double() + 0.5
+    assert gradcheck(lambda w: network.weigh(candidates, signals, w), weight.requires_grad_())
+
+
+def test_ghosts_have_scores_and_change_nothing() -> None:
+    network, candidates = _network(), _many(50)
+    ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.4
+    ghost[:, -1] = False  # the newest sets the clock, and is never one
+    signals = FakeSignals(candidates, arrivals=2)
+    with_ghosts = network.weigh(candidates, signals, (candidates.present & ~ghost).double())
+    gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
+    answers = {"residual": signals.residual(), "embedding": signals.embedding()}
+    without = network.score(gone, Answers(answers))
+    assert torch.equal(with_ghosts[gone.present], without[gone.present])
+    assert bool(with_ghosts[candidates.present].isfinite().all())
+
+
+def test_scores_do_not_depend_on_the_batch() -> None:
+    network, candidates = _network(), _many(1000)
+    together = _score(network, candidates)
+    for piece in (1, 7):
+        parts = [
+            _score(network, Candidates(*(field[low : low + piece] for field in candidates)))
+            for low in range(0, 70, piece)
+        ]
+        assert torch.equal(torch.cat(parts), together[:70])
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+    shuffled = _score(network, Candidates(*(field[order] for field in candidates)))
+    assert torch.equal(shuffled, together[order])
+
+
+def test_knows_no_item_by_name() -> None:
+    """Its size is that of its inputs; items it never saw have scores, whatever their vectors."""
+    network, candidates = _network(), _many(10)
+    assert sum(p.numel() for p in network.parameters()) < 1000
+    strange = candidates._replace(item=candidates.item + 10**9)
+    answers = {"residual": torch.zeros(10, 5), "embedding": torch.zeros(10, 5, DIM)}
+    scores = network.score(strange, Answers(answers))
+    assert torch.equal(scores, network.score(candidates, Answers(answers)))
+    assert network.asks == ("residual", "embedding")
+    assert _network(dim=0).asks == ("residual",)
+
+
+def test_extreme_inputs_have_scores() -> None:
+    network, candidates = _network(), _many(10)
+    far = candidates._replace(
+        rating=candidates.rating * 1e30,
+        time=candidates.time * 10**15,
+        seen=candidates.seen + 2**40,
+    )
+    answers = {"residual": torch.full((10, 5), -1e30), "embedding": torch.full((10, 5, DIM), 1e30)}
+    assert bool(network.score(far, Answers(answers))[far.present].isfinite().all())
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("dim", [0, DIM])
+def test_conforms(dim: int, trained: bool) -> None:
+    check_policy(_network(dim, trained=trained))
+
+
+def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
+    networks = [SetNetwork(dim=0, hidden=8, center=center) for center in (1.0, 4.0)]
+    for network in networks:
+        torch.nn.init.ones_(network.direct)
+    candidates = _many(10)
+    twice = Candidates(*(torch.cat([field, field]) for field in candidates))
+    residual = FakeSignals(candidates, arrivals=2).residual()
+    together = Stacked.of(networks).score(twice, Answers({"residual": torch.cat([residual] * 2)}))
+    alone = [network.score(candidates, Answers({"residual": residual})) for network in networks]
+    assert torch.equal(together, torch.cat(alone))
+    assert not torch.equal(*alone)
+
+
+@pytest.mark.parametrize("dim", [0, DIM])
+@pytest.mark.parametrize("users", [1, 7, 1200])
+def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
+    """Several runs; empty slots, ghosts and uneven weights; threads share many rows."""
+    pytest.importorskip("numba")
+    stacked = Stacked.of([_network(dim, seed) for seed in (1, 2)])
+    candidates = random_candidates(users=2 * users, size=5, period=3, items=4, seed=users)[1]
+    generator = torch.Generator().manual_seed(users)
+    candidates = candidates._replace(seen=candidates.seen + 5000)  # beyond the table of logarithms
+    weight = torch.rand(candidates.item.shape, generator=generator).double().round(decimals=1)
+    residual = torch.randn(candidates.item.shape, generator=generator).double()
+    vectors = torch.randn(*candidates.item.shape, dim, generator=generator).double()
+    answers = {"residual": residual, "embedding": vectors} if dim else {"residual": residual}
+    for mass in (None, weight, (weight > 0.5).double()):
+        found = stacked.call(stacked.state, candidates, answers, mass)  # differentiable: torch's
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            with torch.no_grad():
+                quick = set_scores(stacked.template, stacked.state, candidates, answers, mass)
+        finally:
+            torch.set_num_threads(threads)
+        assert quick is not None
+        assert torch.equal(quick, found.detach())
+
+
+def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side information, and machines without numba."""
+    told = SetNetwork(dim=0, hidden=4, items=8, sides=Sides(columns=(Coded("price", 0),)))
+    plain = SetNetwork(dim=0, hidden=4)
+    candidates = _many(3)
+    answers = {"residual": candidates.rating}
+
+    def scores(network: SetNetwork) -> Tensor | None:
+        return set_scores(network, Stacked.of([network]).state, candidates, answers, None)
+
+    monkeypatch.setattr(numba_launch, "installed", lambda _: True)
+    assert scores(told) is None
+    monkeypatch.setattr(numba_launch, "installed", lambda _: False)
+    assert scores(plain) is None

@@ -1,0 +1,108 @@
+"""Cosines times a heat, against a slow form; lengths do not count, and old ways are unchanged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dips.recommender import linear_scores as linear
+from dips.recommender.base import Evidence
+from dips.recommender.gru import GRU
+from dips.recommender.linear_scores import Linear
+from dips.recommender.losses import FullSoftmax
+from dips.recommender.sasrec import SelfAttention
+from dips.recommender.sequential import Sequential
+
+FORMS = [GRU, SelfAttention]
+ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
+
+
+def _model(form: type[Linear], **settings: bool) -> Linear:
+    generator = torch.Generator().manual_seed(1)
+    model = form(items=6, loss=FullSoftmax(), dim=4, generator=generator, **settings)
+    model = model.double().requires_grad_(False)
+    model.bias.copy_(torch.linspace(-1, 1, 6)[:, None])
+    return model
+
+
+def _evidence(items: Tensor) -> Evidence:
+    once = torch.ones(items.shape).double()
+    age = torch.arange(items.shape[1]).flip(0).expand_as(items).double()
+    return Evidence(items, once, once, once.sum(1).long(), age, once)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_are_cosines_times_the_heat(form: type[Linear]) -> None:
+    model = _model(form, cosine=True)
+    model.heat.fill_(1.3)
+    user = model.read(_evidence(ITEMS))
+    expected = torch.stack(
+        [
+            torch.tensor(1.3).double().exp()
+            * functional.cosine_similarity(user, model.vectors[item][None])
+            + model.bias[item]
+            for item in range(6)
+        ],
+        1,
+    )
+    close = {"atol": 2e-3, "rtol": 0}  # lengths are not quite 0 where nothing is
+    torch.testing.assert_close(model.predict_all(user), expected, **close)
+    some = torch.tensor([5, 0])
+    torch.testing.assert_close(model.predict_some(user, some), expected[:, some], **close)
+    torch.testing.assert_close(model.predict(user, ITEMS), expected.gather(1, ITEMS), **close)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lengths_do_not_count_with_cosines_alone(form: type[Linear]) -> None:
+    for cosine in (True, False):
+        model, longer = _model(form, cosine=cosine), _model(form, cosine=cosine)
+        longer.vectors.mul_(torch.linspace(1, 4, 6)[:, None])
+        found = [each.predict_all(each.read(_evidence(ITEMS))) for each in (model, longer)]
+        assert torch.allclose(*found, atol=2e-3) == cosine
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_prefixes_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
+    model = _model(form, cosine=True, striking=True)
+    assert isinstance(model, Sequential)
+    found = model.after(ITEMS, torch.tensor([0, 1, 1]), torch.tensor([0, 3, 5]))
+    for row, (user, many) in enumerate([(0, 0), (1, 3), (1, 5)]):
+        sketch = model.read(_evidence(ITEMS[user : user + 1, :many]))
+        same = [model.predict_all(state) for state in (found[row : row + 1], sketch)]
+        torch.testing.assert_close(*same)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_nobody_read_from_can_be_learned_from(form: type[Linear]) -> None:
+    """The state before the first item is 0 at the start, and points nowhere."""
+    model = _model(form, cosine=True).requires_grad_(True)
+    nothing = model.read(_evidence(ITEMS[:, :0]))
+    model.losses(nothing, ITEMS, torch.ones_like(ITEMS)).sum().backward()
+    assert model.user_prior.grad is not None
+    assert 0 < model.user_prior.grad.abs().max() < 1e5
+
+
+def test_what_policies_see_is_what_is_read() -> None:
+    model = _model(GRU, cosine=True)
+    assert torch.equal(model.embedding(ITEMS), model.shown(ITEMS))
+    torch.testing.assert_close(
+        model.shown(ITEMS), functional.normalize(model.vectors, dim=1)[ITEMS], atol=2e-3, rtol=0
+    )
+    plain = _model(GRU)
+    assert torch.equal(plain.shown(ITEMS), plain.vectors[ITEMS])
+
+
+def test_decay_spares_the_heat() -> None:
+    for form in FORMS:
+        model = _model(form, cosine=True)
+        assert "heat" in set(dict(model.named_parameters())) & set(form.undecayed)
+        assert "heat" not in dict(_model(form).named_parameters())
+
+
+def test_numbers_of_items_have_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "MOST", 10)
+    GRU(items=11, loss=FullSoftmax(), dim=4)
+    with pytest.raises(ValueError, match="11 items: their numbers are exact up to 10"):
+        GRU(items=11, loss=FullSoftmax(), dim=4, striking=True)

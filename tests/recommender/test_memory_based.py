@@ -1,0 +1,87 @@
+"""What only counts: counts are those of slow loops, scores add up, ties go to the popular."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+from dips.data.interactions import Interactions
+from dips.recommender import memory_based as neighbours
+from dips.recommender.base import Evidence
+from dips.recommender.memory_based import (
+    Neighbours,
+    companions,
+    followers,
+    popularity,
+    recall,
+)
+
+World = Callable[..., Interactions]
+ITEMS = 7
+
+
+@pytest.fixture
+def part(world: World) -> Interactions:
+    """Some users of a world, in another order."""
+    return world([9, 3, 14, 1, 6], items=ITEMS, explicit=False).select([4, 0, 2])
+
+
+def _histories(data: Interactions) -> list[list[int]]:
+    return [data.item[data.events(user)].tolist() for user in range(data.users)]
+
+
+def _dense(near: Neighbours) -> torch.Tensor:
+    return torch.zeros(ITEMS, ITEMS).scatter_add(1, near.item, near.score)
+
+
+def test_popularity(part: Interactions) -> None:
+    counts = Counter(item for history in _histories(part) for item in history)
+    assert popularity(part).tolist() == [counts[item] for item in range(ITEMS)]
+
+
+def test_followers_are_shares_of_what_came_next(part: Interactions) -> None:
+    after = Counter(pair for history in _histories(part) for pair in pairwise(history))
+    table = _dense(followers(part, ITEMS))
+    for item in range(ITEMS):
+        total = sum(after[item, other] for other in range(ITEMS))
+        for other in range(ITEMS):
+            assert float(table[item, other]) == pytest.approx(after[item, other] / max(1, total))
+
+
+@pytest.mark.parametrize("shrink", [0.0, 2.0])
+def test_companions_share_users(
+    part: Interactions, shrink: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", 3)
+    fans = [
+        {user for user, history in enumerate(_histories(part)) if item in history}
+        for item in range(ITEMS)
+    ]
+    table = _dense(companions(part, ITEMS, shrink))
+    for item in range(ITEMS):
+        for other in range(ITEMS):
+            shared = len(fans[item] & fans[other]) if item != other else 0
+            norm = (len(fans[item]) * len(fans[other])) ** 0.5 + shrink
+            assert float(table[item, other]) == pytest.approx(shared / max(norm, 1e-9))
+
+
+def test_the_nearest_stay(part: Interactions) -> None:
+    full, near = _dense(companions(part, ITEMS)), companions(part, 2)
+    assert near.item.shape == (ITEMS, 2)
+    torch.testing.assert_close(near.score, full.topk(2, 1).values)
+
+
+def test_scores_fade_and_ties_go_to_the_popular() -> None:
+    near = Neighbours(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
+                      torch.tensor([[0.5, 0.25], [0.5, 0.0], [0.0, 0.0], [0.0, 0.0]]))  # fmt: skip
+    popular = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    evidence = Evidence.new(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.ones(2, 3),
+                        torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]),
+                        torch.tensor([2, 0]))  # fmt: skip
+    scores = recall(near, popular, evidence, fade=0.5)
+    torch.testing.assert_close(scores[0], torch.tensor([0, 0.25, 0.125, 0.5]), atol=1e-5, rtol=0)
+    assert scores[1].argsort(descending=True).tolist() == [3, 2, 1, 0]

@@ -1,0 +1,143 @@
+"""What was read speaks for itself: own scores by hand, and the same in every way of reading."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from dips.recommender.base import Evidence
+from dips.recommender.gru import GRU
+from dips.recommender.linear_scores import Linear
+from dips.recommender.losses import FullSoftmax
+from dips.recommender.repeat_scores import START, Own, meetings, own_scores
+from dips.recommender.sasrec import SelfAttention
+from dips.recommender.sequential import Sequential
+from dips.recommender.session import SessionGRU
+
+FORMS = [GRU, SelfAttention, SessionGRU]
+ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
+
+
+def _model(form: type[Linear], *, returning: bool = True, striking: bool = False) -> Linear:
+    more = {"returning": returning, "striking": striking}
+    generator = torch.Generator().manual_seed(1)
+    model = form(items=6, loss=FullSoftmax(), dim=4, generator=generator, **more)
+    return model.double().requires_grad_(False)
+
+
+def _evidence(items: Tensor) -> Evidence:
+    """A whole history: the newest has age 0."""
+    once = torch.ones(items.shape).double()
+    age = torch.arange(items.shape[1]).flip(0).expand_as(items).double()
+    return Evidence(items, once, once, once.sum(1).long(), age, once)
+
+
+def test_own_scores_by_hand() -> None:
+    gain, odds, scale, power = 0.5, 1.2, 0.7, 0.3
+    loading = torch.tensor([gain, odds, scale, power]).double()
+    weight = torch.tensor([[1.0, 0.5, 0.0, 1.0]]).double()
+    age = torch.tensor([[9.0, 4.0, 2.0, 0.0]]).double()
+    own = own_scores(loading, torch.tensor([[2, 0, 1, 2]]), weight, age)
+    scores = own.of(torch.arange(4)[None])[0].tolist()
+
+    def lasting(age: float) -> float:
+        return (1 + age / math.exp(scale)) ** -math.log1p(math.exp(power))
+
+    def score(*counts: float) -> float:
+        return gain * math.log1p(math.exp(odds) * sum(counts))
+
+    assert scores == pytest.approx([score(0.5 * lasting(4)), 0, score(lasting(9), lasting(0)), 0])
+
+
+def test_own_scores_can_be_learned() -> None:
+    loading = torch.tensor(START).double().requires_grad_()
+    weight = torch.tensor([[1.0, 0.5, 0.2]]).double().requires_grad_()
+    item, age = torch.tensor([[1, 0, 1]]), torch.tensor([[5.0, 1.0, 0.0]]).double()
+    assert gradcheck(lambda *at: own_scores(at[0], item, at[1], age).score, (loading, weight))
+
+
+def test_own_scores_of_any_items() -> None:
+    own = Own(torch.tensor([[4, 1, 0], [2, 0, 0]]), torch.tensor([[0.5, 2.0, 0.0], [3.0, 0, 0]]))
+    dense = torch.tensor([[0, 2.0, 0, 0, 0.5], [0, 0, 3.0, 0, 0]])
+    some = torch.tensor([4, 0, 2, 4, 1])  # one of them twice
+    assert torch.equal(own.of(some.expand(2, -1)), dense[:, some])
+    assert torch.equal(own.of_some(some, 5), dense[:, some])
+    nothing = Own(own.item[:, :0], own.score[:, :0])
+    assert torch.equal(nothing.of_some(some, 5), torch.zeros(2, 5))
+    assert torch.equal(nothing.of(some.expand(2, -1)), torch.zeros(2, 5))
+
+
+def test_an_entry_tells_of_what_was_met_before_it_unless_an_older_one_does() -> None:
+    item = torch.tensor([[7, 0, 7, 0, 0, 7]])
+    repeats = torch.tensor([[2, 1, 5, 4, 1, 6]]).double()
+    weight = torch.tensor([[1, 0, 1, 1, 0, 0.5]]).double()  # the first 0 is an empty slot
+    evidence = Evidence(item, weight, weight, torch.tensor([4]), weight, repeats)
+    assert meetings(evidence).tolist() == [[2, 0, 3, 4, 0, 0.5]]
+    whole = _evidence(ITEMS)
+    assert torch.equal(meetings(whole), whole.weight)
+    nothing = _evidence(ITEMS[:, :0])
+    assert torch.equal(meetings(nothing), nothing.weight)
+
+
+@pytest.mark.parametrize("form", [GRU, SelfAttention, SessionGRU])
+def test_what_was_met_often_speaks_louder(form: type[Linear]) -> None:
+    model, once = _model(form), _evidence(torch.tensor([[3, 1, 4, 5]]))
+    often = once._replace(repeats=torch.tensor([[1.0, 6, 1, 1]]).double())
+    change = model.predict_all(model.read(often)) - model.predict_all(model.read(once))
+    louder = torch.zeros(1, 6, dtype=torch.bool).index_fill(1, torch.tensor([1]), True)
+    assert torch.equal(change > 1e-9, louder)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
+    form: type[Linear],
+) -> None:
+    plain, model = _model(form, returning=False), _model(form)
+    evidence = _evidence(ITEMS)
+    user = model.read(evidence)
+    everything = torch.arange(6).expand(2, -1)
+    own = own_scores(model.loading, ITEMS, evidence.weight, evidence.age).of(everything)
+    expected = plain.predict_all(plain.read(evidence)) + own
+    torch.testing.assert_close(model.predict_all(user), expected)
+    assert (own > 0).sum(1).tolist() == [4, 4]  # items that were read
+    some = torch.tensor([5, 0])
+    torch.testing.assert_close(model.predict_some(user, some), expected[:, some])
+    torch.testing.assert_close(model.predict(user, ITEMS), expected.gather(1, ITEMS))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[Linear]) -> None:
+    plain, model = _model(form, returning=False), _model(form, returning=False, striking=True)
+    evidence = _evidence(ITEMS)._replace(age=_evidence(ITEMS).age * 100)
+    found = model.predict_all(model.read(evidence)) - plain.predict_all(plain.read(evidence))
+    read = torch.zeros(2, 6, dtype=torch.bool).scatter(1, ITEMS, True)
+    assert found[~read].abs().max() < 1e-9
+    assert found[read].min() > -25
+    assert found[read].max() < -19
+    best = model.predict_all(model.read(evidence)).topk(2).indices
+    assert best.sort().values.tolist() == [[0, 2], [1, 5]]
+    model.requires_grad_(True)
+    model.losses(model.read(_evidence(ITEMS)), ITEMS[:, :1] * 0, ITEMS[:, :1]).sum().backward()
+    assert model.loading.grad is not None
+    assert float(model.loading.grad[0]) != 0  # had it been wrong, it could learn
+
+
+@pytest.mark.parametrize("form", [GRU, SelfAttention])
+def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
+    model = _model(form)
+    assert isinstance(model, Sequential)
+    owner, step = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 3, 5, 1])
+    found = model.after(ITEMS, owner, step)
+    for row, (user, many) in enumerate(zip(owner.tolist(), step.tolist(), strict=True)):
+        sketch = model.read(_evidence(ITEMS[user : user + 1, :many]))
+        same = [model.predict_all(state) for state in (found[row : row + 1], sketch)]
+        torch.testing.assert_close(*same)
+
+
+def test_decay_spares_the_loading() -> None:
+    for form in FORMS:
+        assert "loading" in set(dict(_model(form).named_parameters())) & set(form.undecayed)

@@ -1,0 +1,75 @@
+"""What the sketch strikes out is no rival of what comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dips.recommender.base import Evidence
+from dips.recommender.dot import DotProduct
+from dips.recommender.losses import Loss
+from dips.recommender.sketch_filter import LEAST, is_struck, outcomes
+
+ITEMS = 8
+Dot = Callable[..., DotProduct]
+
+
+def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
+    """Users, sketches and two outcomes each: an empty slot, a twin, an outcome that was read."""
+    draw = torch.Generator().manual_seed(2)
+    user = torch.randn(4, 6, generator=draw).double()
+    item = torch.tensor([[0, 1, 2], [3, 3, 4], [5, 6, 7], [0, 4, 6]])
+    weight = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1]]).double()
+    evidence = Evidence.new(item, torch.ones_like(weight), weight, torch.full((4,), 3))
+    return user, evidence, torch.tensor([[5, 2], [6, 0], [6, 1], [2, 7]])
+
+
+def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) -> None:
+    """Written out with a mask: who came twice goes once, and what is predicted stays."""
+    model = dot(losses["softmax"]).double()
+    model.strikes = True
+    user, evidence, comes = _case()
+    found = outcomes(model, user, evidence, comes, torch.ones(4, 2).double())
+    for row, kept in enumerate([{0, 1}, {3, 4}, {5, 6, 7}, {0, 4, 6}]):
+        scores = model.predict_all(user[row : row + 1])[0]
+        for place, item in enumerate(comes[row].tolist()):
+            left = [one for one in range(ITEMS) if one == item or one not in kept]
+            wanted = scores[left].logsumexp(0) - scores[item]
+            torch.testing.assert_close(found[row, place], wanted)
+
+
+@pytest.mark.parametrize(
+    ("loss", "strikes", "returning"),
+    [("softmax", False, False), ("mse", True, False), ("softmax", True, True)],
+)
+def test_else_they_are_the_losses(
+    dot: Dot, losses: dict[str, Loss], loss: str, strikes: bool, returning: bool
+) -> None:
+    """With ratings, without striking, and where items come back."""
+    model = dot(losses[loss], returning=returning).double()
+    model.strikes = strikes
+    assert not is_struck(model)
+    user, evidence, comes = _case()
+    user = torch.nn.functional.pad(user, (0, ITEMS if returning else 0))
+    user = torch.nn.functional.pad(user, (0, len(model.user_prior) - 6))
+    ratings = torch.ones(4, 2).double()
+    plain = model.losses(user, comes, ratings)
+    assert torch.equal(outcomes(model, user, evidence, comes, ratings), plain)
+
+
+def test_even_where_all_else_is_struck_out(dot: Dot, losses: dict[str, Loss]) -> None:
+    """A loss of about nothing, and a number."""
+    model = dot(losses["softmax"]).float()
+    model.strikes = True
+    item = torch.arange(ITEMS)[None]
+    evidence = Evidence.new(item, torch.ones(1, ITEMS), torch.ones(1, ITEMS), torch.tensor([8]))
+    found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
+    assert float(found.detach().abs()) < 1e-3
+    with torch.no_grad():
+        model.bias[0] = -200.0  # then in single precision nothing at all is left
+    found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
+    plain = model.losses(torch.zeros(1, 6), item[:, :1], torch.ones(1, 1))
+    torch.testing.assert_close(found, plain + math.log(LEAST))

@@ -1,0 +1,33 @@
+"""A warm start: lists of last items become sketches, and it may be repeated."""
+
+from __future__ import annotations
+
+from dips.serve.keeper import open_keeper
+from dips.serve.warm_start import warm_start
+from tests.serve.bundles import make_bundle
+
+LISTS = [("alice", ["1", "2", "3", "4"]), ("bob", ["5"]), ("dora", list("1234567")), ("bob", ["6"])]
+
+
+def lists():
+    return [(user, [{"item": item} for item in items]) for user, items in LISTS]
+
+
+def test_lists_become_sketches(url):
+    with open_keeper(make_bundle("last", 3), url, batch=5) as keeper:
+        keeper.observe("carl", "7", 3)
+        tally = warm_start(keeper, [*lists(), ("carl", [{"item": "1"}])], rating=3.0)
+        assert (tally.applied, tally.repeated, tally.refused) == (10, 2, [])
+        assert keeper.sketch("alice").items == ["2", "3", "4"]
+        assert keeper.sketch("dora").items == ["5", "6", "7"]
+        assert keeper.sketch("dora").seen == 5  # no more than fits into one commit
+        assert keeper.sketch("bob").items == ["5"]
+        assert keeper.sketch("carl").items == ["7"]
+        again = warm_start(keeper, lists(), rating=3.0)
+        assert (again.applied, again.repeated) == (0, 11)
+
+
+def test_entries_without_a_rating_are_refused():
+    keeper = open_keeper(make_bundle("last", 3), "memory:")
+    tally = warm_start(keeper, lists())
+    assert (tally.applied, len(tally.refused)) == (0, 13)

@@ -1,0 +1,56 @@
+"""Events that wait in host memory: companies come one after the other, the next in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+
+from dips.data.interactions import Interactions
+from dips.stream.prefetch import brought
+from dips.stream.users import Columns, Stream, enlist
+
+World = Callable[..., Interactions]
+
+
+def _companies(stream: Stream, *places: list[int]) -> Iterator[Stream]:
+    return (stream.take(torch.tensor([some])) for some in places)
+
+
+def test_companies_come_in_order_with_their_own_events(world: World) -> None:
+    data = world([2, 5, 3, 4])
+    waiting = enlist([data], Columns.waiting(data, "cpu"))
+    first, second = brought(_companies(waiting, [0, 3], [1, 2]))
+    assert (first.length.tolist(), second.length.tolist()) == ([[5, 2]], [[4, 3]])
+    assert first.columns.item.tolist() == [*data.item[2:7], *data.item[0:2]]
+    assert second.columns.item.tolist() == [*data.item[10:14], *data.item[7:10]]
+    assert second.start.tolist() == [[0, 4]]
+    assert first.columns.home is None
+
+
+def test_where_nothing_waits_nothing_is_copied(world: World) -> None:
+    data = world([2, 5])
+    columns = Columns.of(data)
+    (company,) = brought(_companies(enlist([data], columns), [0, 1]))
+    assert company.columns is columns
+
+
+def test_the_next_is_gathered_while_one_walks(world: World) -> None:
+    """Elsewhere than here, where the device is told what to do."""
+    data, seen, gathered = world([2, 5, 3]), list[int](), threading.Semaphore(0)
+
+    class Told(Stream):
+        def gathered(self) -> Stream:
+            seen.append(threading.get_ident())
+            gathered.release()
+            return super().gathered()
+
+    told = Told(**vars(enlist([data], Columns.waiting(data, "cpu"))))
+    arrivals = brought([told] * 3)
+    next(arrivals)
+    assert gathered.acquire(timeout=30)
+    assert gathered.acquire(timeout=30)  # nobody has asked for it yet
+    assert len(seen) == 2  # and no more than one waits, or memory would not be bounded
+    assert len(list(arrivals)) == 2
+    assert threading.get_ident() not in seen

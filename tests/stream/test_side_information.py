@@ -1,0 +1,192 @@
+"""Side information end to end: worlds in which it decides, saved runs, runs side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dips
+from dips.data.interactions import Categories, Interactions, Side, from_arrays
+from dips.data.synthetic import stream
+from dips.errors import ConfigError
+from dips.model.trained_model import open_bundle
+from dips.studies import sketches as nightly
+from dips.studies.checks import split
+from dips.studies.run import run
+from dips.training.config import TrainConfig
+
+SMALL: dict[str, Any] = {"epochs": 2, "dim": 6, "batch": 128, "device": "cpu"}
+NOISE = 0.3
+
+
+def _cold(users: int = 150, items: int = 400, length: int = 20) -> Interactions:
+    """Ratings depend on the category alone, and each item is met a handful of times."""
+    rng = np.random.default_rng(0)
+    kind, effect = rng.integers(6, size=items), rng.normal(size=6)
+    item = rng.integers(items, size=users * length)
+    rating = 3 + effect[kind[item]] + NOISE * rng.normal(size=len(item))
+    return from_arrays(
+        np.repeat(np.arange(users), length),
+        item,
+        rating.astype(np.float32),
+        np.tile(60 * np.arange(length), users),
+        item_ids=map(str, range(items)),
+        categories=Categories.of([[f"kind {number}"] for number in kind]),
+        about={"name": "cold"},
+    )
+
+
+def _telling(names: bool, users: int = 200, length: int = 24) -> Interactions:
+    """A quarter of the events tell the user's sign, the rest a coin's; only a column says which."""
+    rng = np.random.default_rng(0)
+    user, count = np.repeat(np.arange(users), length), users * length
+    tells = rng.random(count) < 0.25
+    sign = rng.choice([-1.0, 1.0], size=users)[user]
+    rating = 3 + 2 * np.where(tells, sign, rng.choice([-1.0, 1.0], size=count))
+    return from_arrays(
+        user,
+        rng.integers(6, size=count),
+        rating.astype(np.float32),
+        np.tile(60 * np.arange(length), users),
+        side={"tells": Side.of(np.where(tells, "yes", "no") if names else tells)},
+        about={"name": "telling"},
+    )
+
+
+def _told(data: Interactions) -> Interactions:
+    """A synthetic stream with columns of its own beside."""
+    rng = np.random.default_rng(1)
+    return replace(data, side={
+        "minutes": Side.of(rng.exponential(30, len(data.item))),
+        "device": Side.of(rng.choice(["phone", "desk", "tv"], len(data.item))),
+    })  # fmt: skip
+
+
+EXPLICIT = _told(stream(users=40, items=64, events=14))
+IMPLICIT = _told(stream(users=40, items=64, events=14, implicit=True))
+ALL = "categories,time,minutes,device"
+
+
+def test_cold_items_are_predicted_from_their_categories() -> None:
+    train, valid, test = _cold().split_users(0.6, 0.2, 0.2, seed=0)
+    rmse = {
+        side: dips.train(
+            train, valid, test, size=4, epochs=6, dim=8, batch=256, side=side, device="cpu"
+        ).metrics()["test"]["rmse"]
+        for side in ("", "categories")
+    }
+    assert rmse["categories"] < 1.25 * NOISE
+    assert rmse[""] > 1.6 * NOISE
+
+
+@pytest.mark.parametrize("names", [False, True], ids=["number", "name"])
+def test_a_column_tells_the_policy_what_to_keep(names: bool) -> None:
+    train, valid, test = _telling(names).split_users(0.6, 0.2, 0.2, seed=0)
+    settings = {**SMALL, "epochs": 8, "dim": 4, "batch": 512, "learning_rate": 0.03}
+    settings |= {"policy": "learned", "size": 3, "policy_rate": 0.01, "policy_batch": 512}
+    share = {}
+    for side in ("", "tells"):
+        model = dips.train(train, valid, side=side, **settings)
+        kept = dips.sketches(model, test)
+        place = {test.user_id(user): int(test.starts[user]) for user in range(test.users)}
+        event = [place[user] + at for user, at in zip(kept["user"], kept["position"], strict=True)]
+        share[side] = float(test.side["tells"].values[event].mean())
+    assert share["tells"] > 0.95
+    assert share[""] < 0.4
+
+
+@pytest.mark.parametrize(
+    ("policy", "form"),
+    [("last", "mlp"), ("hardest", "dot"), ("learned", "dot"), ("dips", "dot")],
+)
+@pytest.mark.parametrize("data", [EXPLICIT, IMPLICIT], ids=["explicit", "implicit"])
+def test_a_saved_run_opens_as_it_was(
+    policy: str, form: str, data: Interactions, tmp_path: Any
+) -> None:
+    config = TrainConfig(**SMALL, policy=policy, side=ALL, recommender=form)
+    outcome = run([(split(data, config), config)])[0]
+    outcome.bundle.save(tmp_path)
+    again = open_bundle(tmp_path)
+    assert again.sides == outcome.bundle.sides
+    test = outcome.parts[2]
+    first, second = (nightly.predictions(bundle, test) for bundle in (outcome.bundle, again))
+    for name, column in first.items():
+        np.testing.assert_array_equal(column, second[name])
+    one, other = (nightly.sketches(bundle, test) for bundle in (outcome.bundle, again))
+    for name, column in one.items():
+        np.testing.assert_array_equal(column, other[name])
+
+
+def test_other_data_needs_the_columns_but_not_the_categories() -> None:
+    config = TrainConfig(**SMALL, policy="learned", side="categories,device")
+    outcome = run([(split(EXPLICIT, config), config)])[0]
+    test = outcome.parts[2]
+    plain = replace(test, categories=None)
+    wanted = dips.evaluate(outcome, test)
+    assert dips.evaluate(outcome, plain) == wanted
+    # the same in a vocabulary of its own: some items fewer, numbered otherwise
+    order = np.random.default_rng(0).permutation(test.items)
+    moved = replace(
+        plain,
+        item=np.argsort(order)[test.item].astype(np.int32),
+        item_ids=test.item_ids.take(order),
+    )
+    assert dips.evaluate(outcome, moved) == wanted
+    with pytest.raises(ConfigError, match="'device': synthetic has no such column"):
+        dips.evaluate(outcome, replace(test, side={}))
+
+
+@pytest.mark.parametrize("policy", ["last", "learned", "dips"])
+@pytest.mark.parametrize("data", [EXPLICIT, IMPLICIT], ids=["explicit", "implicit"])
+def test_a_stacked_run_equals_the_same_run_alone(policy: str, data: Interactions) -> None:
+    configs = [TrainConfig(**SMALL, policy=policy, side=ALL, seed=seed) for seed in range(2)]
+    jobs = [(split(data, config), config) for config in configs]
+    for together, job in zip(run(jobs), jobs, strict=True):
+        (alone,) = run([job])
+        assert together.valid == pytest.approx(alone.valid, abs=1e-4)
+        others = alone.bundle.recommender.state_dict()
+        for name, value in together.bundle.recommender.state_dict().items():
+            torch.testing.assert_close(value, others[name], atol=1e-3, rtol=1e-2)
+
+
+def test_runs_with_and_without_go_into_stacks_of_their_own() -> None:
+    configs = [TrainConfig(**SMALL, side=side) for side in ("", "time", "categories")]
+    outcomes = run([(split(EXPLICIT, config), config) for config in configs])
+    states = [set(outcome.bundle.recommender.state_dict()) for outcome in outcomes]
+    assert states[1] - states[0] == {"pace", "trend"}
+    assert states[2] - states[0] == {"kinds", "kind_bias", "categories"}
+
+
+def test_a_trend_in_time_is_learned() -> None:
+    """Everyone's ratings rise with the calendar."""
+    rng = np.random.default_rng(0)
+    users, length = 100, 20
+    time = rng.integers(0, 10**7, users)[:, None] + 60 * np.arange(length)
+    rating = 3 + 1.5 * (time / 10**7 - 0.5) + 0.1 * rng.normal(size=time.shape)
+    data = from_arrays(
+        np.repeat(np.arange(users), length),
+        rng.integers(30, size=users * length),
+        rating.astype(np.float32).ravel(),
+        time.ravel(),
+    )
+    train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+    settings = {**SMALL, "epochs": 6, "size": 1, "learning_rate": 0.03}
+    with_time, without = (
+        dips.train(train, valid, test, side=side, **settings).metrics()["test"]["rmse"]
+        for side in ("time", "")
+    )
+    assert with_time < 0.15
+    assert without > 1.3 * with_time
+
+
+@pytest.mark.parametrize(
+    ("side", "reason"),
+    [("mood", "'mood': synthetic has no such column; it has minutes, device, categories, time")],
+)
+def test_unknown_names_are_refused(side: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        dips.train(*split(EXPLICIT, TrainConfig())[:2], side=side)

@@ -1,0 +1,233 @@
+"""Everything that the paper shows: what the stages ask for, and all of them in a tiny world."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dips
+from dips.data.filtering import RECIPES
+from dips.data.synthetic import stream
+from dips.errors import ConfigError, DataError, RunError
+from dips.studies.paper import STAGES, PaperStudy, Tools, as_items, of_length
+from dips.studies.paper_plan import FULL, QUICK, Grid
+from tests.report.made import write_comparison
+
+TINY = replace(
+    QUICK,
+    grids={
+        "compare": Grid(policies=("learned", "dips"), sizes=(4,)),
+        "transfer": Grid(policies=("last", "reservoir"), sizes=(1,)),
+        "session": Grid(policies=("last",), sizes=(0, 1)),
+    },
+    gradients={"users": 2, "steps": 1, "longest": 9, "queue": 4},
+)
+ONE = {"epochs": 1}
+FAST = {"epochs": 1, "rival": "", "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
+
+
+class Bench:
+    """Tools that note what they are asked to do, and leave what the commands leave."""
+
+    def __init__(self):
+        self.asked = {}
+
+    def __call__(self, name):
+        def tool(data, policies=(), sizes=(), **options):
+            self.asked[name] = {"data": data, "policies": policies, "sizes": sizes, **options}
+            if "out" in options:
+                options["out"].mkdir(parents=True)
+                (options["out"] / "figure.png").write_text("")
+                if name == "compare":
+                    write_comparison(options["out"])
+
+        return tool
+
+    def tools(self):
+        return Tools(*(self(name) for name in Tools._fields))
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+def rated(**dials):
+    return stream(users=60, items=64, events=40, **dials)
+
+
+def study(data, out, bench, plan=QUICK):
+    return PaperStudy(data, plan, out, bench.tools(), source=data.name, command="dips paper")
+
+
+def test_ratings_are_compared_and_likes_are_transferred(tmp_path, bench, monkeypatch):
+    monkeypatch.setitem(RECIPES, "implicit", replace(RECIPES["implicit"], core=3))
+    data = rated()
+    study(data, tmp_path, bench).result(["compare", "transfer", "session"], lambda progress: None)
+    assert bench.asked["compare"]["data"].explicit
+    for name in ("transfer", "session"):
+        asked = bench.asked[name]
+        assert not asked["data"].explicit
+        assert asked["data"].lengths.sum() < data.lengths.sum()
+        assert asked["data"].name == "synthetic-implicit"
+        assert dips.load(asked["source"]).lengths.sum() == asked["data"].lengths.sum()
+        assert asked["command"] == "dips paper"
+    assert bench.asked["compare"]["every"] == (1,)
+    assert bench.asked["session"]["sizes"][0] == 0
+    assert json.loads((tmp_path / "paper.json").read_text())["items"].startswith("ratings above")
+
+
+def test_the_end_is_what_the_comparison_comes_to(tmp_path, bench):
+    data = rated(implicit=True)
+    told = study(data, tmp_path, bench).result(["compare"], lambda progress: None)
+    assert "learned" in told["verdict"]
+    assert "last" in told["verdict"]
+    assert "story" not in told  # nobody asked for one
+
+
+def test_data_without_ratings_is_taken_as_it_is(tmp_path, bench):
+    data = rated(implicit=True)
+    work = study(data, tmp_path, bench, FULL)
+    work.result(["compare", "transfer"], lambda progress: None)
+    assert bench.asked["compare"]["data"] is data
+    assert bench.asked["compare"]["source"] == data.name
+    assert bench.asked["transfer"]["data"] is data
+
+
+def test_a_small_version_has_the_beginnings_of_histories(tmp_path, bench):
+    data = rated(implicit=True)
+    plan = replace(QUICK, longest=10)
+    study(data, tmp_path, bench, plan).result(["compare", "transfer"], lambda progress: None)
+    for name in ("compare", "transfer"):
+        asked = bench.asked[name]
+        cut = asked["data"]
+        assert cut.lengths.tolist() == np.minimum(data.lengths, 10).tolist()
+        assert cut.name == data.name
+        items = [[table.item_ids[row] for row in table.item[table.events(3)]]
+                 for table in (cut, data)]  # fmt: skip
+        assert items[0] == items[1][:10]
+        assert dips.load(asked["source"]).lengths.tolist() == cut.lengths.tolist()
+
+
+def test_data_that_is_made_is_made_anew_from_another_source(tmp_path, bench, monkeypatch):
+    monkeypatch.setitem(RECIPES, "implicit", replace(RECIPES["implicit"], core=3))
+    data = rated()
+    other = replace(data, rating=data.rating[::-1].copy())
+    works = [
+        study(table, tmp_path, bench, plan)
+        for table, plan in ((data, QUICK), (data, replace(QUICK, longest=20)), (data, FULL),
+                            (other, FULL))
+    ]  # fmt: skip
+    made = {source: table.lengths.sum() for table, source in (work.items() for work in works)}
+    assert len(made) == len(set(made.values())) == 4
+
+
+def test_of_ratings_that_are_no_stars_all_count():
+    data = rated()
+    tens = replace(data, rating=data.rating * 2, about={"name": "tens"})
+    found = as_items(tens)
+    assert found.rating is None
+    assert found.lengths.sum() == data.lengths.sum()
+    assert found.name == "tens-implicit"
+
+
+def test_a_stage_that_the_data_does_not_allow_says_why(tmp_path, bench):
+    short = stream(users=30, items=64, events=4, implicit=True)
+    short = replace(short, lengths=np.minimum(short.lengths, 4))
+    told = study(short, tmp_path, bench).result(["compare", "session"], lambda progress: None)
+    assert told["stages"]["compare"]["state"] == "done"
+    assert told["stages"]["session"]["state"] == "skipped"
+    assert "no history is longer than a session of 4" in told["stages"]["session"]["why"]
+
+
+def test_where_nothing_can_run_there_is_no_report(tmp_path, bench):
+    short = stream(users=30, items=64, events=4, implicit=True)
+    short = replace(short, lengths=np.minimum(short.lengths, 4))
+    with pytest.raises(RunError, match="nothing could be run: session: synthetic"):
+        study(short, tmp_path, bench).result(["session"], lambda progress: None)
+    assert "report" not in bench.asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [({"epochs": 0}, "epochs is 0"), ({"device": "abacus"}, "device 'abacus'"),
+     ({"colour": 1}, "unknown setting 'colour'")],
+)  # fmt: skip
+def test_bad_settings_are_refused_before_anything_is_written(settings, sentence, tmp_path):
+    with pytest.raises(ConfigError, match=sentence):
+        dips.paper(rated(), tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_stages_and_seeds_must_be_there(tmp_path, bench):
+    with pytest.raises(ConfigError, match="no stage 'dinner': choose from compare, transfer"):
+        study(rated(), tmp_path, bench).result(["dinner"], lambda progress: None)
+
+
+@pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
+def test_all_stages_are_there_and_most_cost_something(plan, tmp_path, bench):
+    stages = study(rated(), tmp_path, bench, plan).stages()
+    assert [stage.name for stage in stages] == list(STAGES)
+    costs = {stage.name: sum(stage.costs.values()) for stage in stages}
+    assert costs["compare"] > costs["story"]
+
+
+def test_the_device_does_not_decide_results(tmp_path, bench):
+    plans = [
+        [stage.plan for stage in study(rated(), tmp_path, bench, QUICK.but(None, more)).stages()]
+        for more in ({}, {"device": "cpu"}, {"epochs": 9})
+    ]
+    assert plans[0] == plans[1] != plans[2]
+
+
+def test_a_small_version_says_so(tmp_path, bench):
+    data = rated()
+    assert study(data, tmp_path, bench, FULL).scale() == (
+        "60 users, 5 splits, epochs as suit each policy"
+    )
+    some = study(data, tmp_path, bench, FULL.but([0], {"max_users": 9})).scale()
+    assert some.startswith("9 of 60 users, 1 split, epochs as suit each policy: a small version")
+    assert "1 split, up to 1 epoch:" in study(data, tmp_path, bench, QUICK.but(None, ONE)).scale()
+    assert (
+        "60 users, the first 80 of their interactions, 1 split, up to 5 epochs: a"
+        in study(data, tmp_path, bench).scale()
+    )
+
+
+def test_the_story_is_of_a_user_with_a_usual_history():
+    data = rated()
+    lengths = {data.user_id(user): int(data.lengths[user]) for user in range(data.users)}
+    some = set(list(lengths)[5:])
+    found = of_length(data, some, 24)
+    assert found in some
+    assert abs(lengths[found] - 24) == min(abs(lengths[name] - 24) for name in some)
+
+
+def test_everything_on_a_tiny_world(tmp_path, monkeypatch):
+    """The real tools: what each stage leaves, the page, and nothing done twice."""
+    monkeypatch.setattr("dips.api.QUICK", TINY)
+    data, out, seen = stream(users=40, items=64, events=14, implicit=True), tmp_path / "out", []
+    told = dips.paper(data, out, quick=True, watch=seen.append, **FAST)
+    assert {name: stage["state"] for name, stage in told["stages"].items()} == dict.fromkeys(
+        STAGES, "done"
+    )
+    assert all(stage["seconds"] > 0 for stage in told["stages"].values())
+    page = (out / "report.html").read_text()
+    for words in ("Policy transfer", "Sessions with a sketch", "Signs of the true policy gradient",
+                  "What was run", 'href="story.html"'):  # fmt: skip
+        assert words in page
+    assert told["story"] == str(out / "story.html")
+    assert "The story of user" in (out / "story.html").read_text()
+    assert {progress.place for progress in seen} == {1, 2, 3, 4, 5}
+    assert seen[-1].seconds_left is not None
+    before = len(seen)
+    assert dips.paper(data, out, quick=True, watch=seen.append, **FAST)["stages"] == told["stages"]
+    assert len(seen) == before
+    with pytest.raises(RunError, match="made with another epochs"):
+        dips.paper(data, out, quick=True, **{**FAST, "epochs": 2})
+
+
+def test_nothing_is_left_of_a_tiny_core():
+    with pytest.raises(DataError):
+        as_items(stream(users=20, items=64, events=10))

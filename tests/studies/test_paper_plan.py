@@ -1,0 +1,28 @@
+import pytest
+
+from dips.errors import ConfigError
+from dips.studies.paper_plan import FULL, QUICK
+
+
+def test_seeds_and_settings_that_are_given_come_first():
+    assert QUICK.but(None, {}) == QUICK
+    found = QUICK.but([7, 8], {"epochs": 1, "device": "cpu"})
+    assert found.seeds == (7, 8)
+    assert found.settings == {**QUICK.settings, "epochs": 1, "device": "cpu"}
+    with pytest.raises(ConfigError, match="there are no seeds"):
+        QUICK.but([], {})
+
+
+def test_a_policy_that_learns_has_the_time_to():
+    """It waits at first and rests at the end; in a small version something must be left."""
+    learning = QUICK.settings["epochs"] - 1 - QUICK.settings["policy_rest"]
+    assert learning >= 2
+
+
+@pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
+def test_both_plans_hold_what_later_stages_go_on_from(plan):
+    compared = plan.grids["compare"]
+    assert {"dips", "learned"} <= set(compared.policies)
+    assert 4 in compared.sizes
+    assert 1 in compared.every
+    assert 0 in plan.grids["session"].sizes

@@ -1,0 +1,346 @@
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dips.data.interactions import from_arrays
+from dips.data.synthetic import stream
+from dips.errors import ConfigError, DataError
+from dips.evaluation.progressive import predict
+from dips.evaluation.scoring import walk
+from dips.recommender.spectral_init import shared_users
+from dips.stream.users import Columns
+from dips.studies import run as experiment
+from dips.studies import sketches as nightly
+from dips.studies.checks import check, describe, device_of, split
+from dips.studies.run import run
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
+
+SMALL = {"epochs": 2, "dim": 6, "batch": 128, "device": "cpu"}
+EXPLICIT = stream(users=40, items=64, events=14)
+IMPLICIT = stream(users=40, items=64, events=14, implicit=True)
+
+
+def config(**settings):
+    return TrainConfig(**{**SMALL, **settings})
+
+
+def trained(data, **settings):
+    chosen = config(**settings)
+    return run([(split(data, chosen), chosen)])[0]
+
+
+def assert_same_run(left, right):
+    assert left.test.metrics == pytest.approx(right.test.metrics, abs=1e-5)
+    assert left.valid == pytest.approx(right.valid, abs=1e-5)
+    for line, other in zip(left.history, right.history, strict=False):
+        assert line == pytest.approx(other, abs=1e-4)
+    others = right.bundle.recommender.state_dict()
+    for name, value in left.bundle.recommender.state_dict().items():
+        torch.testing.assert_close(value, others[name], atol=1e-4, rtol=1e-3)
+
+
+STACKS = {
+    "seeds": [{"seed": seed} for seed in range(3)],
+    "policies": [{"policy": name} for name in ("last", "reservoir", "frequent", "hardest")],
+    "rates": [
+        {"inner_rate": 0.05, "learning_rate": 0.003},
+        {"inner_rate": 0.2, "weight_decay": 0.01},
+        {"seed": 5, "inner_rate": 0.1},
+    ],
+    "periods": [{"every": 1}, {"every": 3}, {"periods": (3, 5, 2)}],
+    "everything kept": [{"policy": "all", "seed": seed} for seed in range(2)],
+    "patience": [{"patience": 1, "epochs": 4, "learning_rate": rate} for rate in (0.01, 0.0)],
+}
+
+
+@pytest.mark.parametrize("recommender", ["dot", "mlp"])
+@pytest.mark.parametrize("stack", list(STACKS))
+def test_a_stacked_run_equals_the_same_run_alone(stack, recommender):
+    configs = [
+        config(**{"policy": "reservoir", "size": 3, "recommender": recommender, **change})
+        for change in STACKS[stack]
+    ]
+    jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]
+    together = run(jobs)
+    assert len(experiment._stacks(configs, "cpu")) == 1
+    for job, outcome in zip(jobs, together, strict=True):
+        assert outcome.config == job[1]
+        assert_same_run(outcome, run([job])[0])
+
+
+def test_a_stack_of_implicit_runs():
+    configs = [config(policy=p, seed=s, size=3) for p in ("last", "mix:1") for s in (0, 1)]
+    jobs = [(split(IMPLICIT, chosen), chosen) for chosen in configs]
+    for job, outcome in zip(jobs, run(jobs), strict=True):
+        assert_same_run(outcome, run([job])[0])
+
+
+def test_a_run_that_diverges_takes_nobody_along():
+    configs = [config(inner_rate=rate) for rate in (0.1, 1e6, 0.05)]
+    jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]
+    good, bad, other = run(jobs)
+    assert "lower the inner rate first" in bad.error
+    assert bad.valid == {}
+    assert bad.test is None
+    for job, outcome in ((jobs[0], good), (jobs[2], other)):
+        assert not outcome.error
+        assert_same_run(outcome, run([job])[0])
+
+
+def test_results_come_in_the_order_of_the_jobs_and_are_told_as_they_come(monkeypatch):
+    monkeypatch.setitem(experiment.STACK, "cpu", 2)
+    configs = [config(size=size, seed=seed) for size, seed in itertools.product((2, 3), (0, 1, 2))]
+    configs = configs[::2] + configs[1::2]
+    told = []
+    found = run(
+        [(split(EXPLICIT, chosen), chosen) for chosen in configs],
+        done=lambda index, outcome: told.append((index, outcome.config)),
+    )
+    assert [outcome.config for outcome in found] == configs
+    assert sorted(told, key=lambda entry: entry[0]) == list(enumerate(configs))
+
+
+def test_a_watcher_sees_every_epoch():
+    seen = []
+    chosen = config(epochs=3)
+    parts = split(EXPLICIT, chosen)
+    run([(parts, chosen)], watch=seen.append)
+    assert [moment.epoch for moment in seen] == [1, 2, 3]
+    assert {(moment.runs, moment.epochs) for moment in seen} == {(1, 3)}
+    last = seen[-1]
+    assert last.interactions_per_second == pytest.approx(3 * len(parts[0]) / last.seconds)
+
+
+def test_the_best_epoch_on_validation_stays():
+    found = trained(EXPLICIT, epochs=6, learning_rate=0.2, batch=32)
+    scores = [line["valid"] for line in found.history]
+    assert min(scores) < scores[-1]  # it got worse again
+    assert found.valid["rmse"] == pytest.approx(min(scores), abs=1e-6)
+
+
+def test_patience_ends_a_run_early():
+    found = trained(EXPLICIT, epochs=50, patience=2, learning_rate=0.2, batch=32)
+    scores = [line["valid"] for line in found.history]
+    assert found.epochs < 50
+    assert scores.index(min(scores)) == len(scores) - 3
+
+
+def test_max_seconds_ends_a_run_early():
+    found = trained(EXPLICIT, epochs=500, patience=500, max_seconds=0.3)
+    assert found.epochs < 500
+    assert 0.3 <= found.seconds < 5
+
+
+def test_max_users_takes_the_same_few_for_every_seed():
+    few = [split(EXPLICIT, config(max_users=15, seed=seed)) for seed in (0, 1)]
+    names = [{part.user_id(u) for part in parts for u in range(part.users)} for parts in few]
+    assert len(names[0]) == 15
+    assert names[0] == names[1]
+    assert [part.users for part in few[0]] == [9, 3, 3]
+    assert few[0][0].user_rows.tolist() != few[1][0].user_rows.tolist()
+    everybody = split(EXPLICIT, config(max_users=1000))
+    assert sum(part.users for part in everybody) == EXPLICIT.users
+
+
+BY_TIME = {"split": "time", "policy": "reservoir", "size": 3}
+
+
+@pytest.fixture(scope="module")
+def by_time():
+    return trained(EXPLICIT, **BY_TIME)
+
+
+def test_by_time_every_user_is_in_every_part_and_windows_follow_each_other():
+    train, valid, test = split(EXPLICIT, config(**BY_TIME))
+    assert train.users == valid.users == test.users == EXPLICIT.users
+    assert (train.warmup == 0).all()
+    assert (valid.warmup == train.lengths).all()
+    assert (test.warmup == valid.lengths).all()
+    assert (test.lengths == EXPLICIT.lengths).all()
+
+
+def test_by_time_only_the_window_counts(by_time):
+    test = by_time.parts[2]
+    assert by_time.test.count.tolist() == (test.lengths - test.warmup).tolist()
+    made = nightly.predictions(by_time.bundle, test)
+    for user in range(test.users):
+        steps = made["t"][made["user"] == test.user_id(user)]
+        assert steps.tolist() == list(range(test.warmup[user], test.lengths[user]))
+
+
+def test_by_time_sketches_carry_over(by_time):
+    """The window's predictions are those of a walk over the whole history."""
+    test = by_time.parts[2]
+    columns = Columns.of(test)
+    stack, trace = walk(by_time.bundle, test, columns)
+    _, whole = walk(by_time.bundle, replace(test, warmup=np.zeros_like(test.warmup)), columns)
+    made, every = predict(stack, trace, 0).output, predict(stack, whole, 0).output
+    by_event = dict(zip(whole.event.tolist(), every.tolist(), strict=True))
+    wanted = [by_event[event] for event in trace.event.tolist()]
+    assert made.tolist() == pytest.approx(wanted, abs=1e-6)
+    first = trace.step == trace.step.min()
+    assert (trace.kept[first] >= 0).all()  # no sketch begins empty
+
+
+def test_by_time_the_future_does_not_train(by_time):
+    """Ratings after the training windows change nothing but the scores."""
+    train = by_time.parts[0]
+    rating = EXPLICIT.rating.copy()
+    for user in range(train.users):
+        rating[train.starts[user] + train.lengths[user] : EXPLICIT.events(user).stop] = 5.0
+    other = replace(EXPLICIT, rating=rating)
+    again = trained(other, **BY_TIME)
+    losses = [line["train_loss"] for line in by_time.history]
+    assert [line["train_loss"] for line in again.history] == losses
+    assert again.test.metrics != by_time.test.metrics
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(ConfigError, match=f"device '{device}': there is no CUDA device here"):
+            trained(EXPLICIT, device=device)
+    assert device_of(config(device="auto")) == "cpu"
+    with pytest.raises(ConfigError, match="device 'gpu': choose one of auto, cpu, cuda"):
+        device_of(config(device="gpu"))
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "reason"),
+    [
+        (
+            EXPLICIT,
+            {"loss": "softmax"},
+            "loss 'softmax' does not fit the task: use mse, bce or cce",
+        ),
+        (EXPLICIT, {"loss": "mse", "task": "implicit"}, "loss 'mse' does not fit .* use softmax"),
+        (IMPLICIT, {"loss": "mse"}, "loss 'mse' does not fit the task: use softmax"),
+        (
+            IMPLICIT,
+            {"task": "explicit"},
+            "the explicit task needs ratings, and synthetic-implicit has none",
+        ),
+        (EXPLICIT, {"policy": "mix:9", "size": 4}, "mix:9 leaves no slot to sample at size 4"),
+    ],
+)
+def test_contradictions_are_refused_before_training(data, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        check(data, config(**settings))
+
+
+def test_cce_needs_stars():
+    rng = np.random.default_rng(0)
+    data = from_arrays(np.repeat(np.arange(6), 9), rng.integers(0, 9, 54), rng.random(54))
+    with pytest.raises(ConfigError, match="loss 'cce' needs star ratings; data has 54 values"):
+        check(data, config(loss="cce"))
+
+
+def test_ratings_may_be_ignored():
+    found = trained(EXPLICIT, task="implicit")
+    assert list(found.test.metrics) == ["recall@20", "mrr@20", "ndcg@20"]
+    assert found.metrics()["task"] == "implicit"
+
+
+def test_the_offset_is_the_mean_of_the_training_users_only():
+    parts = split(EXPLICIT, config())
+    own = np.concatenate([parts[0].rating[parts[0].events(u)] for u in range(parts[0].users)])
+    spec = describe(parts[0], config())
+    assert spec.offset == pytest.approx(own.mean())
+    assert spec.offset != pytest.approx(EXPLICIT.rating.mean(), abs=1e-4)
+    assert (spec.low, spec.high) == EXPLICIT.rating_range()
+
+
+def test_implicit_data_has_defaults_of_its_own():
+    assert build_config(implicit_data=True).inner_rate != build_config().inner_rate
+
+
+def test_too_few_users_are_refused():
+    data = from_arrays([0, 0, 1], [0, 1, 0], [1.0, 2.0, 3.0])
+    with pytest.raises(DataError, match=r"2 user\(s\); a split by users needs at least 3"):
+        split(data, config())
+
+
+def test_parameters_do_not_depend_on_threads() -> None:
+    data = stream(users=150, items=80, events=40, seed=3)
+    chosen = build_config(flags={"epochs": 2, "policy": "last", "device": "cpu"})
+    before = torch.get_num_threads()
+    states = []
+    try:
+        for threads in (1, 2, 2, 2):
+            torch.set_num_threads(threads)
+            outcome = run([(split(data, chosen), chosen)], test=False)[0]
+            states.append(outcome.bundle.recommender.state_dict())
+    finally:
+        torch.set_num_threads(before)
+    for name, value in states[0].items():
+        assert all(torch.equal(value, other[name]) for other in states[1:])
+
+
+@pytest.mark.parametrize("reroll", [1, 9])  # 9: training never leaves its first sketches
+def test_early_stopping_judges_the_sketches_that_are_reported(reroll):
+    data = stream(users=80, items=64, events=24)
+    outcome = trained(data, policy="hardest", size=3, epochs=4, learning_rate=0.05, reroll=reroll)
+    best = min(line["valid"] for line in outcome.history)
+    assert outcome.valid["rmse"] == pytest.approx(best, abs=1e-6)
+
+
+def test_a_run_in_a_stack_reports_its_own_epochs():
+    hasty = config(patience=1, epochs=6, learning_rate=0.3)
+    patient = config(patience=6, epochs=6)
+    jobs = [(split(EXPLICIT, each), each) for each in (hasty, patient)]
+    stacked, alone = run(jobs, test=False)[0], run(jobs[:1], test=False)[0]
+    assert alone.epochs < 6
+    assert stacked.epochs == alone.epochs
+    assert len(stacked.history) == len(alone.history)
+
+
+def test_runs_that_descend_differently_do_not_share_a_stack():
+    changes = [{}, {"annealing": "constant"}, {"user_rate": 0.1}, {"user_rate": 0.2}]
+    configs = [TrainConfig(**change) for change in changes]
+    assert experiment._stacks(configs, "cpu") == [[0], [1], [2, 3]]
+
+
+@pytest.mark.parametrize("policy", ["all", "last"])
+def test_a_reader_in_order_begins_where_items_share_users(policy):
+    user, item = np.divmod(np.arange(400), 10)  # 40 users of two circles; nothing comes back
+    item = (item + 3 * user) % 20 + 20 * (user % 2)
+    once = from_arrays(user, item, None, np.arange(400))
+    chosen = config(recommender="gru", policy=policy, learning_rate=0.0, epochs=1, dim=16, seed=3)
+    outcome = run([(split(once, chosen), chosen)])[0]
+    spec, model = outcome.bundle.spec, outcome.bundle.recommender
+    assert (spec.returning, spec.striking, spec.cosine) == (False, True, True)
+    start = shared_users(split(once, chosen)[0], 16, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(model.vectors.detach(), start)
+    plain = trained(once, **{**vars(chosen), "striking": 0, "cosine": 0})
+    assert outcome.test.metrics["recall@20"] > plain.test.metrics["recall@20"] + 0.1
+
+
+def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns():
+    user, item = np.divmod(np.arange(400), 10)
+    once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(400))  # nothing comes back
+    struck, plain = (trained(once, epochs=1, striking=given) for given in (-1, 0))
+    others = plain.bundle.recommender.state_dict()
+    for name, value in struck.bundle.recommender.state_dict().items():
+        assert torch.equal(value, others[name])
+    assert struck.fitted["striking"] == 1
+    for found, other in ((struck.valid, plain.valid), (struck.test.metrics, plain.test.metrics)):
+        assert found["mrr@20"] > other["mrr@20"]
+
+
+@pytest.mark.parametrize("name", ["returning", "fading", "telling", "striking", "cosine"])
+def test_runs_whose_recommenders_know_other_things_go_apart(name):
+    configs = [config(**{name: known}) for known in (0, 1)]
+    assert len(experiment._stacks(configs, "cpu")) == 2
+
+
+@pytest.mark.parametrize(("distinct", "met"), [(20, ["last"]), (4, ["last", "frequent"])])
+def test_rivals_are_those_that_differ_on_these_data(distinct, met):
+    user, item = np.divmod(np.arange(400), 10)
+    data = from_arrays(user, (item + 3 * user) % distinct, None, np.arange(400))
+    outcome = trained(data, policy="learned", rival="last,frequent", epochs=1, dim=4)
+    assert [one.name for one in outcome.rivals] == met
+    assert outcome.config.rivals == ["last", "frequent"]  # what was asked for stays as it was

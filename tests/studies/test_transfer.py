@@ -1,0 +1,197 @@
+"""Policy transfer on a small world: files, tables, what is trained, and going on."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dips
+from dips.data.interactions import Interactions
+from dips.data.synthetic import stream
+from dips.errors import ConfigError, RunError
+from dips.studies import compare as study
+from dips.studies import transfer as transfer_study
+from dips.studies.compare import Update
+from dips.studies.policy_transfer import Result
+from dips.studies.run_directory import open_run, read_metrics
+
+SMALL: dict[str, Any] = {"epochs": 1, "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
+WHAT: dict[str, Any] = {"policies": ["hardest", "reservoir"], "sizes": [1, 2], "seeds": [0, 1]}
+
+
+@pytest.fixture(scope="module")
+def data() -> Interactions:
+    return stream(users=30, items=64, events=12, implicit=True)
+
+
+@pytest.fixture(scope="module")
+def whole(data: Interactions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    out = tmp_path_factory.mktemp("transfer") / "results"
+    return out, dips.transfer(data, **WHAT, out=out, command="dips transfer ...", **SMALL)
+
+
+@pytest.fixture
+def worked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is trained and read."""
+    done: list[str] = []
+    run, read = study.run, transfer_study.read_with
+
+    def trained(jobs: Any, **rest: Any) -> Any:
+        done.extend(f"train {config.recommender} {config.policy}" for _, config in jobs)
+        return run(jobs, **rest)
+
+    def reading(model: Any, chooser: Any, *rest: Any) -> Any:
+        done.append(f"read {chooser.name} {chooser.size}")
+        return read(model, chooser, *rest)
+
+    monkeypatch.setattr(study, "run", trained)
+    monkeypatch.setattr(transfer_study, "read_with", reading)
+    return done
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_files(whole: tuple[Path, Result]) -> None:
+    out, result = whole
+    assert {path.name for path in out.iterdir()} == {
+        "rows.csv", "summary.csv", "paired.csv", "ratios.csv", "figure.png", "transfer.json",
+        "runs", "cells",
+    }  # fmt: skip
+    rows = _rows(out / "rows.csv")
+    assert list(rows[0]) == [
+        "policy", "size", "every", "seed", "kept_policy", "recall@20", "mrr@20", "ndcg@20",
+    ]  # fmt: skip
+    assert len(rows) == 2 * (2 * 2 + 1)
+    said = json.loads((out / "transfer.json").read_text())
+    assert said == result.to_dict()
+    assert said["kind"] == "transfer"
+    assert said["command"] == "dips transfer ..."
+    assert said["reader"]["recommender"] == "gru"
+    assert said["policies"]["hardest"]["recommender"] == "dot"
+    assert "50 %" in said["paper"]["claim"]
+    assert {row["policy"] for row in said["saved"]} == {"hardest"}
+
+
+def test_only_what_asks_or_learns_is_trained_and_everything_stands_at_the_end(
+    whole: tuple[Path, Result],
+) -> None:
+    out, result = whole
+    names = {path.name for path in (out / "runs").iterdir()}
+    trained = {f"hardest-k{size}-t1-s{seed}" for size in (1, 2) for seed in (0, 1)}
+    assert names == trained | {"all-k1-t1-s0", "all-k1-t1-s1"}
+    assert open_run(out / "runs" / "all-k1-t1-s0").spec.form == "gru"
+    ceiling = [row for row in result.rows if row["policy"] == "all"]
+    assert [(row["size"], row["seed"]) for row in ceiling] == [(2, 0), (2, 1)]
+    for row in ceiling:
+        assert row["test"] == read_metrics(out / "runs" / f"all-k1-t1-s{row['seed']}")["test"]
+    assert {row["policy"] for row in result.ratios} == {"hardest", "reservoir"}
+
+
+def test_a_large_sketch_is_the_whole_history(data: Interactions, tmp_path: Path) -> None:
+    """Reading K items one by one and whole histories at once meet where K is large enough."""
+    for reader in ("gru", "sasrec"):
+        result = dips.transfer(
+            data, ["last"], [40], [0], recommender=reader, out=tmp_path / reader, **SMALL
+        )
+        last, everything = (row["test"] for row in result.rows)
+        assert last == pytest.approx(everything)
+
+
+def test_readers_may_learn_for_longer_than_choosers(data: Interactions, tmp_path: Path) -> None:
+    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [1], "seeds": [0]}
+    result = dips.transfer(data, **what, reader_epochs=2, out=tmp_path / "out", **SMALL)
+    assert result.about["reader"]["epochs"] == 2
+    assert result.about["policies"]["hardest"]["epochs"] == 1
+    epochs = {
+        place.name: read_metrics(place)["epochs"] for place in (tmp_path / "out/runs").iterdir()
+    }
+    assert epochs == {"all-k1-t1-s0": 2, "hardest-k1-t1-s0": 1}
+
+
+def test_what_comes_back_is_read_so_unless_it_is_said(data: Interactions, tmp_path: Path) -> None:
+    assert data.repeats > 0.1
+    for given, taken in ((-1, True), (0, False)):
+        out = tmp_path / str(given)
+        dips.transfer(data, ["last"], [1], [0], out=out, returning=given, **SMALL)
+        assert open_run(out / "runs" / "all-k1-t1-s0").spec.returning == taken
+
+
+def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_path: Path) -> None:
+    alone = {"returning": 0, "striking": 1, "cosine": 1}
+    dips.transfer(data, ["hardest"], [1], [0], out=tmp_path, **alone, **SMALL)
+    reader, chooser = (
+        open_run(tmp_path / "runs" / name).spec for name in ("all-k1-t1-s0", "hardest-k1-t1-s0")
+    )
+    assert (reader.striking, reader.cosine) == (True, True)
+    assert (chooser.striking, chooser.cosine) == (True, False)
+
+
+def test_a_finished_study_does_nothing_again(
+    whole: tuple[Path, Result], data: Interactions, worked: list[str]
+) -> None:
+    out, result = whole
+    again = dips.transfer(data, **WHAT, out=out, command="dips transfer ...", **SMALL)
+    assert worked == []
+    assert again == result
+
+
+def test_more_sizes_add_only_their_cells(
+    data: Interactions, tmp_path: Path, worked: list[str]
+) -> None:
+    dips.transfer(data, ["hardest", "last"], [1], [0], out=tmp_path / "out", **SMALL)
+    worked.clear()
+    dips.transfer(data, ["hardest", "last"], [1, 2], [0], out=tmp_path / "out", **SMALL)
+    assert worked == ["train dot hardest", "read hardest 2", "read last 2"]
+
+
+def test_an_interrupted_study_goes_on(
+    whole: tuple[Path, Result], data: Interactions, tmp_path: Path, worked: list[str]
+) -> None:
+    def interrupt(update: Update) -> None:
+        if update.stage == "reading sketches" and update.done == 3:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "results"
+    with pytest.raises(KeyboardInterrupt):
+        dips.transfer(data, **WHAT, out=out, watch=interrupt, **SMALL)
+    assert not (out / "rows.csv").exists()
+    assert not list(out.rglob("*.part"))
+    worked.clear()
+    result = dips.transfer(data, **WHAT, out=out, **SMALL)
+    assert [text for text in worked if text.startswith("train")] == []
+    assert len(worked) == 5
+    assert result.rows == whole[1].rows
+
+
+def test_other_settings_are_refused(
+    whole: tuple[Path, Result], data: Interactions, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match="was made with another epochs"):
+        dips.transfer(data, **WHAT, out=whole[0], **{**SMALL, "epochs": 2})
+    with pytest.raises(RunError, match="was made with another recommender"):
+        dips.transfer(data, **WHAT, out=whole[0], recommender="sasrec", **SMALL)
+    out = tmp_path / "none"
+    for policies, reader, sentence in (
+        (["all"], "gru", "'all' is no sketch"),
+        (["last", "newest"], "gru", "newest"),
+        (["last"], "gruu", "recommender is 'gruu'"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            dips.transfer(data, policies, [1], [0], recommender=reader, out=out, **SMALL)
+    with pytest.raises(ConfigError, match="--reader-epochs is -1"):
+        dips.transfer(data, ["last"], [1], [0], reader_epochs=-1, out=out, **SMALL)
+    assert not out.exists()
+
+
+def test_ratings_need_to_be_told(tmp_path: Path) -> None:
+    rated = stream(users=20, items=64, events=8)
+    with pytest.raises(ConfigError, match="add --task implicit"):
+        dips.transfer(rated, ["last"], [1], [0], out=tmp_path / "out", **SMALL)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,192 @@
+"""Two processes, each with half of the users, take the steps that one process takes with all.
+
+The processes are real, and talk over gloo: one launch of this file as a script does all cases. It
+computes in float64, where only the order of summation differs: 1e-9 is far above that, and far
+below the effect of a single prediction that is missing or counted twice.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dips.evaluation.progressive import evaluate
+from dips.numerics.process_group import Crew, gathered
+from dips.stream.users import make_stream
+from dips.testing import random_world
+from dips.training.distributed import Share
+from dips.training.state import Fitting
+from dips.training.trainer import fit
+
+TOLERANCE = 1e-9
+QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01, "epochs": 3}
+LEARNED: dict[str, Any] = {"policy": "learned", "policy_batch": 24}
+CASES: dict[str, list[dict[str, Any]]] = {
+    "last": [{"policy": "last"}],
+    "several-runs": [{"policy": "reservoir", "seed": 1}, {"policy": "reservoir", "seed": 2}],
+    "several-policies": [{"policy": "last"}, {"policy": "frequent"}],
+    "hardest": [{"policy": "hardest", "reroll": 2}],
+    "learned": [LEARNED],
+    "learned-every-3": [{**LEARNED, "periods": (3,), "seed": 1}, {**LEARNED, "periods": (3,)}],
+    "cautious": [{**LEARNED, "policy_rate": 0.5, "caution": 1e-4, "epochs": 5}],
+    "companies": [{**LEARNED, "users": 3}],
+    "dips-steps": [{"policy": "dips", "users": 5, "stretch": 1, "user_rate": 0.01, "epochs": 2}],
+    "stretches-in-batches": [{"policy": "hardest", "users": 4, "stretch": 3, "batch": 5}],
+    "all": [{"policy": "all"}],
+    "all-steps": [{"policy": "all", "stretch": 2, "users": 3}],
+}
+Found = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+class Stop(Exception):
+    """The moment at which a run is interrupted."""
+
+
+def _train(
+    world: Any, jobs: Any, crew: Crew, fitting: Fitting, stop_at: int = 0
+) -> tuple[Found, Found | None]:
+    """Parameters and history of a fit; and what was saved after the epoch at which it stops."""
+    saved: list[Found] = []
+
+    def validate(stack: Any, trace: Any) -> list[float]:
+        found = evaluate(stack, trace, low=1.0, high=5.0, crew=crew)
+        return [scores.headline for scores in found]
+
+    def save(fitting: Fitting) -> None:
+        if fitting.progress.epoch == stop_at:
+            tensors = {name: value.clone() for name, value in fitting.tensors().items()}
+            saved.append((tensors, copy.deepcopy(vars(fitting.progress))))
+            raise Stop
+
+    fitting.align(crew)
+    with suppress(Stop):
+        fit(fitting, jobs, world.columns, validate, save=save, crew=crew)
+    left = {name: value.clone() for name, value in fitting.tensors().items()}
+    return (left, vars(fitting.progress)), saved[0] if saved else None
+
+
+def _case(make: Any, name: str, crew: Crew) -> Found:
+    world = make(double=True)
+    jobs = [world.job(**{**QUICK, **settings}) for settings in CASES[name]]
+    return _train(world, jobs, crew, world.start(jobs))[0]
+
+
+def _implicit(make: Any, crew: Crew) -> Found:
+    world = make(explicit=False, double=True)
+    jobs = [world.job(**QUICK, **LEARNED)]
+    return _train(world, jobs, crew, world.start(jobs))[0]
+
+
+def _many_items(make: Any, crew: Crew) -> Found:
+    """So many that a step moves the rows it reads, and no others."""
+    world = make(data=random_world([9, 3, 12, 7, 11, 4, 8, 6, 9, 7, 5], items=500), double=True)
+    jobs = [world.job(**QUICK, **LEARNED)]
+    return _train(world, jobs, crew, world.start(jobs))[0]
+
+
+def _resumed(make: Any, crew: Crew) -> Found:
+    """Stopped after the first epoch; only the leader has the checkpoint."""
+    world = make(double=True)
+    jobs = [world.job(**QUICK, **LEARNED)]
+    _, saved = _train(world, jobs, crew, world.start(jobs), stop_at=1)
+    fitting = world.start(jobs)
+    if crew.leads:
+        assert saved is not None
+        fitting.load(saved[0], type(fitting.progress)(**saved[1]))
+    else:
+        for value in fitting.tensors().values():
+            value += 1  # whatever it is, it is the leader's afterwards
+    return _train(world, jobs, crew, fitting)[0]
+
+
+OTHERS: dict[str, Callable[[Any, Crew], Found]] = {
+    "implicit": _implicit, "many-items": _many_items, "resumed": _resumed
+}  # fmt: skip
+
+
+def _any_case(make: Any, name: str, crew: Crew) -> Found:
+    return _case(make, name, crew) if name in CASES else OTHERS[name](make, crew)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
+    """What two processes have found, each."""
+    folder = tmp_path_factory.mktemp("together")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launch, __file__, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("name", [*CASES, *OTHERS])
+def test_two_processes_are_one(
+    lab: Callable[..., Any], together: list[dict[str, Found]], name: str
+) -> None:
+    """All parameters, optimizers and validations; and both processes have the same bits."""
+    with gathered("cpu") as crew:
+        tensors, progress = _any_case(lab, name, crew)
+    first, second = (found[name] for found in together)
+    for key, expected in tensors.items():
+        assert torch.equal(first[0][key], second[0][key]), key
+        torch.testing.assert_close(first[0][key], expected, rtol=0, atol=TOLERANCE, msg=key)
+    assert len(first[1]["history"]) == progress["epoch"] > 1
+    for line, expected in zip(first[1]["history"], progress["history"], strict=True):
+        assert line["valid"] == pytest.approx(expected["valid"], abs=TOLERANCE)
+        assert line["train_loss"] == pytest.approx(expected["train_loss"], abs=TOLERANCE)
+    assert first[1]["ease"] == second[1]["ease"] == progress["ease"]
+    assert first[1]["best_epoch"] == second[1]["best_epoch"] == progress["best_epoch"]
+    assert first[1]["seconds"] == second[1]["seconds"]
+
+
+def test_steps_were_undone_in_the_cautious_case(together: list[dict[str, Found]]) -> None:
+    assert together[0]["cautious"][1]["ease"][0] < 1
+
+
+def test_every_user_walks_in_one_process(lab: Callable[..., Any]) -> None:
+    world = lab()
+    jobs = [world.job(seed=seed) for seed in (0, 1)]
+    stream = make_stream([job.train for job in jobs], world.columns)
+    shares = [Share(rank, 3).own(stream).user for rank in range(3)]
+    for run, job in enumerate(jobs):
+        users = torch.cat([share[run][share[run] >= 0] for share in shares])
+        assert sorted(users.tolist()) == list(range(job.train.users))
+
+
+def test_a_process_without_users_has_a_stand_in(lab: Callable[..., Any]) -> None:
+    world = lab()
+    stream = make_stream([world.data.select([0, 1])], world.columns)
+    assert Share(2, 3).own(stream).length.tolist() == [[stream.longest]]
+
+
+def _lab() -> Any:
+    """The class behind the fixture `lab`."""
+    spec = importlib.util.spec_from_file_location("lab", Path(__file__).with_name("conftest.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Lab
+
+
+if __name__ == "__main__":
+    with gathered("cpu") as here:
+        found = {name: _any_case(_lab(), name, here) for name in [*CASES, *OTHERS]}
+        torch.save(found, Path(sys.argv[1]) / f"{here.rank}.pt")

@@ -1,0 +1,125 @@
+"""Negatives are drawn by popularity, without return, and as a function of seed and step.
+
+With the chances they had, what they say of all items is right in the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dips.recommender.gru import GRU
+from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax
+from dips.recommender.memory_based import popularity
+from dips.testing import random_world
+from dips.training.negative_sampling import Negatives
+
+Make = Callable[..., Any]
+CPU = torch.device("cpu")
+
+
+def _drawn(jobs: list[Any], step: int, width: int = 3) -> Tensor:
+    return _state(jobs, step, width)["negatives"]
+
+
+def _state(jobs: list[Any], step: int, width: int) -> dict[str, Tensor]:
+    state = {
+        "negatives": torch.full((len(jobs), width), -1),
+        "chances": torch.full((len(jobs), width), torch.nan),
+    }
+    steps = torch.full((len(jobs),), step, dtype=torch.float64)
+    Negatives(jobs, CPU).draw(state, steps, torch.ones(len(jobs)))
+    return state
+
+
+def test_a_function_of_seed_and_step(lab: Make) -> None:
+    world = lab(explicit=False)
+    jobs = [world.job(seed=seed) for seed in (0, 1)]
+    both = _drawn(jobs, 5)
+    assert torch.equal(both, _drawn(jobs, 5))
+    assert torch.equal(both[1:], _drawn(jobs[1:], 5))  # alone as in a stack
+    later = [_drawn(jobs, step) for step in range(6, 12)]
+    assert not any(torch.equal(both, other) for other in later)
+    for row in torch.cat([both, *later]):
+        assert len(set(row.tolist())) == 3
+
+
+def test_those_who_rest_keep_theirs(lab: Make) -> None:
+    jobs = [lab(explicit=False).job(seed=seed) for seed in (0, 1)]
+    state = {"negatives": torch.full((2, 3), -1), "chances": torch.full((2, 3), 7.0)}
+    Negatives(jobs, CPU).draw(state, torch.zeros(2), torch.tensor([0.0, 1.0]))
+    assert state["negatives"][0].tolist() == [-1, -1, -1]
+    assert state["chances"][0].tolist() == [7, 7, 7]
+    assert (state["negatives"][1] >= 0).all()
+    assert (state["chances"][1] < 0).all()
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_chances_follow_the_power_of_popularity(lab: Make, power: float) -> None:
+    job = lab(explicit=False).job(popularity=power)
+    weight = (1 + popularity(job.train).double()) ** power
+    expected = weight / weight.sum()
+    draws = torch.cat([_drawn([job], step, 1)[0] for step in range(3000)])
+    share = torch.bincount(draws, minlength=len(weight)) / len(draws)
+    assert float((share - expected).abs().max()) < 0.03
+
+
+def test_losses_that_ask_for_no_chances_get_none(lab: Make) -> None:
+    state = {"negatives": torch.full((1, 3), -1)}
+    Negatives([lab(explicit=False).job()], CPU).draw(state, torch.zeros(1), torch.ones(1))
+    assert set(state) == {"negatives"}
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_sums_over_all_items_are_right_in_the_mean(lab: Make, power: float) -> None:
+    job = lab(explicit=False).job(popularity=power)
+    value = torch.linspace(0.5, 3.0, job.train.items, dtype=torch.float64)
+    guesses = []
+    for step in range(1500):
+        state = _state([job], step, 6)
+        chance = state["chances"][0].double().exp()
+        assert ((chance > 0) & (chance <= 1)).all()
+        guesses.append((value[state["negatives"][0]] / chance).sum())
+    guess = torch.stack(guesses)
+    assert abs(guess.mean() - value.sum()) < 4 * guess.std() / len(guess) ** 0.5
+    assert float(guess.std() / value.sum()) < 1.0  # else the band above would hold anything
+
+
+def _loss_and_slope(model: GRU, states: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    loss = model.losses(states, target, torch.ones_like(target)).mean()
+    return loss.detach(), torch.autograd.grad(loss, model.vectors)[0]
+
+
+def test_a_sampled_softmax_learns_what_the_full_one_learns(lab: Make) -> None:
+    """All drawn: the same. Half: the same in the mean but for a small part; uncorrected: not."""
+    data = random_world([9, 3, 12, 1, 7, 11, 4, 8, 6, 5] * 3, items=60, seed=1, explicit=False)
+    job, items = lab(explicit=False, data=data).job(popularity=1.0), data.items
+    generator = torch.Generator().manual_seed(3)
+    states = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    target = torch.randint(items, (4, 1), generator=generator)
+
+    def made(loss: Loss) -> GRU:
+        return GRU(items=items, loss=loss, dim=3).double()
+
+    truth = _loss_and_slope(made(FullSoftmax()), states, target)
+    full = made(SampledSoftmax(items))
+    every = _state([job], 0, items)
+    full.negatives.copy_(every["negatives"][0])
+    full.chances.copy_(every["chances"][0])
+    for found, known in zip(_loss_and_slope(full, states, target), truth, strict=True):
+        torch.testing.assert_close(found, known)
+
+    def astray(corrected: bool) -> float:
+        model, total = made(SampledSoftmax(items // 2)), torch.zeros_like(truth[1])
+        for step in range(300):
+            state = _state([job], step, items // 2)
+            model.negatives.copy_(state["negatives"][0])
+            model.chances.copy_(state["chances"][0] if corrected else torch.zeros(items // 2))
+            total += _loss_and_slope(model, states, target)[1] / 300
+        return float((total - truth[1]).norm() / truth[1].norm())
+
+    assert astray(corrected=True) < 0.02 < 0.05 < astray(corrected=False)

@@ -1,0 +1,285 @@
+"""What a policy was asked is rebuilt from the trace, and lessons hold everything once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dips.data.interactions import Interactions
+from dips.numerics.hashing import combine
+from dips.policy.base import Policy, Signals
+from dips.policy.registry import make_policy
+from dips.recommender.dot import DotProduct
+from dips.recommender.losses import Loss
+from dips.recommender.stacked import Stack
+from dips.rollout.rollout import Walk
+from dips.sketch.records import Candidates
+from dips.sketch.selection import Greedy
+from dips.stream.schedule import Schedule
+from dips.stream.users import Stream
+from dips.training.policy_batches import (
+    ORDER,
+    Clock,
+    asking,
+    stretch_lesson,
+    whole_lessons,
+    with_ghosts,
+)
+
+World = Callable[..., Interactions]
+StreamOf = Callable[[Sequence[Interactions]], Stream]
+LENGTHS, SIZE, SEEDS = [9, 3, 17, 1, 12, 2, 14, 4, 5, 8], 2, [0, 5]
+SCHEDULES = [Schedule((1,)), Schedule((4,)), Schedule((3, 5, 2))]
+BY_SCHEDULE = pytest.mark.parametrize("schedule", SCHEDULES, ids=["online", "batch", "varying"])
+CPU = torch.device("cpu")
+
+
+class Spy(Policy):
+    """Asks for another, and remembers every question by (key, seen)."""
+
+    asks = ("loss", "residual")
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.heard: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def score(self, candidates: Candidates, signals: Signals) -> Tensor:
+        told = {"loss": signals.loss(), "residual": signals.residual()}
+        scores = self.policy.score(candidates, signals)
+        slots = Greedy().choose(scores, candidates, SIZE)
+        chosen = candidates.position.gather(1, slots)
+        for row, (key, seen) in enumerate(zip(candidates.key, candidates.seen, strict=True)):
+            entries = {name: value[row] for name, value in candidates.entries._asdict().items()}
+            answers = {name: value[row] for name, value in told.items()}
+            self.heard[int(key), int(seen)] = {**entries, **answers, "chosen": chosen[row]}
+        return scores
+
+
+class Scene:
+    """Two runs that have walked, one of fewer users."""
+
+    def __init__(
+        self, world: World, stream_of: StreamOf, schedule: Schedule, spy: Spy, stack: Stack | None
+    ) -> None:
+        data = world(LENGTHS, items=5, seed=3)
+        self.stream = stream_of([data, data.select([2, 0, 6, 7, 1])])
+        self.schedule, keys = schedule, self.stream.keys(SEEDS)
+        noted = ["loss", "residual"] if stack else []
+        walk = Walk(self.stream, size=SIZE, schedule=schedule, keys=keys, noted=noted)
+        walk.advance(spy if stack else spy.policy, stack)
+        self.trace, self.base = walk.trace, walk.base
+        self.clock = Clock.of(schedule, SIZE, self.stream.longest, CPU)
+        self.refreshes = dict(schedule.refreshes(SIZE, self.stream.longest))
+
+    def rows(self, run: int) -> range:
+        return range(self.trace.run_rows[run], self.trace.run_rows[run + 1])
+
+
+@pytest.fixture
+def scene(
+    world: World, stream_of: StreamOf, dot: Callable[..., DotProduct], losses: dict[str, Loss]
+) -> Callable[..., tuple[Scene, Spy]]:
+    """`scene(schedule, policy, asks=True)`: a walk and what was heard on it."""
+
+    def make(schedule: Schedule, policy: str = "frequent", asks: bool = True) -> Any:
+        spy = Spy(make_policy(policy, size=SIZE))
+        stack = Stack.of([dot(losses["mse"], seed=seed) for seed in SEEDS]) if asks else None
+        return Scene(world, stream_of, schedule, spy, stack), spy
+
+    return make
+
+
+@BY_SCHEDULE
+@pytest.mark.parametrize("policy", ["frequent", "reservoir", "hardest"])
+def test_asking_again_is_what_was_asked(scene: Any, schedule: Schedule, policy: str) -> None:
+    """Every decision of every user, with the padding of an unequal batch among them."""
+    at, spy = scene(schedule, policy)
+    rows = [
+        [row for row in at.rows(run) if int(at.trace.step[row]) in at.refreshes] for run in (0, 1)
+    ]
+    most = max(map(len, rows)) + 1
+    decided = torch.tensor([[*found, *[-1] * (most - len(found))] for found in rows])
+    asked = asking(at.trace, at.clock, decided)
+    width = SIZE + schedule.longest
+    assert asked.kept.shape == (2 * most, width)
+    for place, row in enumerate(decided.flatten().tolist()):
+        if row < 0:
+            assert int(asked.owner[place]) == -1
+            assert not bool(asked.candidates.present[place].any())
+            assert not bool(asked.kept[place].any())
+            continue
+        assert int(asked.owner[place]) == int(at.trace.asked.owner[row])
+        seen, key = int(asked.candidates.seen[place]), int(asked.candidates.key[place])
+        assert seen == int(at.trace.step[row])
+        heard = spy.heard[key, seen]
+        count = SIZE + at.refreshes[seen]
+        assert asked.candidates.present[place].tolist() == [True] * count + [False] * (
+            width - count
+        )
+        for name, value in asked.candidates.entries._asdict().items():
+            assert torch.equal(value[place, :count], heard[name]), name
+        for name, value in asked.answers.items():
+            assert value.dtype == heard[name].dtype
+            torch.testing.assert_close(value[place, :count], heard[name], atol=1e-6, rtol=1e-6)
+        kept = asked.candidates.position[place][asked.kept[place]]
+        assert torch.equal(kept, heard["chosen"])
+
+
+@BY_SCHEDULE
+@pytest.mark.parametrize("width", [1, 20, 1000])
+def test_whole_lessons_hold_every_prediction_once(
+    scene: Any, schedule: Schedule, width: int
+) -> None:
+    """In the order of time, with what each decision is followed by: against a plain loop."""
+    at, _ = scene(schedule, asks=False)
+    lessons = whole_lessons(at.trace, at.clock, SEEDS, 3, width)
+    owner, step = at.trace.asked.owner.tolist(), at.trace.step.tolist()
+    ends = [*at.refreshes, 10**6]
+    orders: list[list[int]] = []
+    for run in (0, 1):
+        seen, order = [], []
+        for lesson in lessons:
+            predicted = [row for row in lesson.predicted[run].tolist() if row >= 0]
+            decided = [row for row in lesson.decided[run].tolist() if row >= 0]
+            assert decided == [row for row in predicted if step[row] in at.refreshes]
+            assert len(predicted) <= max(width, max(LENGTHS))
+            for decision, places in zip(
+                lesson.decided[run].tolist(), lesson.held[run].tolist(), strict=True
+            ):
+                held = [int(lesson.predicted[run, place]) for place in places if place >= 0]
+                if decision < 0:
+                    assert held == []
+                    continue
+                end = next(end for end in ends if end > step[decision])
+                assert held == [
+                    row for row in predicted
+                    if owner[row] == owner[decision] and step[decision] <= step[row] < end
+                ]  # fmt: skip
+            seen += predicted
+            for row in predicted:
+                order += [owner[row]] if owner[row] not in order else []
+        assert sorted(seen) == list(at.rows(run))
+        starts = {user: seen.index(next(r for r in seen if owner[r] == user)) for user in order}
+        for user, start in starts.items():  # whole histories, side by side
+            own = [row for row in at.rows(run) if owner[row] == user]
+            assert seen[start : start + len(own)] == own
+        users = at.trace.user
+        lots = {
+            user: int(combine(users[seen[s]], SEEDS[run], 3, ORDER)) for user, s in starts.items()
+        }
+        assert order == sorted(order, key=lots.__getitem__)
+        orders.append(order)
+
+
+@BY_SCHEDULE
+@pytest.mark.parametrize("width", [1, 20])
+def test_a_run_is_packed_as_if_alone(scene: Any, schedule: Schedule, width: int) -> None:
+    at, _ = scene(schedule, asks=False)
+    together = whole_lessons(at.trace, at.clock, SEEDS, 3, width)
+    for run, seed in enumerate(SEEDS):
+        first = at.trace.run_rows[run]
+        alone = whole_lessons(at.trace.part(run, run + 1), at.clock, [seed], 3, width)
+        for index, lesson in enumerate(together):
+            if index >= len(alone):
+                assert all(bool((field[run] == -1).all()) for field in lesson)
+                continue
+            for field, own, shift in zip(lesson, alone[index], (first, first, 0), strict=True):
+                mine, other = field[run], own[0]
+                mine = torch.where(mine >= 0, mine - shift, -1)
+                size = len(other)
+                assert torch.equal(mine[:size], other)
+                assert bool((mine[size:] == -1).all())
+
+
+def test_a_run_without_users_has_empty_lessons(world: World, stream_of: StreamOf) -> None:
+    """A company of users may have none left of one of the runs."""
+    data = world([5, 4, 6])
+    stream = stream_of([data.select([0, 2]), data.select([1])])
+    stream = stream.take(torch.tensor([[0, 1], [-1, -1]]))
+    walk = Walk(stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), noted=[])
+    walk.advance(make_policy("last", size=2))
+    clock = Clock.of(Schedule(), 2, 6, CPU)
+    (lesson,) = whole_lessons(walk.trace, clock, SEEDS, 1, 100)
+    assert lesson.predicted[0].sort().values.tolist() == list(range(11))
+    assert bool((lesson.predicted[1] == -1).all())
+    assert bool((lesson.held[1] == -1).all())
+
+
+@BY_SCHEDULE
+@pytest.mark.parametrize("queue", [1, 3, 100])
+@pytest.mark.parametrize("stretch", [1, 2, 5, 1000])
+def test_stretch_lessons_hold_every_prediction_once(
+    scene: Any, schedule: Schedule, queue: int, stretch: int
+) -> None:
+    """And with it the decisions of the queue: those in force, and the `queue` - 1 before."""
+    at, _ = scene(schedule, asks=False)
+    refreshes, step, owner = list(at.refreshes), at.trace.step, at.trace.asked.owner
+    seen: list[list[int]] = [[], []]
+    for first in range(0, at.stream.longest, stretch):
+        span = range(first, min(first + stretch, at.stream.longest))
+        lesson = stretch_lesson(at.clock, queue, at.base, at.stream.length, span)
+        if lesson is None:
+            assert span.stop <= refreshes[0]
+            for run in (0, 1):
+                seen[run] += [row for row in at.rows(run) if int(step[row]) in span]
+            continue
+        for run in (0, 1):
+            predicted = lesson.predicted[run]
+            rows = predicted[predicted >= 0].tolist()
+            assert rows == [row for row in at.rows(run) if int(step[row]) in span]
+            seen[run] += rows
+            decided = lesson.decided[run][lesson.decided[run] >= 0].tolist()
+            due = [t for t in refreshes if t < span.stop]
+            force = sum(t <= span.start for t in due) - 1
+            due = due[max(0, force - queue + 1) :]
+            assert decided == [row for row in at.rows(run) if int(step[row]) in due]
+            for decision, places in zip(
+                lesson.decided[run].tolist(), lesson.held[run], strict=True
+            ):
+                held = predicted[places[places >= 0]].tolist()
+                if decision < 0:
+                    assert held == []
+                    continue
+                end = min([t for t in refreshes if t > step[decision]], default=10**6)
+                assert held == [
+                    row for row in rows
+                    if owner[row] == owner[decision] and step[decision] <= step[row] < end
+                ]  # fmt: skip
+    assert sorted(seen[0]) == list(at.rows(0))
+    assert sorted(seen[1]) == list(at.rows(1))
+
+
+@BY_SCHEDULE
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_ghosts_are_what_was_dropped_before(scene: Any, schedule: Schedule, count: int) -> None:
+    at, _ = scene(schedule, "reservoir")
+    (lesson,) = whole_lessons(at.trace, at.clock, SEEDS, 1, 1000)
+    asked = asking(at.trace, at.clock, lesson.decided)
+    width = asked.kept.shape[1]
+    tracked, weight = with_ghosts(asked, count, width - SIZE)
+    assert tracked.kept.shape[1] == width + count * (width - SIZE)
+    position, present = asked.candidates.position, asked.candidates.present
+    for place, owner in enumerate(asked.owner.tolist()):
+        assert torch.equal(tracked.candidates.position[place, :width], position[place])
+        assert torch.equal(weight[place, :width] > 0, present[place])
+        assert not bool(weight[place, width:].any())
+        assert not bool(tracked.kept[place, width:].any())
+        expected: list[int] = []
+        for back in range(1, count + 1):
+            if owner >= 0 and place - back >= 0 and int(asked.owner[place - back]) == owner:
+                gone = present[place - back] & ~asked.kept[place - back]
+                expected += position[place - back][gone].tolist()
+        ghosts = tracked.candidates.position[place, width:]
+        assert ghosts[ghosts >= 0].tolist() == expected
+        first = int(at.trace.event[lesson.decided.flatten()[place]]) - int(
+            asked.candidates.seen[place]
+        )
+        for slot in (ghosts >= 0).nonzero()[:, 0].tolist():
+            event = first + int(ghosts[slot])
+            assert int(tracked.candidates.item[place, width + slot]) == int(
+                at.trace.columns.item[event]
+            )
