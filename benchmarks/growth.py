@@ -45,7 +45,7 @@ class Axis:
         """What a child is asked to do at one value."""
         world = {"users": self.users, "events": self.events, "items": self.items}
         flags: dict[str, Any] = {"policy": policy or self.policy}
-        flags |= {"batch": self.batch, "policy_batch": self.batch}
+        flags |= {"batch": self.batch, "policy_batch_size": self.batch}
         if name == "items":
             world["items"] = value
         elif name == "interactions":

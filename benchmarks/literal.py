@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dips.data.interactions import Interactions
-from dips.policy.network import RatingNetwork
+from dips.policy.network import PaperNetwork
 from dips.recommender.base import COMFORTABLE
 from dips.recommender.dot import DotProduct
 from dips.training.config import TrainConfig
@@ -82,7 +82,7 @@ class Recommender(nn.Module):
 class Policy(nn.Module):
     """The paper's network: from the ratings of a sketch to how much each item should go."""
 
-    def __init__(self, network: RatingNetwork) -> None:
+    def __init__(self, network: PaperNetwork) -> None:
         super().__init__()
         items, hidden = network.enter.shape
         self.dropout = network.dropout
@@ -112,7 +112,7 @@ class Policy(nn.Module):
         return functional.dropout(units, self.dropout, self.training)
 
 
-class Company:
+class UserBatch:
     """Users in lockstep, the longest histories first, with everything they carry along."""
 
     def __init__(
@@ -152,9 +152,9 @@ class Company:
 class Literal:
     """The algorithm, line by line."""
 
-    def __init__(self, model: DotProduct, network: RatingNetwork, config: TrainConfig) -> None:
+    def __init__(self, model: DotProduct, network: PaperNetwork, config: TrainConfig) -> None:
         self.config = config
-        self.theta = Recommender(model, config.inner_steps, config.inner_rate)
+        self.theta = Recommender(model, config.inner_steps, config.inner_lr)
         self.phi = Policy(network)
         rate, decay = config.learning_rate, config.weight_decay
         free = [self.theta.bias] + ([] if self.theta.listwise else [self.theta.loading])
@@ -165,11 +165,14 @@ class Literal:
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Adam(groups, rate, fused=True),
             torch.optim.SGD(
-                [self.theta.user_prior], config.user_rate, MOMENTUM, weight_decay=decay, fused=True
+                [self.theta.user_prior], config.user_lr, MOMENTUM, weight_decay=decay, fused=True
             ),
         ]
-        self.chooser = torch.optim.Adam(
-            self.phi.parameters(), config.policy_rate, weight_decay=config.policy_decay, fused=True
+        self.source_policy = torch.optim.Adam(
+            self.phi.parameters(),
+            config.policy_lr,
+            weight_decay=config.policy_weight_decay,
+            fused=True,
         )
         self.items = len(self.theta.vectors)
 
@@ -178,12 +181,12 @@ class Literal:
         order = np.random.default_rng(seed).permutation(data.users)
         total = torch.zeros((), dtype=torch.float64, device=self.theta.bias.device)
         for low in range(0, len(order), self.config.users):
-            company = self.company(data, order[low : low + self.config.users])
-            for t in range(int(company.length[0])):
-                total += self.step(company, t) * company.active(t)
+            user_batch = self.user_batch(data, order[low : low + self.config.users])
+            for t in range(int(user_batch.length[0])):
+                total += self.step(user_batch, t) * user_batch.active(t)
         return float(total) / len(data)
 
-    def company(self, data: Interactions, users: npt.NDArray[np.int64]) -> Company:
+    def user_batch(self, data: Interactions, users: npt.NDArray[np.int64]) -> UserBatch:
         """These users before their first step."""
         length = data.lengths[users]
         users = users[np.argsort(-length, kind="stable")]
@@ -191,7 +194,7 @@ class Literal:
         event = data.starts[users, None] + np.minimum(np.arange(length[0]), length[:, None] - 1)
         like = self.theta.bias
         rating = np.ones(event.shape) if data.rating is None else data.rating[event]
-        return Company(
+        return UserBatch(
             torch.as_tensor(data.item[event].astype(np.int64), device=like.device),
             torch.as_tensor(rating, dtype=like.dtype, device=like.device),
             length.tolist(),
@@ -199,32 +202,32 @@ class Literal:
             self.config.queue,
         )
 
-    def step(self, company: Company, t: int) -> Tensor:
+    def step(self, user_batch: UserBatch, t: int) -> Tensor:
         """One time step of everybody who is still there; the mean loss."""
-        users = company.active(t)
+        users = user_batch.active(t)
         if t > 0:
-            self.refresh(company, t - 1, users)
-        loss, effect = self.learn(company, t, users)
-        if company.queued:
-            self.teach(company, effect)
+            self.refresh(user_batch, t - 1, users)
+        loss, effect = self.learn(user_batch, t, users)
+        if user_batch.queued:
+            self.teach(user_batch, effect)
         return loss
 
     @torch.no_grad()
-    def refresh(self, company: Company, t: int, users: int) -> None:
+    def refresh(self, user_batch: UserBatch, t: int, users: int) -> None:
         """Lines 9, 13 and 14: reveal an interaction, and drop one when there are too many."""
-        before = company.reveal(t, users)
+        before = user_batch.reveal(t, users)
         if t < self.config.size:
             return
-        company.remember(before)
-        scores = self.phi.eval()(before, company.ratings[:users])
+        user_batch.remember(before)
+        scores = self.phi.eval()(before, user_batch.ratings[:users])
         gone = scores.masked_fill(before == 0, -torch.inf).argmax(1, keepdim=True)
         before.scatter_add_(1, gone, -torch.ones_like(before[:, :1]))
 
-    def learn(self, company: Company, t: int, users: int) -> tuple[Tensor, Tensor]:
+    def learn(self, user_batch: UserBatch, t: int, users: int) -> tuple[Tensor, Tensor]:
         """Lines 6 to 8: predict, and move the recommender; the loss and its gradient in z."""
-        z = company.z[:users].clone().requires_grad_()
-        target = (company.item[:users, t], company.rating[:users, t])
-        loss = self.theta.losses(z, company.ratings[:users], *target).mean()
+        z = user_batch.z[:users].clone().requires_grad_()
+        target = (user_batch.item[:users, t], user_batch.rating[:users, t])
+        loss = self.theta.losses(z, user_batch.ratings[:users], *target).mean()
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -233,18 +236,18 @@ class Literal:
         assert z.grad is not None
         return loss.detach(), z.grad
 
-    def teach(self, company: Company, effect: Tensor) -> None:
+    def teach(self, user_batch: UserBatch, effect: Tensor) -> None:
         """Lines 11 and 12: all choices of the queue again, and the policy moves (Eq. 10)."""
-        users, queued = len(effect), company.queued
-        before = company.queue[:users, :queued]
-        chances = self.phi.train().chances(before, company.ratings[:users, None])
-        self.chooser.zero_grad()
+        users, queued = len(effect), user_batch.queued
+        before = user_batch.queue[:users, :queued]
+        chances = self.phi.train().chances(before, user_batch.ratings[:users, None])
+        self.source_policy.zero_grad()
         # z_j is the intermediate sketch less what goes, so the sum over the queue has this slope.
         torch.autograd.backward(chances, -effect[:, None].expand_as(chances))
-        self.chooser.step()
+        self.source_policy.step()
 
     @torch.no_grad()
-    def give_back(self, model: DotProduct, network: RatingNetwork) -> None:
+    def give_back(self, model: DotProduct, network: PaperNetwork) -> None:
         """Write what was learned into the modules of the product."""
         model.vectors.copy_(self.theta.vectors)
         model.bias[:, 0] = self.theta.bias
@@ -278,18 +281,18 @@ def shapes(lengths: Sequence[int], size: int, queue: int) -> Iterator[Shape]:
         yield Shape(int((found > t).sum()), max(0, min(t - size, queue)))
 
 
-def staged(literal: Literal, shape: Shape) -> tuple[Company, int]:
+def staged(literal: Literal, shape: Shape) -> tuple[UserBatch, int]:
     """A company of made users who stand before a step of this shape, and that step."""
     config, like = literal.config, literal.theta.bias
     t = config.size + shape.queued
     draw = torch.Generator().manual_seed(0)
     item = torch.randint(literal.items, (shape.users, t + 1), generator=draw).to(like.device)
     rating = torch.randint(1, 6, item.shape, generator=draw).to(like)
-    company = Company(item, rating, [t + 1] * shape.users, literal.items, config.queue)
+    user_batch = UserBatch(item, rating, [t + 1] * shape.users, literal.items, config.queue)
     width = config.size + 1
     for decision in range(max(0, shape.queued - 1)):  # the step itself adds the last one
         some = item[:, decision : decision + width]
-        company.remember(torch.zeros_like(company.z).scatter_(1, some, 1.0))
-    company.z.scatter_(1, item[:, max(0, t - 1 - config.size) : t - 1], 1.0)
-    company.ratings.scatter_(1, item, rating)
-    return company, t
+        user_batch.remember(torch.zeros_like(user_batch.z).scatter_(1, some, 1.0))
+    user_batch.z.scatter_(1, item[:, max(0, t - 1 - config.size) : t - 1], 1.0)
+    user_batch.ratings.scatter_(1, item, rating)
+    return user_batch, t

@@ -10,14 +10,14 @@ import numpy as np
 from benchmarks.literal import Literal, Shape, shapes, staged
 from benchmarks.measure import Clock, Peak, Took
 from benchmarks.product import Run, Setting
-from dips.policy.network import RatingNetwork
+from dips.policy.network import PaperNetwork
 from dips.policy.registry import build_policy
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.studies.checks import describe, describe_policy, device_of
-from dips.training.rollouts import Walks
+from dips.training.rollouts import TrainingRollouts
 
 GROUPS = 8
 """Kinds of time steps that are timed."""
@@ -25,16 +25,16 @@ MOST, LEAST = 50, 2
 """Timed steps of a kind; the least even where they take longer than they should."""
 PIECES = ("rollout", "recommender", "policy")
 """Of a step; the credit comes with the recommender's gradient."""
-RATES = ("learning_rate", "user_rate", "policy_rate")
+RATES = ("learning_rate", "user_lr", "policy_lr")
 
 
-def _literal(setting: Setting) -> tuple[Literal, DotProduct, RatingNetwork]:
+def _literal(setting: Setting) -> tuple[Literal, DotProduct, PaperNetwork]:
     """The literal algorithm at the product's start, and the modules that it comes from."""
     config, device = setting.config, device_of(setting.config)
     model = make_recommender(describe(setting.train, config), config.seed).to(device)
     network = build_policy(describe_policy(setting.train, config), config.seed)
     assert isinstance(model, DotProduct)
-    assert isinstance(network, RatingNetwork)
+    assert isinstance(network, PaperNetwork)
     return Literal(model, network.to(device), config), model, network
 
 
@@ -55,9 +55,9 @@ def literal_steps(setting: Setting, seconds: float) -> dict[str, Any]:
     ]
     peak = Peak(device)
     literal, _, _ = _literal(setting)
-    company, t = staged(literal, max(found, key=lambda shape: shape.work))
-    literal.step(company, t)  # warms up, and takes the most memory
-    del company
+    user_batch, t = staged(literal, max(found, key=lambda shape: shape.work))
+    literal.step(user_batch, t)  # warms up, and takes the most memory
+    del user_batch
     total, timed = np.zeros((1 + len(PIECES), 2)), 0
     clock, groups = Clock(device), list(grouped(found, GROUPS))
     for place, (shape, steps) in enumerate(groups):
@@ -96,23 +96,23 @@ def _time_steps(
 
     The pieces apart, so that waiting for each of them does not slow down the whole.
     """
-    company, t = staged(literal, shape)
-    decided, found = company.decided, list[tuple[Took, ...]]()
-    literal.step(company, t)
+    user_batch, t = staged(literal, shape)
+    decided, found = user_batch.decided, list[tuple[Took, ...]]()
+    literal.step(user_batch, t)
     since = Clock(device)
     while len(found) < LEAST or (len(found) < MOST and since.took().wall < seconds):
-        company.decided = decided
+        user_batch.decided = decided
         clock = Clock(device)
-        literal.step(company, t)
+        literal.step(user_batch, t)
         whole = clock.took()
-        company.decided = decided
+        user_batch.decided = decided
         clock = Clock(device)
-        literal.refresh(company, t - 1, shape.users)
+        literal.refresh(user_batch, t - 1, shape.users)
         walked = clock.took()
-        _, effect = literal.learn(company, t, shape.users)
+        _, effect = literal.learn(user_batch, t, shape.users)
         learned = clock.took()
         if shape.queued:
-            literal.teach(company, effect)
+            literal.teach(user_batch, effect)
         found.append((whole, walked, learned.less(walked), clock.took().less(learned)))
     return found
 
@@ -128,7 +128,7 @@ def literal_epoch(setting: Setting, faster: float) -> dict[str, Any]:
     loss = literal.epoch(setting.train, config.seed)
     took = clock.took()
     literal.give_back(model, network)
-    players = Stack.of([model], run.device), Stacked.of([network], run.device)
-    _, validation = Walks([run.job], run.columns).sketches(1, players, players)
+    players = StackedRecommenders.of([model], run.device), StackedPolicies.of([network], run.device)
+    _, validation = TrainingRollouts([run.job], run.columns).sketches(1, players, players)
     (valid,) = run.validate(players[0], validation)
     return {"reached": True, "took": took._asdict(), "epochs": 1, "valid": valid, "loss": loss}

@@ -24,7 +24,7 @@ from dips.data.splitting import Parts
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
 from dips.recommender.registry import make_recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.users import Columns
 from dips.studies.checks import describe, describe_policy, device_of, fitted, split
@@ -32,10 +32,10 @@ from dips.training import policy_gradients as policy_learning
 from dips.training.batches import Whole
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
-from dips.training.rollouts import Job, Walks
-from dips.training.trainer import Fitting, Watch, fit, learn_epoch, start
+from dips.training.rollouts import Job, TrainingRollouts
+from dips.training.trainer import TrainingState, Watch, fit, learn_epoch, start
 
-WHOLE = {"policy_wait": 0, "policy_rest": 0, "caution": 0.0}
+WHOLE = {"policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "revert_tolerance": 0.0}
 """Every epoch does all there is to do."""
 PROFILED = 8
 """Lessons of the policy that a profile looks at."""
@@ -73,7 +73,7 @@ class Run:
     """A run that has seen nothing yet."""
 
     job: Job
-    fitting: Fitting
+    fitting: TrainingState
     columns: Columns
     device: str
     low: float
@@ -89,7 +89,7 @@ class Run:
         fitting = start([job], [make_recommender(spec, config.seed)], device, [policy])
         return cls(job, fitting, Columns.of(train, device), device, spec.low, spec.high)
 
-    def validate(self, stack: Stack, trace: Trace) -> list[float]:
+    def validate(self, stack: StackedRecommenders, trace: Trace) -> list[float]:
         """The deciding metric; lower is better."""
         return [scores.headline for scores in evaluate(stack, trace, low=self.low, high=self.high)]
 
@@ -115,7 +115,7 @@ def whole_epochs(setting: Setting) -> dict[str, Any]:
         "epoch": took._asdict(),
         "peak_bytes": peak.bytes(),
         "batch": config.batch,
-        "policy_batch": config.policy_batch,
+        "policy_batch_size": config.policy_batch_size,
         "users": config.users,
         "stretch": config.stretch,
     }
@@ -129,7 +129,7 @@ def until(setting: Setting, target: float) -> dict[str, Any]:
     class Reached(Exception):
         """Good enough."""
 
-    def after(fitting: Fitting) -> None:
+    def after(fitting: TrainingState) -> None:
         scores.append(fitting.progress.history[-1]["valid"][0])
         if scores[-1] <= target:
             raise Reached
@@ -169,7 +169,7 @@ class Learner:
     """The pieces of an epoch of whole histories, each to be called alone."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.walks = run, Walks([run.job], run.columns)
+        self.run, self.walks = run, TrainingRollouts([run.job], run.columns)
         if self.walks.live:
             raise SystemExit("phases are told for whole histories only: leave users and stretch 0")
         run.fitting.progress.epoch = 1
@@ -178,25 +178,29 @@ class Learner:
     def walk(self) -> tuple[Trace, Trace]:
         """Sketches of everybody, anew."""
         players = self.run.fitting.players(self.run.fitting.parameters())
-        walks = Walks([self.run.job], self.run.columns)  # what is static would be remembered
+        walks = TrainingRollouts(
+            [self.run.job], self.run.columns
+        )  # what is static would be remembered
         training, validation = walks.sketches(1, players, players)
         assert training is not None
         return training, validation
 
-    def learn(self, fitting: Fitting) -> None:
+    def learn(self, fitting: TrainingState) -> None:
         """One epoch from the training sketches."""
         learn_epoch(fitting, [self.run.job], [Whole(self.training)], self.walks.clock)
         progress = fitting.progress
-        progress.companies, progress.taken, progress.total = 0, [], []
+        progress.user_batches, progress.taken, progress.total = 0, [], []
 
     def teach(self, count: int) -> None:
         """Some of the policy's gradients alone."""
         config, fitting, clock = self.run.job.config, self.run.fitting, self.walks.clock
         assert fitting.policies is not None
         assert isinstance(self.training, StoredTrace)
-        for lesson in Whole(self.training).lessons(clock, [config.seed], 1, config)[:count]:
+        for policy_batch in Whole(self.training).policy_batches(clock, [config.seed], 1, config)[
+            :count
+        ]:
             policy_learning.policy_gradients(
-                fitting.stack, fitting.policies, self.training, clock, lesson, config
+                fitting.stack, fitting.policies, self.training, clock, policy_batch, config
             )
 
 

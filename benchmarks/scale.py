@@ -20,7 +20,7 @@ from dips.data.interactions import Interactions
 from dips.data.splitting import by_users
 from dips.studies.checks import device_of
 from dips.training.recipes import build_config
-from dips.training.trainer import Fitting
+from dips.training.trainer import TrainingState
 
 SHARES = (0.98, 0.01, 0.01)
 """Nearly all of the stream is there to train on."""
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     made = clock.took().wall
     _tell(f"{len(data):,} interactions made in {made:,.1f} s")
-    flags = {"policy": options.policy, "device": options.device, "users": options.company}
-    flags |= {"batch": options.batch, "policy_batch": options.policy_batch}
+    flags = {"policy": options.policy, "device": options.device, "users": options.user_batch}
+    flags |= {"batch": options.batch, "policy_batch_size": options.policy_batch_size}
     results = {"made_seconds": made, **measure(data, flags)}
     results["targets"] = judged(results)
     print(f"\n{report(results)}\n")
@@ -61,9 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--items", type=float, default=18_000)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--policy", default="learned", help="whose training is measured")
-    parser.add_argument("--company", type=int, default=0, help="users a walk; 0: as it would be")
+    parser.add_argument("--user-batch", type=int, default=0, help="users a walk; 0: as it would be")
     parser.add_argument("--batch", type=int, default=0, help="predictions a step; 0: as usual")
-    parser.add_argument("--policy-batch", type=int, default=0, help="the same for the policy")
+    parser.add_argument("--policy-batch-size", type=int, default=0, help="the same for the policy")
     parser.add_argument("--json", type=Path, help="write the results there as well")
     return parser
 
@@ -75,7 +75,7 @@ def _tell(line: str) -> None:
 
 def measure(data: Interactions, flags: Mapping[str, Any]) -> dict[str, Any]:
     """One epoch in which everything learns, with its validation; nothing is warm."""
-    everything = {**flags, **product.WHOLE, "epochs": 1, "rival": ""}
+    everything = {**flags, **product.WHOLE, "epochs": 1, "baseline": ""}
     config = build_config("default", None, everything, implicit_data=not data.explicit)
     setting = product.Setting.fitted(by_users(data, SHARES, seed=config.seed), config)
     device, config = device_of(config), setting.config
@@ -94,7 +94,7 @@ def measure(data: Interactions, flags: Mapping[str, Any]) -> dict[str, Any]:
         "items": data.items,
         "users_a_walk": config.users,
         "batch": config.batch,
-        "policy_batch": config.policy_batch,
+        "policy_batch_size": config.policy_batch_size,
         "threads": torch.get_num_threads(),
         "start_seconds": began,
         "seconds": seconds,
@@ -106,7 +106,7 @@ def measure(data: Interactions, flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _way(fitting: Fitting, clock: Clock) -> str:
+def _way(fitting: TrainingState, clock: Clock) -> str:
     """How far an epoch has come; after its end nothing is left of it."""
     taken = sum(fitting.progress.taken)
     far = f"{taken:,} learned from" if taken else "all learned from"

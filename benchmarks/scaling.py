@@ -25,7 +25,13 @@ from dips.studies.checks import device_of, split
 from dips.training.recipes import build_config
 
 HERE = "benchmarks.scaling"
-WHOLE = {"policy_wait": 0, "policy_rest": 0, "caution": 0.0, "rival": "", "patience": 99}
+WHOLE = {
+    "policy_warmup_epochs": 0,
+    "policy_freeze_epochs": 0,
+    "revert_tolerance": 0.0,
+    "baseline": "",
+    "patience": 99,
+}
 """Every epoch does all there is to do, and nothing else is trained."""
 
 
@@ -84,16 +90,16 @@ def _child(job: Mapping[str, Any]) -> None:
     parts = split(synthetic.stream(users=job["users"], items=job["items"], events=100), config)
     clock = time.process_time if job["clock"] == "cpu" else time.perf_counter
     seconds: list[float] = []
-    with gathered(device_of(config)) as crew:
+    with gathered(device_of(config)) as process_group:
         experiment.run(
             [(parts, config)],
             test=False,
             watch=lambda moment: seconds.append(clock()),
-            crew=crew,
+            process_group=process_group,
         )
         quickest = min(later - earlier for earlier, later in pairwise(seconds))
-        mean = float(crew.sum(torch.tensor(quickest))) / crew.size
-    if crew.leads:
+        mean = float(process_group.sum(torch.tensor(quickest))) / process_group.size
+    if process_group.leads:
         print(json.dumps({"interactions_per_second": len(parts[0]) / mean}))
 
 

@@ -28,7 +28,7 @@ from torch import nn
 
 from benchmarks.measure import kilobytes, table
 from dips.data.interactions import Strings
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.serve.engine import Engine
@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=int, default=1000, help="SQLite's own, on both sides")
     given = parser.parse_args()
     counts = [int(float(text)) for text in given.users.split(",")]
-    runs = {**{policy: bundle(policy) for policy in POLICIES}, "learned with a hunch": guessing()}
+    runs = {
+        **{policy: trained(policy) for policy in POLICIES},
+        "learned with a predicted_score": guessing(),
+    }
     alone = {name: max(policy_alone(run, rows) for rows in ROWS) for name, run in runs.items()}
     sizes = [measure(users, given) for users in counts]
     head = ["", *(f"{count:,} users" for count in counts)]
@@ -98,7 +101,7 @@ def measure(users: int, given: argparse.Namespace) -> dict[str, Any]:
         for policy in POLICIES:
             shutil.copy(start, raw)
             shutil.copy(start, kept)
-            for name, value in in_turns(bundle(policy), raw, kept, traffic, given).items():
+            for name, value in in_turns(trained(policy), raw, kept, traffic, given).items():
                 found[f"{policy}, {name}"] = value
         found["seconds to recover after a kill"] = recovery(kept, traffic.more(100_000))
     return found
@@ -131,7 +134,7 @@ class Pace(NamedTuple):
 
 
 def in_turns(
-    run: Bundle, raw_path: Path, path: Path, traffic: Traffic, given: argparse.Namespace
+    run: TrainedModel, raw_path: Path, path: Path, traffic: Traffic, given: argparse.Namespace
 ) -> dict[str, float]:
     """The same events raw and through a keeper, piece by piece; who is first changes."""
     store = SqliteStore(path)
@@ -227,12 +230,12 @@ def recovery(path: Path, events: list[Event]) -> float:
     """Kill a keeper at work; how long until the next one has answered."""
     child = os.fork()
     if child == 0:
-        Keeper(bundle("last"), SqliteStore(path), batch=BATCH).observe_many(events)
+        Keeper(trained("last"), SqliteStore(path), batch=BATCH).observe_many(events)
         os._exit(0)
     time.sleep(1.0)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    last = bundle("last")
+    last = trained("last")
     began = time.perf_counter()
     keeper = Keeper(last, SqliteStore(path), batch=BATCH)
     keeper.sketch("user 0")
@@ -241,7 +244,7 @@ def recovery(path: Path, events: list[Event]) -> float:
     return took
 
 
-def policy_alone(run: Bundle, rows: int, seconds: float = 3.0) -> float:
+def policy_alone(run: TrainedModel, rows: int, seconds: float = 3.0) -> float:
     """Updates a second of one core, by its own clock: full sketches, one arrival each."""
     engine = Engine(run)
     users = [f"user {n}".encode() for n in range(rows)]
@@ -268,26 +271,28 @@ def _rate(act: Callable[[int], None], rows: int, seconds: float) -> float:
     return done * rows / (time.process_time() - began)
 
 
-def bundle(policy: str) -> Bundle:
+def trained(policy: str) -> TrainedModel:
     """A run of the usual shape, untrained."""
     spec = RecommenderSpec(form="dot", loss="mse", items=ITEMS, dim=DIM, offset=3.5, low=1, high=5)
     return _made(spec, PolicySpec(name=policy, size=SIZE, items=ITEMS, dim=DIM, center=3.5))
 
 
-def guessing() -> Bundle:
+def guessing() -> TrainedModel:
     """`learned` where items are predicted that do not come back."""
-    told = {"fading": True, "telling": True, "striking": True}
+    told = {"recency_decay": True, "separate_input": True, "filter_sketch": True}
     spec = RecommenderSpec(form="dot", loss="softmax", items=ITEMS, dim=DIM, **told)
-    return _made(spec, PolicySpec(name="learned", size=SIZE, items=ITEMS, dim=DIM, hunch=True))
+    return _made(
+        spec, PolicySpec(name="learned", size=SIZE, items=ITEMS, dim=DIM, predicted_score=True)
+    )
 
 
-def _made(spec: RecommenderSpec, policy_spec: PolicySpec) -> Bundle:
+def _made(spec: RecommenderSpec, policy_spec: PolicySpec) -> TrainedModel:
     made = build_policy(policy_spec)
     if isinstance(made, nn.Module):
         made.eval().requires_grad_(False)
     recommender = make_recommender(spec)
     recommender.requires_grad_(False)
-    return Bundle(
+    return TrainedModel(
         spec=spec, recommender=recommender, item_ids=Strings.of(map(str, range(ITEMS))),
         policy_spec=policy_spec, policy=made, periods=(1,),
     )  # fmt: skip

@@ -78,7 +78,12 @@ def measure(file: str, options: argparse.Namespace) -> dict[str, Any]:
     flags = {name: getattr(options, name) for name in FLAGS}
     policies, clock = options.policies.split(","), options.clock
     whole = {**flags, **product.WHOLE, "epochs": options.epochs + 1}
-    plain = {"policy": "dips", "returning": 0, "fading": 0, "telling": 0}  # the paper's recommender
+    plain = {
+        "policy": "dips",
+        "repeat_feature": 0,
+        "recency_decay": 0,
+        "separate_input": 0,
+    }  # the paper's recommender
     paper = {"file": file, "recipe": "paper", "flags": {**flags, **plain}}
     rows: dict[str, Any] = {}
     if options.every == 1:

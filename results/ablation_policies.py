@@ -25,7 +25,7 @@ DIM, CENTER, SPREAD = 32, 3.5, 1.0
 class Same(Network):
     """A set network inside, that sees residuals and the items' vectors; nothing is changed."""
 
-    asks = ("residual", "embedding")
+    required_signals = ("residual", "embedding")
 
     def __init__(self, dim: int = DIM) -> None:
         super().__init__()

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from dips.numerics.hashing import combine
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import Trace
 from dips.stream.users import Columns
 from dips.studies import run as experiment
 from dips.training.batches import Block
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, Lesson
-from dips.training.rollouts import Job, Players, Walks
-from dips.training.trainer import Fitting, fit
+from dips.training.policy_batches import Clock, PolicyBatch
+from dips.training.rollouts import Job, Players, TrainingRollouts
+from dips.training.trainer import TrainingState, fit
 
 HELD, PARTS = 0x4E1D, 4
 """Who is held back is drawn apart from all else: one user of so many."""
@@ -57,11 +57,11 @@ class InTurn(Around):
         found = self.inner.batches(seeds, epoch, size)
         return found if epoch % 2 else [torch.full_like(found[0], -1)]
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """In odd epochs none."""
-        return [] if epoch % 2 else self.inner.lessons(clock, seeds, epoch, config)
+        return [] if epoch % 2 else self.inner.policy_batches(clock, seeds, epoch, config)
 
 
 @final
@@ -87,15 +87,15 @@ class HeldBack(Around):
         held = self._held(seeds, epoch)
         return [torch.where(held[rows.clamp_min(0)], -1, rows) for rows in found]
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """Of those who teach the policy, as many in each lesson as else of all."""
         teach = self._held(seeds, epoch) == self.apart
         share = 1 / PARTS if self.apart else 1 - 1 / PARTS
-        wide = config.but(policy_batch=round(config.policy_batch / share))
-        found = self.inner.lessons(clock, seeds, epoch, wide)
-        return [_only(teach, lesson) for lesson in found]
+        wide = config.but(policy_batch_size=round(config.policy_batch_size / share))
+        found = self.inner.policy_batches(clock, seeds, epoch, wide)
+        return [_only(teach, policy_batch) for policy_batch in found]
 
     def _held(self, seeds: Sequence[int], epoch: int) -> Tensor:
         """[rows] whether a prediction is of a user who is held back: drawn for each run."""
@@ -107,19 +107,19 @@ class HeldBack(Around):
         return torch.cat(parts)
 
 
-def _only(teach: Tensor, lesson: Lesson) -> Lesson:
-    there = teach[lesson.decided.clamp_min(0)] & (lesson.decided >= 0)
-    return Lesson(
-        lesson.predicted,
-        torch.where(there, lesson.decided, -1),
-        torch.where(there[..., None], lesson.held, -1),
+def _only(teach: Tensor, policy_batch: PolicyBatch) -> PolicyBatch:
+    there = teach[policy_batch.decided.clamp_min(0)] & (policy_batch.decided >= 0)
+    return PolicyBatch(
+        policy_batch.predicted,
+        torch.where(there, policy_batch.decided, -1),
+        torch.where(there[..., None], policy_batch.held, -1),
     )
 
 
 class _Taught:
     """The sketches of these walks, their blocks wrapped."""
 
-    def __init__(self, walks: Walks, wrap: Callable[[Block], Block]) -> None:
+    def __init__(self, walks: TrainingRollouts, wrap: Callable[[Block], Block]) -> None:
         self.walks, self.wrap = walks, wrap
         self.clock, self.live = walks.clock, walks.live
 
@@ -130,7 +130,11 @@ class _Taught:
         return self.wrap(self.walks.block(training, model))
 
     def blocks(
-        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
+        self,
+        epoch: int,
+        stack: StackedRecommenders,
+        policies: StackedPolicies | None,
+        skip: int = 0,
     ) -> Iterator[Block]:
         return map(self.wrap, self.walks.blocks(epoch, stack, policies, skip))
 
@@ -141,9 +145,11 @@ def taught(teaching: Teaching | None) -> AbstractContextManager[Any]:
         return nullcontext()
     wrap = teaching.wrap
 
-    def otherwise(fitting: Fitting, jobs: Sequence[Job], columns: Columns, *rest: Any) -> None:
-        validate, watch, save, crew = rest
-        walks = _Taught(Walks(jobs, columns, crew), wrap)
-        fit(fitting, jobs, columns, validate, watch, save, crew, sketching=walks)
+    def otherwise(
+        fitting: TrainingState, jobs: Sequence[Job], columns: Columns, *rest: Any
+    ) -> None:
+        validate, watch, save, process_group = rest
+        walks = _Taught(TrainingRollouts(jobs, columns, process_group), wrap)
+        fit(fitting, jobs, columns, validate, watch, save, process_group, sketching=walks)
 
     return patch.object(experiment, "fit", otherwise)

@@ -41,14 +41,17 @@ Variant = tuple[str, str]
 DRAWN = {"choice": "sampled", "credit": "discount"}
 SIZES = (2, 8, 16, 32, 64)
 SIDES = {"categories": "categories", "time": "time", "both": "categories,time"}
-LONGER = {"policy_rest": 2 * SUITED["learned"]["policy_rest"]}
+LONGER = {"policy_freeze_epochs": 2 * SUITED["learned"]["policy_freeze_epochs"]}
 DEFAULT = ("default", "learned")
 LAST = "last with "
 
 
 def own(name: str) -> dict[str, Any]:
     """A policy of ours that has no name in the product, with what suits `learned`."""
-    suited = {key: SUITED["learned"][key] for key in ("policy_rest", "inner_rate", "caution")}
+    suited = {
+        key: SUITED["learned"][key]
+        for key in ("policy_freeze_epochs", "inner_lr", "revert_tolerance")
+    }
     return {**suited, "walks": 0, "policy": f"ablation_policies:{name}"}
 
 
@@ -68,7 +71,7 @@ VARIANTS: dict[Variant, dict[str, Any]] = {
     ("credit", "identity"): {"credit": "identity"},
     ("credit", "discount"): {"credit": "discount"},
     **{("queue", f"Q = {length}"): {"queue": length} for length in (1, 5, 20, 100)},
-    ("ghosts", "none"): {"ghosts": 0},
+    ("dropped_candidates", "none"): {"dropped_candidates": 0},
     ("estimator", "straight-through, drawn"): DRAWN,
     ("estimator", "gumbel, drawn"): {**DRAWN, "estimator": "gumbel"},
     ("estimator", "reinforce, drawn"): {**DRAWN, "estimator": "reinforce"},
@@ -86,12 +89,12 @@ VARIANTS: dict[Variant, dict[str, Any]] = {
     ("teaching", "together for twice as long"): LONGER,
     ("teaching", "in turn"): LONGER,
     ("training", "one walk an epoch"): {"walks": 1},
-    ("training", "no caution"): {"caution": 0.0},
-    ("training", "policy rate 1e-3"): {"policy_rate": 1e-3},
-    ("training", "policy rate 1e-2"): {"policy_rate": 1e-2},
-    ("reading", "no fading"): {"fading": 0},
-    ("reading", "nothing comes back"): {"returning": 0},
-    ("reading", "nothing is told besides"): {"telling": 0},
+    ("training", "no revert_tolerance"): {"revert_tolerance": 0.0},
+    ("training", "policy rate 1e-3"): {"policy_lr": 1e-3},
+    ("training", "policy rate 1e-2"): {"policy_lr": 1e-2},
+    ("reading", "no fading"): {"recency_decay": 0},
+    ("reading", "nothing comes back"): {"repeat_feature": 0},
+    ("reading", "nothing is told besides"): {"separate_input": 0},
     **with_last("side", {name: {"side": side} for name, side in SIDES.items()}),
     **with_last("size", {f"K = {size}": {"size": size} for size in SIZES}),
 }
@@ -145,7 +148,7 @@ def trained(
     """For every split validation and test, and what each of its users adds."""
     teaching = TEACHING.get(variant)
     epochs *= teaching.longer if teaching else 1
-    defaults = {"policy": "learned", "rival": "", "epochs": epochs, "patience": epochs}
+    defaults = {"policy": "learned", "baseline": "", "epochs": epochs, "patience": epochs}
     flags = {**defaults, **same, **VARIANTS[variant]}
     configs = [
         build_config("default", flags={**flags, "seed": seed}, implicit_data=not data.explicit)

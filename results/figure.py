@@ -134,7 +134,7 @@ def versus(part: Comparison) -> str:
     def means(policy: str) -> list[str]:
         other = {"last": "learned", "learned": "last"}[policy]
         values = [(mean[policy, *place], mean[other, *place]) for place in columns]
-        return [f"**{own:.4f}**" if own < rival else f"{own:.4f}" for own, rival in values]
+        return [f"**{own:.4f}**" if own < baseline else f"{own:.4f}" for own, baseline in values]
 
     paper = [[v for p in TITLES if (v := published(p, place))] for place in columns]
     lines = [

@@ -49,8 +49,8 @@ STATIC = {
 }
 TRIALS: dict[str, list[dict[str, float]]] = {
     "explicit": [
-        {"inner_rate": 0.1, "weight_decay": 3e-4},
-        {"inner_rate": 0.2, "weight_decay": 1e-3},
+        {"inner_lr": 0.1, "weight_decay": 3e-4},
+        {"inner_lr": 0.2, "weight_decay": 1e-3},
     ],
     "implicit": [{}, {"learning_rate": 3e-3}],
 }

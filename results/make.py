@@ -59,7 +59,7 @@ IMPLICIT: dict[str, dict[str, Any]] = {
         "policies": REPEATS,
     },
     "amazon-cds": {
-        "settings": {"epochs": 3, "reroll": 2, "inner_steps": 4, "inner_rate": 0.5},
+        "settings": {"epochs": 3, "resketch_epochs": 2, "inner_steps": 4, "inner_lr": 0.5},
         "stack": 3,
         "tuning": [{"policies": ["last", "reservoir", "hardest"], "trials": 4, "max_users": 6000}],
         "alike": {"mix:1": "reservoir", "mix:2": "reservoir", "influence": "hardest"},
@@ -71,9 +71,9 @@ tries, on how many users, with histories of at most what length; `alike`: who ta
 settings; `policies`: trained first, then `influence`, the dear one; `stack`: how many fit side by
 side."""
 PAPER: dict[str, dict[str, Any]] = {
-    "both": {"inner_rate": 0.032, "learning_rate": 0.0107, "weight_decay": 4.6e-5},
-    "dips": {"policy_rate": 3e-3},
-    "dips@1": {"policy_rate": 3e-4},
+    "both": {"inner_lr": 0.032, "learning_rate": 0.0107, "weight_decay": 4.6e-5},
+    "dips": {"policy_lr": 3e-3},
+    "dips@1": {"policy_lr": 3e-4},
 }
 """The best of six settings at K = 4, every 1, on validation of seed 0 (LOG.md)."""
 POINTS = tuning.trials(8, "implicit")
@@ -97,7 +97,11 @@ def implicit(
 ) -> None:
     """Tune on a part of the users, then train on all of them, `influence` last."""
     what = IMPLICIT[name]
-    before = {"returning": 0, "fading": 0, "telling": 0}  # the table is older than all of it
+    before = {
+        "repeat_feature": 0,
+        "recency_decay": 0,
+        "separate_input": 0,
+    }  # the table is older than all of it
     settings = build_config(flags={**before, **what["settings"]}, implicit_data=True)
     experiment.STACK["cuda"] = what["stack"]
     chosen: dict[str, dict[str, Any]] = {}
@@ -131,7 +135,7 @@ def tune(
     wanted = [(policy, point) for policy in policies for point in points]
     missing = [pair for pair in wanted if _line(*pair) not in lines]
 
-    def keep(index: int, outcome: experiment.Outcome) -> None:
+    def keep(index: int, outcome: experiment.RunResult) -> None:
         lines[_line(*missing[index])] = 0.0 if outcome.error else outcome.valid["recall@20"]
         write_json(lines, path)
 

@@ -32,10 +32,10 @@ from dips.data.prepared import open_prepared
 from dips.data.splitting import Parts
 from dips.evaluation.progressive import evaluate_scores
 from dips.evaluation.scoring import score as score_bundle
-from dips.policy.recency import Everything
+from dips.policy.recency import KeepAll
 from dips.recommender.base import Evidence, struck
 from dips.recommender.memory_based import (
-    Neighbours,
+    MemoryBased,
     companions,
     followers,
     popularity,
@@ -46,7 +46,7 @@ from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
 from dips.studies import run as experiment
 from dips.studies.checks import device_of, split
-from dips.studies.result import Moment, Outcome
+from dips.studies.result import Moment, RunResult
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
@@ -55,7 +55,7 @@ SHRINKS = (0.0, 20.0)
 READS = ((1, 1.0), (3, 0.7), (5, 0.8), (10, 0.8), (20, 0.9))
 """How many of the last items count, and how they fade."""
 HEADLINE, TARGET = "recall@20", 1.2
-WIDE = {"dim": 512, "cosine": 1, "striking": 1, "dropout": 0.3, "learning_rate": 3e-3,
+WIDE = {"dim": 512, "cosine": 1, "filter_sketch": 1, "dropout": 0.3, "learning_rate": 3e-3,
         "batch": 1536}  # fmt: skip
 HARD = {"dropout": 0.5, "weight_decay": 1e-5}
 TRIALS: list[dict[str, Any]] = [
@@ -176,7 +176,7 @@ def count(
     """
     scores_of = partial(scorer(train, kind, shrink, columns.item.device), fade=fade)
     stream = make_stream([part], columns)
-    trace = rollout(stream, Everything(), size=1, schedule=Schedule((1,)), keys=stream.keys([0]))
+    trace = rollout(stream, KeepAll(), size=1, schedule=Schedule((1,)), keys=stream.keys([0]))
 
     def score(evidence: Evidence) -> Tensor:
         scores: Tensor = scores_of(newest(evidence, size))
@@ -216,7 +216,7 @@ def scorer(train: Interactions, kind: str, shrink: float, device: torch.device) 
     return lambda evidence, fade: recall(near, popular, evidence, fade)
 
 
-_counted: dict[tuple[bytes, str, float], Neighbours] = {}
+_counted: dict[tuple[bytes, str, float], MemoryBased] = {}
 """The last table, for settings that differ only in how it is read."""
 
 
@@ -233,11 +233,11 @@ def learn(
     outcome = _learned[config]
     metrics = outcome.valid
     if part == 2 and not outcome.error:
-        metrics = score_bundle(outcome.bundle, parts[part], columns).metrics
+        metrics = score_bundle(outcome.trained, parts[part], columns).metrics
     return {**metrics, "best_epoch": outcome.best_epoch, "error": outcome.error}
 
 
-_learned: dict[TrainConfig, Outcome] = {}
+_learned: dict[TrainConfig, RunResult] = {}
 """The runs of this call."""
 
 

@@ -73,8 +73,10 @@ def dot() -> Callable[..., DotProduct]:
             model.vectors.mul_(8.0)
             model.user_prior.mul_(8.0)
             model.bias.copy_(torch.randn(model.bias.shape, generator=generator) / 4)
-            if model.tells:
-                model.telling.copy_(torch.randn(model.telling.shape, generator=generator) / 2)
+            if model.has_separate_input:
+                model.separate_input.copy_(
+                    torch.randn(model.separate_input.shape, generator=generator) / 2
+                )
         return model
 
     return make

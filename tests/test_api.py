@@ -8,7 +8,7 @@ import dips
 from dips.data.prepared import write
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError, TrainingDiverged
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 
 SMALL = {"epochs": 2, "dim": 8, "batch": 256, "device": "cpu"}
 HOMEMADE = """
@@ -49,7 +49,7 @@ def homemade(tmp_path, monkeypatch):
 
 
 def same_tensors(a, b):
-    left, right = a.bundle.recommender.state_dict(), b.bundle.recommender.state_dict()
+    left, right = a.trained.recommender.state_dict(), b.trained.recommender.state_dict()
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
@@ -99,15 +99,15 @@ def test_training_learns(parts):
 def test_evaluate_equals_the_runs_own_test(policy, parts):
     found = dips.train(*parts, policy=policy, size=3, every=2, **SMALL)
     assert dips.evaluate(found, parts[2]) == pytest.approx(found.test.metrics, abs=1e-12)
-    assert dips.evaluate(found.bundle, parts[1]) == pytest.approx(found.valid, abs=1e-12)
+    assert dips.evaluate(found.trained, parts[1]) == pytest.approx(found.valid, abs=1e-12)
 
 
 def test_evaluate_takes_an_outcome_a_bundle_or_a_directory(parts, model, tmp_path):
-    model.bundle.save(tmp_path)
+    model.trained.save(tmp_path)
     wanted = dips.evaluate(model, parts[2])
     assert dips.evaluate(tmp_path, parts[2]) == wanted
     assert dips.evaluate(str(tmp_path), parts[2]) == wanted
-    assert isinstance(model.bundle, Bundle)
+    assert isinstance(model.trained, TrainedModel)
 
 
 def test_without_test_users_nothing_is_tested(parts):
@@ -186,10 +186,10 @@ def test_unknown_settings_are_refused(parts, data):
 
 def test_a_run_that_diverges_says_so_and_can_be_begun_anew(parts, tmp_path):
     out = tmp_path / "run"
-    wild = {**SMALL, "inner_rate": 1e6, "out": out}
+    wild = {**SMALL, "inner_lr": 1e6, "out": out}
     with pytest.raises(TrainingDiverged, match=r"step \d+, learning rate 0\.01.*lower the inner"):
         dips.train(*parts, policy="last", **wild)
-    assert dips.train(*parts, policy="last", **{**wild, "inner_rate": 0.1}).error == ""
+    assert dips.train(*parts, policy="last", **{**wild, "inner_lr": 0.1}).error == ""
 
 
 def test_resume_is_needed_and_enough(parts, tmp_path):
@@ -203,10 +203,8 @@ def test_resume_is_needed_and_enough(parts, tmp_path):
         dips.train(*parts, out=tmp_path, watch=stop, **settings)
     with pytest.raises(RunError, match="holds an interrupted run: go on with --resume"):
         dips.train(*parts, out=tmp_path, **settings)
-    with pytest.raises(RunError, match="was started with another inner_rate, epochs"):
-        dips.train(
-            *parts, out=tmp_path, resume=True, **{**settings, "epochs": 4, "inner_rate": 0.2}
-        )
+    with pytest.raises(RunError, match="was started with another inner_lr, epochs"):
+        dips.train(*parts, out=tmp_path, resume=True, **{**settings, "epochs": 4, "inner_lr": 0.2})
     resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
     assert same_tensors(whole, resumed)
     assert resumed.test.metrics == whole.test.metrics
@@ -220,7 +218,14 @@ def test_resume_is_exact_where_sketches_live_for_several_epochs(stop_after, part
         if moment.epoch == stop_after:
             raise KeyboardInterrupt
 
-    settings = {"epochs": 4, "policy": "hardest", "reroll": 2, "size": 2, "dim": 4, "device": "cpu"}
+    settings = {
+        "epochs": 4,
+        "policy": "hardest",
+        "resketch_epochs": 2,
+        "size": 2,
+        "dim": 4,
+        "device": "cpu",
+    }
     settings |= {"batch": 64, "learning_rate": 0.1, "patience": 4}
     with pytest.raises(KeyboardInterrupt):
         dips.train(*parts, out=tmp_path, watch=stop, **settings)

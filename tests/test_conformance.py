@@ -13,11 +13,11 @@ from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Max
-from dips.recommender.mlp import Perceptron
-from dips.recommender.sasrec import SelfAttention
+from dips.recommender.mlp import MLP
+from dips.recommender.sasrec import SASRec
 from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
 
-ARGUMENTS = {"mix": ("mix:1", "mix:2"), "likely": ("likely:1", "likely:2"),
+ARGUMENTS = {"mix": ("mix:1", "mix:2"), "last-top": ("last-top:1", "last-top:2"),
              "hardest": ("hardest", "hardest:2"),
              "influence": ("influence", "influence:2")}  # fmt: skip
 NAMES = [name for head in POLICIES for name in ARGUMENTS.get(head, (head,))]
@@ -34,7 +34,7 @@ def test_every_policy_with_an_argument_is_here_with_one():
 
 
 @pytest.mark.parametrize("check", RECOMMENDER_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("kind", [DotProduct, Perceptron, FakeRecommender])
+@pytest.mark.parametrize("kind", [DotProduct, MLP, FakeRecommender])
 def test_recommender(
     kind: type[Recommender], loss: Loss, check: Callable[[Recommender], None]
 ) -> None:
@@ -46,9 +46,9 @@ def test_recommender(
 
 
 RANKING: list[tuple[type[Recommender], Loss]] = [
-    (DotProduct, BPR(5)), (DotProduct, TOP1Max(5)), (Perceptron, BPRMax(5)),
+    (DotProduct, BPR(5)), (DotProduct, TOP1Max(5)), (MLP, BPRMax(5)),
     (GRU, FullSoftmax()), (GRU, TOP1(5)), (GRU, BPRMax(5)),
-    (SelfAttention, FullSoftmax()), (SelfAttention, TOP1(5)), (SelfAttention, BPRMax(5)),
+    (SASRec, FullSoftmax()), (SASRec, TOP1(5)), (SASRec, BPRMax(5)),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import dips
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = [
-    "Bundle", "Candidates", "DipsError", "Interactions", "Network", "Policy", "Recommender",
+    "TrainedModel", "Candidates", "DipsError", "Interactions", "Network", "Policy", "Recommender",
     "TrainConfig", "compare", "evaluate", "gradients", "load", "open_keeper", "paper",
     "session", "sketches", "train", "transfer",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from dips.data.interactions import Interactions
     from dips.errors import DipsError
-    from dips.model.trained_model import Bundle
+    from dips.model.trained_model import TrainedModel
     from dips.policy.base import Policy
     from dips.policy.network import Network
     from dips.recommender.base import Recommender
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bundle",
     "Candidates",
     "DipsError",
     "Interactions",
@@ -35,6 +34,7 @@ __all__ = [
     "Policy",
     "Recommender",
     "TrainConfig",
+    "TrainedModel",
     "compare",
     "evaluate",
     "gradients",
@@ -47,7 +47,7 @@ __all__ = [
     "transfer",
 ]
 _HOMES = {
-    "Bundle": "dips.model.trained_model",
+    "TrainedModel": "dips.model.trained_model",
     "Candidates": "dips.sketch.records",
     "DipsError": "dips.errors",
     "Interactions": "dips.data.interactions",

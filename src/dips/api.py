@@ -18,8 +18,8 @@ from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
 from dips.evaluation.scoring import score
 from dips.evaluation.story import Story
-from dips.model.trained_model import Bundle
-from dips.numerics.process_group import ALONE, Crew
+from dips.model.trained_model import TrainedModel
+from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.report.figures import gradient_shares, quality_by_size
 from dips.report.report_page import report_page
 from dips.report.results import read_results
@@ -36,7 +36,7 @@ from dips.studies.gradients import GradientStudy, study_gradients
 from dips.studies.paper import STAGES, PaperStudy, Tools
 from dips.studies.paper_plan import FULL, QUICK
 from dips.studies.policy_transfer import Result, reading
-from dips.studies.result import Outcome, Watch
+from dips.studies.result import RunResult, Watch
 from dips.studies.session import study_sessions
 from dips.studies.stages import Progress
 from dips.studies.story import story_of
@@ -45,7 +45,7 @@ from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-Model = Outcome | Bundle | str | Path
+Model = RunResult | TrainedModel | str | Path
 TRANSFERRED = FULL.grids["transfer"].policies
 """Policies of the paper's transfer experiment, and ours."""
 
@@ -71,7 +71,7 @@ def train(
     resume: bool = False,
     watch: Watch | None = None,
     **settings: Any,
-) -> Outcome:
+) -> RunResult:
     """Fit a recommender under a policy; the best epoch on `valid` stays. Settings: TrainConfig.
 
     With `test` its users are scored, once, at the end. With `out` a run directory is written, and
@@ -97,17 +97,17 @@ def train_with(
     test: bool,
     resume: bool = False,
     watch: Watch | None = None,
-    crew: Crew = ALONE,
-) -> Outcome:
-    """The same with all settings in hand, by one process or by a crew of them."""
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> RunResult:
+    """The same with all settings in hand, by one process or by a process_group of them."""
     checks.check(parts[0], config)
-    checks.check_crew(parts if test else parts[:2], config, crew.size)
-    out = out if crew.leads else None  # one of them writes
+    checks.check_process_group(parts if test else parts[:2], config, process_group.size)
+    out = out if process_group.leads else None  # one of them writes
     if out is not None:
         run_directory.claim(out, config, source, resume=resume)
     job = (parts, config)
     (outcome,) = experiment.run(
-        [job], test=test, watch=watch, directory=out, resume=resume, crew=crew
+        [job], test=test, watch=watch, directory=out, resume=resume, process_group=process_group
     )
     if outcome.error and out is not None:
         checkpoint.remove(out)  # there is nothing to go on with
@@ -120,9 +120,9 @@ def train_with(
 
 def evaluate(model: Model, data: Interactions) -> dict[str, float]:
     """Walk the users of `data` and score every prediction; items are matched by original id."""
-    bundle = _bundle(model)
-    known = nightly.in_vocabulary(bundle, data)
-    return score(bundle, known, Columns.of(known, sides=bundle.sides)).metrics
+    trained = _bundle(model)
+    known = nightly.in_vocabulary(trained, data)
+    return score(trained, known, Columns.of(known, sides=trained.sides)).metrics
 
 
 def compare(
@@ -252,11 +252,11 @@ def gradients(
     after the `longest`. gradients.json and gradients.png are written into the run directory.
     """
     directory = Path(run)
-    bundle, config = run_directory.open_run(directory), run_directory.read_settings(directory)
+    trained, config = run_directory.open_run(directory), run_directory.read_settings(directory)
     study = study_gradients(
-        bundle,
+        trained,
         config,
-        nightly.in_vocabulary(bundle, data or run_directory.own_part(directory, "train")),
+        nightly.in_vocabulary(trained, data or run_directory.own_part(directory, "train")),
         users=users, steps=steps, longest=longest, queue=queue, seed=seed, tolerance=tolerance,
         watch=watch,
     )  # fmt: skip
@@ -345,7 +345,7 @@ def _kept(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _bundle(model: Model) -> Bundle:
-    if isinstance(model, Outcome):
-        return model.bundle
-    return model if isinstance(model, Bundle) else run_directory.open_run(Path(model))
+def _bundle(model: Model) -> TrainedModel:
+    if isinstance(model, RunResult):
+        return model.trained
+    return model if isinstance(model, TrainedModel) else run_directory.open_run(Path(model))

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.literal import Literal, Shape, shapes, staged
 from dips.data.interactions import Interactions, from_arrays
 from dips.numerics import exact
-from dips.policy.network import RatingNetwork
+from dips.policy.network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
@@ -29,13 +29,13 @@ from dips.training.batches import Stretch
 from dips.training.config import TrainConfig
 from dips.training.policy_gradients import policy_gradients
 from dips.training.recipes import build_config
-from dips.training.rollouts import Job, Walks
-from dips.training.trainer import Fitting, fit, start
+from dips.training.rollouts import Job, TrainingRollouts
+from dips.training.trainer import TrainingState, fit, start
 
 LENGTHS = [11, 6, 9, 3, 1, 8]
-FAST: dict[str, Any] = {"learning_rate": 2**-6, "user_rate": 2**-4, "weight_decay": 2**-7}
-BRISK: dict[str, Any] = {"policy_rate": 2**-5, "policy_decay": 2**-6}
-STILL: dict[str, Any] = {"learning_rate": 0.0, "user_rate": 1e-30, "weight_decay": 0.0}
+FAST: dict[str, Any] = {"learning_rate": 2**-6, "user_lr": 2**-4, "weight_decay": 2**-7}
+BRISK: dict[str, Any] = {"policy_lr": 2**-5, "policy_weight_decay": 2**-6}
+STILL: dict[str, Any] = {"learning_rate": 0.0, "user_lr": 1e-30, "weight_decay": 0.0}
 
 
 class Pair:
@@ -43,24 +43,24 @@ class Pair:
 
     def __init__(self, data: Interactions, **settings: Any) -> None:
         flags = {
-            "policy": "dips", "size": 2, "dim": 3, "inner_steps": 3, "inner_rate": 0.125,
+            "policy": "dips", "size": 2, "dim": 3, "inner_steps": 3, "inner_lr": 0.125,
             "dropout": 0.0, "queue": 3, "epochs": 2, "device": "cpu", **settings,
         }  # fmt: skip
         self.data = data
         self.config = build_config("paper", None, flags, implicit_data=not data.explicit)
         model, network = self.modules(data, self.config)
         self.job = Job(data, data, self.config)
-        self.fitting: Fitting = start([self.job], [model], "cpu", [network])
+        self.fitting: TrainingState = start([self.job], [model], "cpu", [network])
         columns = Columns.of(data)
         self.columns = replace(columns, rating=columns.rating.double())
         self.literal = Literal(model, network, self.config)
 
     @staticmethod
-    def modules(data: Interactions, config: TrainConfig) -> tuple[DotProduct, RatingNetwork]:
+    def modules(data: Interactions, config: TrainConfig) -> tuple[DotProduct, PaperNetwork]:
         model = make_recommender(describe(data, config), config.seed).double()
         network = build_policy(describe_policy(data, config), config.seed)
         assert isinstance(model, DotProduct)
-        assert isinstance(network, RatingNetwork)
+        assert isinstance(network, PaperNetwork)
         network.double()
         draw = torch.Generator().manual_seed(3)
         with torch.no_grad():
@@ -97,7 +97,7 @@ def _no_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-@pytest.mark.parametrize("rates", [{**FAST, "policy_rate": 0.0}, {**STILL, **BRISK}])
+@pytest.mark.parametrize("rates", [{**FAST, "policy_lr": 0.0}, {**STILL, **BRISK}])
 def test_two_epochs_lead_to_the_same_parameters(explicit: bool, rates: dict[str, Any]) -> None:
     pair = Pair(world(explicit), **rates)
     before, start_ = pair.both()
@@ -117,25 +117,27 @@ def test_two_epochs_lead_to_the_same_parameters(explicit: bool, rates: dict[str,
 @pytest.mark.parametrize("explicit", [True, False])
 @pytest.mark.parametrize("queue", [100, 3, 1])
 def test_sketches_and_gradients_agree(explicit: bool, queue: int) -> None:
-    pair = Pair(world(explicit), **{**STILL, "policy_rate": 0.0, "policy_decay": 0.0}, queue=queue)
+    pair = Pair(
+        world(explicit), **{**STILL, "policy_lr": 0.0, "policy_weight_decay": 0.0}, queue=queue
+    )
     pair.fitting.progress.epoch = 1
-    walks, seen = Walks([pair.job], pair.columns), 0
-    company = pair.literal.company(pair.data, np.arange(pair.data.users))
+    walks, seen = TrainingRollouts([pair.job], pair.columns), 0
+    user_batch = pair.literal.user_batch(pair.data, np.arange(pair.data.users))
     assert pair.fitting.policies is not None
     for block in walks.blocks(1, pair.fitting.stack, pair.fitting.policies):
         assert isinstance(block, Stretch)
         t = block.span.start
-        pair.literal.step(company, t)
-        users = company.active(t)
+        pair.literal.step(user_batch, t)
+        users = user_batch.active(t)
         evidence = block.trace.evidence((block.base + t)[block.length > t])
         sketch = torch.zeros(users, pair.data.items).double()
         sketch.scatter_add_(1, evidence.item, evidence.weight.double())
-        torch.testing.assert_close(company.z[:users], sketch)
-        lessons = block.lessons(walks.clock, [pair.config.seed], 1, pair.config)
-        assert len(lessons) == (1 if t > pair.config.size else 0)
-        for lesson in lessons:
+        torch.testing.assert_close(user_batch.z[:users], sketch)
+        policy_batches = block.policy_batches(walks.clock, [pair.config.seed], 1, pair.config)
+        assert len(policy_batches) == (1 if t > pair.config.size else 0)
+        for policy_batch in policy_batches:
             found = policy_gradients(
-                pair.fitting.stack, pair.fitting.policies, block.trace, walks.clock, lesson,
+                pair.fitting.stack, pair.fitting.policies, block.trace, walks.clock, policy_batch,
                 pair.config,
             )  # fmt: skip
             phi = pair.literal.phi
@@ -154,9 +156,9 @@ def test_the_shapes_are_those_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> No
     found: list[Shape] = []
     step = Literal.step
 
-    def noted(self: Literal, company: Any, t: int) -> Tensor:
-        loss = step(self, company, t)
-        found.append(Shape(company.active(t), company.queued))
+    def noted(self: Literal, user_batch: Any, t: int) -> Tensor:
+        loss = step(self, user_batch, t)
+        found.append(Shape(user_batch.active(t), user_batch.queued))
         return loss
 
     monkeypatch.setattr(Literal, "step", noted)
@@ -170,6 +172,6 @@ def test_the_shapes_are_those_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("shape", [Shape(5, 0), Shape(4, 1), Shape(3, 2), Shape(1, 3)])
 def test_a_staged_company_stands_before_a_step_of_its_shape(shape: Shape) -> None:
     pair = Pair(world(True))
-    company, t = staged(pair.literal, shape)
-    pair.literal.step(company, t)
-    assert Shape(company.active(t), company.queued) == shape
+    user_batch, t = staged(pair.literal, shape)
+    pair.literal.step(user_batch, t)
+    assert Shape(user_batch.active(t), user_batch.queued) == shape

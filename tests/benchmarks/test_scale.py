@@ -27,7 +27,7 @@ def test_a_target_is_met_below_its_limit(seconds: float, says: str) -> None:
 def test_an_epoch_over_a_small_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nearly everyone trains, company by company."""
     file = tmp_path / "found.json"
-    options = ["--interactions", "3000", "--users", "150", "--items", "64", "--company", "50"]
+    options = ["--interactions", "3000", "--users", "150", "--items", "64", "--user-batch", "50"]
     assert scale.main([*options, "--batch", "512", "--json", str(file)]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found == json.loads(file.read_text())

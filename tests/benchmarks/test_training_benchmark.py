@@ -15,7 +15,7 @@ from benchmarks.literal_pace import grouped, literal_epoch, literal_steps
 from benchmarks.measure import Took, best, in_child, table
 from dips.data import prepared, synthetic
 from dips.training import policy_gradients as policy_learning
-from dips.training.rollouts import Walks
+from dips.training.rollouts import TrainingRollouts
 
 TINY: dict[str, Any] = {"size": 2, "dim": 4, "queue": 3, "inner_steps": 2, "device": "cpu"}
 
@@ -51,7 +51,7 @@ def test_an_epoch_of_the_literal_algorithm_is_validated() -> None:
     still, moved = (literal_epoch(own, faster)["valid"] for faster in (0.0, 1.0))
     run = product.Run.begin(own)
     players = run.fitting.players(run.fitting.parameters())
-    _, validation = Walks([run.job], run.columns).sketches(1, players, players)
+    _, validation = TrainingRollouts([run.job], run.columns).sketches(1, players, players)
     assert run.validate(run.fitting.stack, validation) == [still]
     assert moved != still
 
@@ -74,7 +74,9 @@ def test_credit_is_given_for_free_and_taken_back(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         policy_learning, "_credit", lambda *given: (calls.append(1), honest(*given))[1]
     )
-    learner = product.Learner(product.Run.begin(setting("default", policy="dips", policy_batch=32)))
+    learner = product.Learner(
+        product.Run.begin(setting("default", policy="dips", policy_batch_size=32))
+    )
     learner.teach(3)
     assert len(calls) == 3
     with product.credit_for_free():
@@ -126,7 +128,7 @@ def test_growth_changes_one_thing_at_a_time() -> None:
     jobs = {name: axis.job(name, 7000, "") for name, axis in growth.AXES.items()}
     assert jobs["items"]["world"]["items"] == 7000
     assert jobs["interactions"]["world"]["users"] == 70
-    usual = {"batch": 0, "policy_batch": 0}
+    usual = {"batch": 0, "policy_batch_size": 0}
     assert jobs["size"]["flags"] == {"policy": "learned", "size": 7000, **usual}
     assert jobs["queue"]["flags"] == {"policy": "dips", "queue": 7000, **usual}
 

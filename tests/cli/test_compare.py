@@ -120,9 +120,9 @@ def test_tuning(worlds, command, tmp_path):
 
 def test_other_settings_in_the_same_place_are_refused(results, worlds, command):
     out, _ = results
-    found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST, "--inner-rate", 0.2)
+    found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST, "--inner-lr", 0.2)
     assert found.code == 2
-    assert "was made with another inner_rate: give --out another directory" in found.err
+    assert "was made with another inner_lr: give --out another directory" in found.err
     assert len(found.err.splitlines()) == 1
 
 

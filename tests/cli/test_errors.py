@@ -41,13 +41,13 @@ def assert_one_sentence(found, reason):
         (["--max-users", 2], "a split by users needs at least 3"),
         (["--valid-data", "x.csv"], "--valid-data and --test-data go together"),
         (["--config", "missing.toml"], "missing.toml: there is no such configuration file"),
-        (["--inner-rate", "1e6"], "lower the inner rate first, then the learning rate"),
+        (["--inner-lr", "1e6"], "lower the inner rate first, then the learning rate"),
     ],
 )
 def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, tmp_path):
     out = tmp_path / "run"
     found = command("train", worlds["explicit"], "--out", out, *FAST, *arguments)
-    if "--inner-rate" in arguments:  # the one that is found out in training only
+    if "--inner-lr" in arguments:  # the one that is found out in training only
         assert found.code == 2
         assert reason in found.err.splitlines()[-1]
         assert [path.name for path in out.iterdir()] == ["config.json"]
@@ -59,7 +59,10 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("sise = 3", "unknown setting 'sise': known are annealing, batch, caution, choice"),
+        (
+            "sise = 3",
+            "unknown setting 'sise': known are lr_schedule, batch, revert_tolerance, choice",
+        ),
         ("size = 0", "size is 0: it must be at least 1"),
         ('size = "four"', "size is 'four': it must be a whole number"),
         ("size = 4.5", "size is 4.5: it must be a whole number"),

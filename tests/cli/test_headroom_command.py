@@ -83,7 +83,7 @@ def test_who_trained_either_run_is_not_scored(command, trained, worlds):
 
 
 def test_where_a_rival_chose_it_is_said(command, trained):
-    run = trained("explicit", *LEARNED, "--rival", "reservoir", "--policy-rate", "0")
+    run = trained("explicit", *LEARNED, "--baseline", "reservoir", "--policy-lr", "0")
     chose = "reservoir chose, better on validation than what was learned"
     assert command("headroom", run, "--device", "cpu", "--json").json["kept_policy"] == "reservoir"
     for arguments in (("headroom", run), ("cross", trained("explicit", *LAST), run)):

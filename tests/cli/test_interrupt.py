@@ -109,7 +109,7 @@ def test_killed_at_any_moment(chance, started, command, worlds, tmp_path, undist
 def test_a_policy_that_learns_is_killed_again_and_again(
     name, started, command, worlds, trained, tmp_path
 ):
-    """Within epochs too, where users walk in companies: recommender and policy, bit for bit."""
+    """Within epochs too, where users walk in user_batches: recommender and policy, bit for bit."""
     out, chance = tmp_path / "run", random.Random(name)
     saved, before = out / "checkpoint.safetensors", None
     for resume in ((), ("--resume",)):

@@ -38,7 +38,7 @@ class Taste(torch.nn.Module, dips.Policy):
 MODULE = "command_line_own"
 SMALL = (
     "--epochs", "1", "--dim", "6", "--batch", "256", "--device", "cpu",
-    "--inner-rate", "0.02", "--inner-steps", "3",
+    "--inner-lr", "0.02", "--inner-steps", "3",
 )  # fmt: skip
 
 
@@ -55,7 +55,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("world", ["explicit", "implicit"])
 def test_train_evaluate_and_sketch(command: Any, worlds: Any, world: str) -> None:
     own = ("--recommender", f"{MODULE}:Near", "--policy", f"{MODULE}:Taste")
-    train = ("train", worlds[world], "--out", "run", *own, "--policy-wait", 0, *SMALL, "--json")
+    train = (
+        "train",
+        worlds[world],
+        "--out",
+        "run",
+        *own,
+        "--policy-warmup-epochs",
+        0,
+        *SMALL,
+        "--json",
+    )
     found = command(*train)
     assert found.code == 0, found.err
     assert found.json["policy"] == f"{MODULE}:Taste"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dips.model.trained_model import open_bundle
+from dips.model.trained_model import open_model
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
 SMALL = ("--max-users", 20, "--inner-steps", 2, "--negatives", 8)
@@ -29,7 +29,7 @@ def test_gru(flags, command, worlds, tmp_path):
     again = command("evaluate", run, "--json")
     assert again.code == 0, again.err
     assert again.json["test"] == pytest.approx(found.json["test"])
-    assert open_bundle(run).spec.form == flags[3]
+    assert open_model(run).spec.form == flags[3]
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "mix:1", "frequent", "all"])
@@ -55,7 +55,7 @@ def test_a_coreset_with_negatives(command, worlds, tmp_path):
 def test_learned_policies_learn_with_negatives(command, worlds, tmp_path):
     found = command(
         "train", worlds["implicit"], "--out", tmp_path / "run", "--policy", "learned", "--size", 2,
-        "--loss", "bpr", "--policy-wait", 0, "--policy-rest", 0, "--rival", "", *SMALL, *FAST,
+        "--loss", "bpr", "--policy-warmup-epochs", 0, "--policy-freeze-epochs", 0, "--baseline", "", *SMALL, *FAST,
     )  # fmt: skip
     assert found.code == 0, found.err
 

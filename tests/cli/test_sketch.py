@@ -5,7 +5,7 @@ import polars
 import pytest
 
 from dips.data.prepared import open_prepared
-from dips.model.trained_model import open_bundle
+from dips.model.trained_model import open_model
 from dips.rollout.rollout import rollout
 from dips.stream.users import Columns, make_stream
 
@@ -84,17 +84,17 @@ def test_the_end_is_the_walks_end(trained, table, worlds):
 
 def walk(run, path):
     """The same walk, done here step by step."""
-    bundle, data = open_bundle(run), open_prepared(path)
+    trained, data = open_model(run), open_prepared(path)
     stream = make_stream([data], Columns.of(data))
-    from dips.recommender.stacked import Stack
+    from dips.recommender.stacked import StackedRecommenders
 
     trace = rollout(
         stream,
-        bundle.policy,
-        size=bundle.size,
-        schedule=bundle.schedule,
-        keys=stream.keys([bundle.seed]),
-        recommenders=Stack.of([bundle.recommender]),
+        trained.policy,
+        size=trained.size,
+        schedule=trained.schedule,
+        keys=stream.keys([trained.seed]),
+        recommenders=StackedRecommenders.of([trained.recommender]),
     )
     return data, trace
 

@@ -16,7 +16,7 @@ KEYS = [
     "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
     "fitted",
 ]  # fmt: skip
-ALONE = ("--policy", "learned", "--rival", "")
+SINGLE_PROCESS = ("--policy", "learned", "--baseline", "")
 RANKING = ["recall@20", "mrr@20", "ndcg@20"]
 METRICS = {
     "mse": ["rmse"],
@@ -192,16 +192,16 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
         assert re.search(rf"{policy}[,;: ]", text)
     assert (
         "[default: 0.1; implicit: -1.0; learned: 0.2; learned, implicit: -1.0]" in text
-    )  # --inner-rate
+    )  # --inner-lr
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (("--policy", "last"), "epoch 1 stays;"),
-        (ALONE, "epoch 1 (before the policy began to learn) stays;"),
-        ((*ALONE, "--policy-wait", 0), "epoch 1 stays;"),
-        (("--policy", "learned", "--rival", "reservoir", "--policy-rate", 0), ""),
+        (SINGLE_PROCESS, "epoch 1 (before the policy began to learn) stays;"),
+        ((*SINGLE_PROCESS, "--policy-warmup-epochs", 0), "epoch 1 stays;"),
+        (("--policy", "learned", "--baseline", "reservoir", "--policy-lr", 0), ""),
     ],
 )
 def test_people_are_told_which_epoch_stays(settings, said, command, worlds, tmp_path):

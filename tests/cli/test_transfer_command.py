@@ -72,7 +72,7 @@ def test_session(command, worlds, tmp_path):
 def test_what_a_rival_chose_is_said(name, command, worlds, tmp_path):
     found = command(
         name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
-        2, "--rival", "frequent", "--policy-wait", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        2, "--baseline", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
         "--json",
     )  # fmt: skip
     assert found.code == 0, found.err
@@ -80,7 +80,7 @@ def test_what_a_rival_chose_is_said(name, command, worlds, tmp_path):
     assert row["kept_policy"] in ("learned", "frequent")
     shown = command(
         name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
-        2, "--rival", "frequent", "--policy-wait", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        2, "--baseline", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
     )  # fmt: skip
     said = "frequent chose, better on validation than what was learned" in shown.out
     assert said == (row["kept_policy"] == "frequent")

@@ -12,7 +12,7 @@ from torch import Tensor
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.mlp import Perceptron
+from dips.recommender.mlp import MLP
 
 
 class Case(NamedTuple):
@@ -36,12 +36,14 @@ def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
         if kind != "mlp":
-            more = {"dot": {}, "striking": {"fading": True, "items": 9}}.get(kind, {kind: True})
+            more = {"dot": {}, "filter_sketch": {"recency_decay": True, "items": 9}}.get(
+                kind, {kind: True}
+            )
             model: Recommender = dot(losses[loss], seed=seed, **more, **settings)
-            model.strikes = kind == "striking"
+            model.filters_sketch = kind == "filter_sketch"
         else:
             generator = torch.Generator().manual_seed(seed)
-            model = Perceptron(
+            model = MLP(
                 items=8,
                 loss=losses[loss],
                 dim=5,

@@ -24,7 +24,7 @@ from dips.credit.adjoint import (
 from dips.numerics.chunks import PIECE
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.sketch_filter import outcomes
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}
@@ -33,10 +33,10 @@ FORMS = [
     ("dot", "bce", Path),
     ("dot", "cce", Path),
     ("dot", "softmax", Listwise),
-    ("returning", "softmax", Listwise),
-    ("fading", "softmax", Listwise),
-    ("telling", "softmax", Listwise),
-    ("striking", "softmax", Struck),
+    ("repeat_feature", "softmax", Listwise),
+    ("recency_decay", "softmax", Listwise),
+    ("separate_input", "softmax", Listwise),
+    ("filter_sketch", "softmax", Struck),
     ("mlp", "mse", Path),
     ("mlp", "bce", Path),
     ("mlp", "softmax", Path),
@@ -65,8 +65,8 @@ def test_effects_are_derivatives(
     make: Make, case: MakeCase, kind: str, loss: str, form: type[Effect], pull: float
 ) -> None:
     """Autograd and finite differences through `read`; items in the sketch and outside."""
-    model = make(kind, loss, inner_pull=pull)
-    given = case(distinct=kind == "striking")  # who is struck out once cannot be so twice
+    model = make(kind, loss, prior_penalty=pull)
+    given = case(distinct=kind == "filter_sketch")  # who is struck out once cannot be so twice
     wide, _ = _wide(given)
     value, effect = effect_of(model, given.evidence, given.item, given.rating)
     assert isinstance(effect, form)
@@ -91,7 +91,7 @@ def test_effects_are_derivatives(
 
 def test_what_is_predicted_is_never_struck_out(make: Make, case: MakeCase) -> None:
     """Of its own weight it earns what it tells, and no chance."""
-    model, given = make("striking", "softmax"), case(distinct=True)
+    model, given = make("filter_sketch", "softmax"), case(distinct=True)
     given.others[:, 1] = given.item
     wide, _ = _wide(given)
     _, effect = effect_of(model, given.evidence, given.item, given.rating)
@@ -103,13 +103,13 @@ def test_what_is_predicted_is_never_struck_out(make: Make, case: MakeCase) -> No
 
 @pytest.mark.parametrize("pull", [0.0, 0.3])
 @pytest.mark.parametrize(
-    ("kind", "loss"), [kind for kind in KINDS if kind[0] not in ("mlp", "striking")]
+    ("kind", "loss"), [kind for kind in KINDS if kind[0] not in ("mlp", "filter_sketch")]
 )
 def test_closed_forms_are_the_path(
     make: Make, case: MakeCase, kind: str, loss: str, pull: float
 ) -> None:
     for n in (1, 3, 9):
-        model, given = make(kind, loss, inner_pull=pull), case(n=n)
+        model, given = make(kind, loss, prior_penalty=pull), case(n=n)
         value, effect = effect_of(model, given.evidence, given.item, given.rating)
         other, path = path_of(model, given.evidence, given.item, given.rating)
         torch.testing.assert_close(value, other, **TIGHT)
@@ -126,7 +126,7 @@ def test_effects_tend_to_the_influence_function(make: Make, case: MakeCase, loss
     wide, _ = _wide(given)
     gaps = []
     for steps in (5, 50, 800):
-        model = make("dot", loss, inner_pull=pull, inner_steps=steps)
+        model = make("dot", loss, prior_penalty=pull, inner_steps=steps)
         _, effect = effect_of(model, given.evidence, given.item, given.rating)
         mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
         user = model.read(wide)
@@ -149,7 +149,7 @@ def test_effects_tend_to_the_influence_function(make: Make, case: MakeCase, loss
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
 def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
-    models = [make(kind, loss, seed=seed, inner_rate=0.1 - seed / 50) for seed in range(2)]
+    models = [make(kind, loss, seed=seed, inner_lr=0.1 - seed / 50) for seed in range(2)]
     cases = [case(seed=seed) for seed in range(2)]
 
     def ask(model: Recommender, *fields: Tensor) -> tuple[Tensor, Effect, Tensor]:
@@ -158,7 +158,9 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
         return value, effect, worth(model, effect, others, ratings, ages, often)
 
     flat = [[*one.evidence, *one[1:]] for one in cases]
-    together = Stack.of(models).call(ask, *(torch.stack(pair) for pair in zip(*flat, strict=True)))
+    together = StackedRecommenders.of(models).call(
+        ask, *(torch.stack(pair) for pair in zip(*flat, strict=True))
+    )
     assert not together[2].requires_grad
     for run, model in enumerate(models):
         alone = ask(model, *flat[run])
@@ -169,7 +171,9 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
             torch.testing.assert_close(mine[run], other, **TIGHT)
 
 
-@pytest.mark.parametrize("kind", ["dot", "returning", "fading", "telling", "mlp"])
+@pytest.mark.parametrize(
+    "kind", ["dot", "repeat_feature", "recency_decay", "separate_input", "mlp"]
+)
 def test_pieces_are_the_whole_and_small(
     make: Make, case: MakeCase, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

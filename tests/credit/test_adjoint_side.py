@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import Effect, Listwise, Path, Quadratic, effect_of, worth
-from dips.data.side_information import MIDDLE, Coded, Sides
+from dips.data.side_information import MIDDLE, Coded, SideInformation
 from dips.recommender.base import Evidence, Recommender
 from dips.stream.side_information import token
 
 TABLE = np.array([[0, 2], [1, -1], [-1, -1], [2, 1], [0, -1], [1, 0], [2, -1], [-1, -1]])
-KINDS = Sides(kinds=3, width=2, table=TABLE)
-BOTH = Sides(kinds=3, width=2, table=TABLE, clock=Coded("time", 0))
+KINDS = SideInformation(kinds=3, width=2, table=TABLE)
+BOTH = SideInformation(kinds=3, width=2, table=TABLE, clock=Coded("time", 0))
 
 
-def _dated(item: Tensor, sides: Sides, seed: int) -> Tensor:
+def _dated(item: Tensor, sides: SideInformation, seed: int) -> Tensor:
     when = torch.randint(2 * MIDDLE, item.shape, generator=torch.Generator().manual_seed(seed))
     return token(item, when) if sides.clock is not None else item
 
@@ -43,7 +43,7 @@ def test_effects_are_derivatives(
     kind: str,
     loss: str,
     form: type[Effect],
-    sides: Sides,
+    sides: SideInformation,
 ) -> None:
     model, given = make(kind, loss, sides=sides), case()
     generator = torch.Generator().manual_seed(3)

@@ -12,14 +12,14 @@ from torch import Tensor
 from dips.credit.adjoint import Effect, effect_of, worth
 from dips.credit.queue import queue_credit, windowed
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}
 FORMS = [
     ("dot", "mse"),
     ("dot", "softmax"),
-    ("returning", "softmax"),
+    ("repeat_feature", "softmax"),
     ("dot", "bce"),
     ("mlp", "mse"),
 ]
@@ -144,9 +144,11 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
     flat = [
         [*one.evidence, one.item, one.rating, *some] for one, some in zip(cases, given, strict=True)
     ]
-    together = Stack.of(models).call(ask, *(torch.stack(pair) for pair in zip(*flat, strict=True)))
+    together = StackedRecommenders.of(models).call(
+        ask, *(torch.stack(pair) for pair in zip(*flat, strict=True))
+    )
     assert together.shape == (2, 12, 4)
     for run, model in enumerate(models):
         torch.testing.assert_close(together[run], ask(model, *flat[run]), **TIGHT)
-        single = Stack.of([model]).call(ask, *(field[None] for field in flat[run]))
+        single = StackedRecommenders.of([model]).call(ask, *(field[None] for field in flat[run]))
         torch.testing.assert_close(together[run], single[0], **TIGHT)

@@ -15,7 +15,7 @@ from dips.credit.replay import Replayed, Weigh, replay
 from dips.credit.survival import survival_credit
 from dips.numerics.relaxation import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Sampled
 from dips.stream.schedule import Schedule
@@ -113,14 +113,14 @@ def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed:
 @pytest.mark.parametrize("identity", [False, True])
 @pytest.mark.parametrize(
     ("kind", "loss"),
-    [("dot", "mse"), ("fading", "softmax"), ("mlp", "bce"), ("striking", "softmax")],
+    [("dot", "mse"), ("recency_decay", "softmax"), ("mlp", "bce"), ("filter_sketch", "softmax")],
 )
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_gradients_are_finite_differences_of_the_offset_recursion(
     make: Make, schedule: Schedule, kind: str, loss: str, identity: bool
 ) -> None:
     """With all paths they are; with the identity in their place they are not."""
-    model, past = make(kind, loss), _past(distinct=kind == "striking")
+    model, past = make(kind, loss), _past(distinct=kind == "filter_sketch")
     phi = _phi().requires_grad_()
     found = replay(_network(phi), model, past, SIZE, schedule, identity=identity)
     (slope,) = torch.autograd.grad(found.losses.sum(), phi)
@@ -178,15 +178,15 @@ def _predictions(
 @pytest.mark.parametrize("survival", [False, True], ids=["queue", "survival"])
 @pytest.mark.parametrize(
     ("kind", "loss"),
-    [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("returning", "softmax"),
-     ("fading", "softmax"), ("striking", "softmax")],
+    [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("repeat_feature", "softmax"),
+     ("recency_decay", "softmax"), ("filter_sketch", "softmax")],
 )  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_shortcuts_are_replays_with_paths_cut(
     make: Make, schedule: Schedule, kind: str, loss: str, survival: bool
 ) -> None:
     """Identity in place of the Jacobian: an endless queue. Scores held: survival."""
-    model, past, longest = make(kind, loss), _past(distinct=kind == "striking"), max(LENGTHS)
+    model, past, longest = make(kind, loss), _past(distinct=kind == "filter_sketch"), max(LENGTHS)
     phi = _phi().requires_grad_()
     shown = []
 
@@ -252,7 +252,7 @@ def test_a_stack_is_each_model_alone(make: Make, schedule: Schedule) -> None:
         return replay(_network(phi), model, Candidates(*past), SIZE, schedule).losses
 
     fields = [torch.stack(pair) for pair in zip(*pasts, strict=True)]
-    together = Stack.of(models).call(ask, phis, *fields)
+    together = StackedRecommenders.of(models).call(ask, phis, *fields)
     (slopes,) = torch.autograd.grad(together.sum(), phis)
     for run, model in enumerate(models):
         phi = phis[run].detach().requires_grad_()

@@ -111,7 +111,7 @@ def test_credit_is_the_derivative_of_the_recursion(periods: list[int], length: i
 
 @pytest.mark.parametrize("periods", [[1] * 6, [3, 2, 4, 2]])
 def test_what_is_common_to_all_stays_common(periods: list[int]) -> None:
-    """Also when ghosts are forgotten: only differences between entries count."""
+    """Also when dropped_candidates are forgotten: only differences between entries count."""
     life = Life(periods)
     life.tracked = life.candidate
     before = life.credit(100)

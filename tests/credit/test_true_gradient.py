@@ -9,11 +9,11 @@ import torch
 
 from dips.credit.replay import replay
 from dips.credit.true_gradient import history, true_gradient
-from dips.policy.network import RatingNetwork
-from dips.policy.stacked import Stacked
+from dips.policy.network import PaperNetwork
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import Walk
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import Rollout
 from dips.sketch.records import Candidates
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
@@ -28,7 +28,7 @@ def _past(t: int, schedule: Schedule) -> Candidates:
     """The histories of those who predict at step t."""
     data = random_world(LENGTHS, items=8, seed=4)
     stream = make_stream([data], Columns.of(data))
-    walk = Walk(stream, size=SIZE, schedule=schedule, keys=stream.keys([0]), noted=[])
+    walk = Rollout(stream, size=SIZE, schedule=schedule, keys=stream.keys([0]), noted=[])
     found = history(walk.trace, (walk.base + t)[stream.length > t])
     return found._replace(rating=found.rating.double())
 
@@ -62,9 +62,9 @@ def test_losses_can_be_left_out(make: Make, schedule: Schedule, since: int) -> N
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_truth_is_the_derivative_of_the_last_loss(make: Make, schedule: Schedule) -> None:
     model, past = make("dot", "mse"), _past(7, schedule)
-    policy = RatingNetwork(items=8, hidden=5, dropout=0.0).double()
-    policies = Stacked.of([policy])
-    found = true_gradient(Stack.of([model]), policies, past, SIZE, schedule)
+    policy = PaperNetwork(items=8, hidden=5, dropout=0.0).double()
+    policies = StackedPolicies.of([policy])
+    found = true_gradient(StackedRecommenders.of([model]), policies, past, SIZE, schedule)
     state = {name: value.requires_grad_() for name, value in policies.state.items()}
     losses = replay(lambda c, w: policies.call(state, c, {}, w), model, past, SIZE, schedule).losses
     expected = torch.autograd.grad(losses[:, -1].mean(), list(state.values()))

@@ -70,10 +70,10 @@ def test_filters_and_other_vocabularies(folder, read):
     data = read(folder({"x.csv": CSV}), columns=SIDE)
     assert told(filtering.min_rating(data, 2.5)) == {user: TOLD[user] for user in "ab"}
 
-    class Bundle:
+    class TrainedModel:
         item_ids = data.item_ids.take(np.array([0]))
 
-    known = in_vocabulary(Bundle, data)  # knows the item x only
+    known = in_vocabulary(TrainedModel, data)  # knows the item x only
     assert told(known) == {"a": [("low", 90.0)], "b": [("low", 7.0)]}
 
 

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from dips.data.interactions import Categories, Side, from_arrays
-from dips.data.side_information import NOTHING, Coded, Sides, category_table, columns_in, names_in
+from dips.data.side_information import (
+    NOTHING,
+    Coded,
+    SideInformation,
+    category_table,
+    columns_in,
+    names_in,
+)
 from dips.errors import ConfigError, DataError
 from dips.stream.side_information import (
     categories_of,
@@ -54,7 +61,7 @@ def test_columns_follow_their_events():
 
 
 def test_what_is_packed_comes_out_again(data):
-    sides = Sides.of(data, ("price", "time", "weather"))
+    sides = SideInformation.of(data, ("price", "time", "weather"))
     columns = Columns.of(data, sides=sides)
     price, weather = sides.columns
     standard = (np.array(PRICE) - np.mean(PRICE)) / np.std(PRICE)
@@ -72,14 +79,14 @@ def test_what_is_packed_comes_out_again(data):
 
 def test_nothing_asked_is_nothing_told(data):
     columns = Columns.of(data)
-    assert Sides.of(data, ()) == NOTHING
+    assert SideInformation.of(data, ()) == NOTHING
     assert columns.token is columns.item
     assert not columns.side.any()
     assert columns.side.stride() == (0,)  # it takes no memory
 
 
 def test_without_ratings_the_time_is_no_part_of_a_token(data):
-    sides = Sides.of(data, ("time", "price"), timed=False)
+    sides = SideInformation.of(data, ("time", "price"), timed=False)
     columns = Columns.of(data, sides=sides)
     assert sides.time
     assert columns.token is columns.item
@@ -99,24 +106,24 @@ def test_far_values_are_cut_off_and_unknown_ones_are_zero():
 
 def test_a_category_table_is_padded(data):
     assert category_table(data).tolist() == [[0, 1], [-1, -1], [1, -1]]
-    sides = Sides.of(data, ("categories",))
+    sides = SideInformation.of(data, ("categories",))
     assert (sides.kinds, sides.width) == (2, 2)
     assert categories_of(sides, 3).tolist() == [[0, 1], [-1, -1], [1, -1]]
 
 
 def test_plain_values_round_trip(data):
-    sides = Sides.of(data, ("categories", "time", "weather", "price"))
-    again = Sides.from_dict(json.loads(json.dumps(sides.to_dict())))
+    sides = SideInformation.of(data, ("categories", "time", "weather", "price"))
+    again = SideInformation.from_dict(json.loads(json.dumps(sides.to_dict())))
     assert again == sides
     assert again.names == ("weather", "price")
     assert again.table is None
     assert (categories_of(again, 3) == -1).all()  # until a state is loaded
     assert np.array_equal(again.pack(data), sides.pack(data))
-    assert Sides.from_dict({}) == NOTHING
+    assert SideInformation.from_dict({}) == NOTHING
 
 
 def test_other_data_is_packed_as_the_first(data):
-    sides = Sides.of(data, ("weather", "price"))
+    sides = SideInformation.of(data, ("weather", "price"))
     other = from_arrays(
         [0, 1], [0, 0], side={"weather": Side.of(["hail", "sun"]), "price": Side.of([50.75, 2.0])}
     )
@@ -130,21 +137,21 @@ def test_other_data_is_packed_as_the_first(data):
 @pytest.mark.parametrize("names", [("mood",), ("price", "mood")])
 def test_unknown_names_are_refused_with_those_there_are(data, names):
     with pytest.raises(ConfigError, match="'mood': toy has no such column; it has weather, price"):
-        Sides.of(data, names)
+        SideInformation.of(data, names)
     bare = from_arrays([0], [0], about={"name": "bare"})
     for name in ("categories", "time"):
         with pytest.raises(ConfigError, match=f"'{name}': bare has no such column; it has nothing"):
-            Sides.of(bare, (name,))
+            SideInformation.of(bare, (name,))
     with pytest.raises(ConfigError, match="'weather'"):
-        Sides.of(data, ("weather",)).pack(bare)
+        SideInformation.of(data, ("weather",)).pack(bare)
 
 
 def test_what_does_not_fit_into_an_event_is_refused(data):
     many = {f"n{place}": Side.of(np.arange(6.0)) for place in range(5)}
     wide = from_arrays(np.arange(6), np.arange(6), side=many)
-    Sides.of(wide, tuple(many)[:4])
+    SideInformation.of(wide, tuple(many)[:4])
     with pytest.raises(ConfigError, match="takes 72 bits of an event and there are 62"):
-        Sides.of(wide, tuple(many))
+        SideInformation.of(wide, tuple(many))
 
 
 def test_a_column_has_a_value_for_each_event():

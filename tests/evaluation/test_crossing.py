@@ -12,11 +12,11 @@ from dips.errors import ConfigError
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.crossing import by_user, cross, effects, shares
 from dips.evaluation.progressive import evaluate
-from dips.evaluation.transfer import Chooser
-from dips.model.trained_model import Bundle
+from dips.evaluation.transfer import SourcePolicy
+from dips.model.trained_model import TrainedModel
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.stream.users import Columns, make_stream
 
 ITEMS = 8
@@ -27,14 +27,14 @@ def data(world: Callable[..., Interactions]) -> Interactions:
     return world([9, 3, 14, 6, 11], items=ITEMS, seed=1)
 
 
-def bundle_of(policy: str, data: Interactions, seed: int) -> Bundle:
+def bundle_of(policy: str, data: Interactions, seed: int) -> TrainedModel:
     spec = RecommenderSpec(
         form="dot", loss="mse", items=ITEMS, dim=4, offset=3.0, low=2.0, high=4.0
     )
     named = PolicySpec(name=policy, size=2, items=ITEMS, dim=4)
     model = make_recommender(spec, seed=seed).requires_grad_(False)
     model.vectors.mul_(4.0)  # type: ignore[operator, union-attr]
-    return Bundle(
+    return TrainedModel(
         spec=spec,
         recommender=model,
         item_ids=data.item_ids,
@@ -47,12 +47,12 @@ def bundle_of(policy: str, data: Interactions, seed: int) -> Bundle:
 def test_the_two_by_two(data: Interactions) -> None:
     bundles = {"last": bundle_of("last", data, 1), "reservoir": bundle_of("reservoir", data, 2)}
     stream = make_stream([data], Columns.of(data))
-    choosers = {name: Chooser.of(bundle) for name, bundle in bundles.items()}
+    choosers = {name: SourcePolicy.of(trained) for name, trained in bundles.items()}
     found = cross(bundles, choosers, stream)
     assert list(found) == [(a, b) for a in bundles for b in bundles]
-    for (reader, chooser), scores in found.items():
-        stack = Stack.of([bundles[reader].recommender], "cpu")
-        trace = choosers[chooser].walk(stream)
+    for (reader, source_policy), scores in found.items():
+        stack = StackedRecommenders.of([bundles[reader].recommender], "cpu")
+        trace = choosers[source_policy].walk(stream)
         assert scores.metrics == evaluate(stack, trace, low=2.0, high=4.0)[0].metrics
     assert len({scores.metrics["rmse"] for scores in found.values()}) == 4
     sums = by_user(found["last", "last"], data)
@@ -61,7 +61,7 @@ def test_the_two_by_two(data: Interactions) -> None:
 
 
 def test_a_policy_that_keeps_everything_has_no_sketches(data: Interactions) -> None:
-    everything = Chooser.of(bundle_of("all", data, 1))
+    everything = SourcePolicy.of(bundle_of("all", data, 1))
     with pytest.raises(ConfigError, match="'all' keeps everything"):
         cross({}, {"all": everything}, make_stream([data], Columns.of(data)))
 

@@ -13,12 +13,12 @@ from dips.data.interactions import Interactions
 from dips.evaluation.crossing import read
 from dips.evaluation.headroom import covered, foresee, lead, numbered, room
 from dips.evaluation.progressive import Scores
-from dips.evaluation.transfer import Chooser
-from dips.model.trained_model import Bundle
+from dips.evaluation.transfer import SourcePolicy
+from dips.model.trained_model import TrainedModel
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import Columns, Stream, make_stream
 
@@ -26,17 +26,17 @@ ITEMS = 12
 LENGTHS = [9, 3, 26, 1, 17, 14]
 
 
-def bundle_of(data: Interactions, period: int = 1, policy: str = "reservoir") -> Bundle:
+def bundle_of(data: Interactions, period: int = 1, policy: str = "reservoir") -> TrainedModel:
     explicit = data.explicit
     spec = RecommenderSpec(
-        form="dot", loss="mse" if explicit else "softmax", items=ITEMS, dim=4, inner_rate=0.2,
+        form="dot", loss="mse" if explicit else "softmax", items=ITEMS, dim=4, inner_lr=0.2,
         low=1.0, high=5.0,
     )  # fmt: skip
     named = PolicySpec(name=policy, size=3, items=ITEMS, dim=4)
     model = make_recommender(spec, seed=5)
     with torch.no_grad():
         model.vectors.mul_(6.0)  # type: ignore[operator, union-attr]
-    return Bundle(
+    return TrainedModel(
         spec=spec, recommender=model.requires_grad_(False), item_ids=data.item_ids,
         policy_spec=named, policy=build_policy(named, 3), periods=(period,), seed=7,
     )  # fmt: skip
@@ -46,10 +46,12 @@ def stream(data: Interactions) -> Stream:
     return make_stream([data], Columns.of(data))
 
 
-def slow_oracle(bundle: Bundle, data: Interactions, ahead: int) -> dict[tuple[int, int], list[int]]:
+def slow_oracle(
+    trained: TrainedModel, data: Interactions, ahead: int
+) -> dict[tuple[int, int], list[int]]:
     """By user and step, the positions kept: one user, one choice, one sketch at a time."""
-    settled = Stack.of([bundle.recommender], "cpu").settled()
-    period, found = bundle.periods[0], {}
+    quantized = StackedRecommenders.of([trained.recommender], "cpu").quantized()
+    period, found = trained.periods[0], {}
 
     def lost(events: np.ndarray, kept: list[int], future: list[int]) -> float:
         rating = np.ones(len(data.item)) if data.rating is None else data.rating
@@ -59,18 +61,18 @@ def slow_oracle(bundle: Bundle, data: Interactions, ahead: int) -> dict[tuple[in
             item, given, token, outcome = fields
             sketch = Evidence.new(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
             user = model.read(sketch)
-            if not model.strikes:
+            if not model.filters_sketch:
                 return model.losses(user, token, outcome).sum()
             scores = model.predict_all(user)[0]
-            each = [scores[rivals(item[0], one)].logsumexp(0) - scores[one] for one in token[0]]
+            each = [scores[baselines(item[0], one)].logsumexp(0) - scores[one] for one in token[0]]
             return torch.stack(each).sum()
 
         fields = [data.item[past], rating[past], data.item[later], rating[later]]
         tensors = [torch.tensor(np.asarray(field, float))[None, None] for field in fields]
         tensors[0], tensors[2] = tensors[0].long(), tensors[2].long()
-        return float(settled.call(total, *tensors))
+        return float(quantized.call(total, *tensors))
 
-    def rivals(item: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def baselines(item: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         every = torch.arange(ITEMS)
         return every[(every[:, None] != item).all(1) | (every == target)]
 
@@ -80,13 +82,13 @@ def slow_oracle(bundle: Bundle, data: Interactions, ahead: int) -> dict[tuple[in
         for step in range(len(events)):
             found[user, step] = list(kept)
             fresh = list(range(step + 1))  # revealed by now
-            if step < bundle.size:
+            if step < trained.size:
                 kept = fresh
-            elif (step + 1 - bundle.size) % period == 0:
+            elif (step + 1 - trained.size) % period == 0:
                 kept += fresh[-period:]
                 future = [p for p in range(step + 1, min(step + 1 + ahead, len(events)))]
                 future = [position for position in future if (position + 1) % 2 == 1]
-                while len(kept) > bundle.size:
+                while len(kept) > trained.size:
                     losses = [
                         lost(events, [k for k in kept if k != one], future) if future else 0.0
                         for one in kept
@@ -109,18 +111,18 @@ def test_it_is_the_slow_one(
     world: Callable[..., Interactions], explicit: bool, period: int, ahead: int
 ) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
-    bundle = bundle_of(data, period)
-    trace = foresee(bundle, stream(data), ahead)
-    assert positions(trace) == slow_oracle(bundle, data, ahead)
+    trained = bundle_of(data, period)
+    trace = foresee(trained, stream(data), ahead)
+    assert positions(trace) == slow_oracle(trained, data, ahead)
 
 
 def test_it_knows_what_is_struck_out(world: Callable[..., Interactions]) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=False, seed=3)
-    bundle = bundle_of(data)
-    plain = positions(foresee(bundle, stream(data)))
-    bundle.recommender.strikes = True
-    found = positions(foresee(bundle, stream(data)))
-    assert found == slow_oracle(bundle, data, 10)
+    trained = bundle_of(data)
+    plain = positions(foresee(trained, stream(data)))
+    trained.recommender.filters_sketch = True
+    found = positions(foresee(trained, stream(data)))
+    assert found == slow_oracle(trained, data, 10)
     assert found != plain
 
 
@@ -139,14 +141,14 @@ def test_no_choice_sees_an_even_numbered_outcome_before_it_is_revealed(
     world: Callable[..., Interactions], explicit: bool
 ) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
-    bundle = bundle_of(data)
-    before = positions(foresee(bundle, stream(data)))
+    trained = bundle_of(data)
+    before = positions(foresee(trained, stream(data)))
     noticed = 0
     for since in range(1, max(LENGTHS), 4):
         early = {place: kept for place, kept in before.items() if place[1] <= since}
         for even in (True, False):
             other = with_other_outcomes(data, since, even=even)
-            after = positions(foresee(bundle, stream(other)))
+            after = positions(foresee(trained, stream(other)))
             same = all(after[place] == kept for place, kept in early.items())
             assert same or not even
             noticed += not same
@@ -158,7 +160,7 @@ def test_numbered_predictions_are_read_from_their_own_sketches(
     world: Callable[..., Interactions], even: bool
 ) -> None:
     data = world([20] * 3, items=ITEMS, explicit=False, seed=2)
-    trace = Chooser.of(bundle_of(data, policy="last")).walk(stream(data))
+    trace = SourcePolicy.of(bundle_of(data, policy="last")).walk(stream(data))
     assert isinstance(trace, StoredTrace)
     rows = torch.arange(len(trace.event))[trace.step % 2 == int(even)]
     whole, some = trace.evidence(rows), numbered(trace, even=even)
@@ -170,11 +172,11 @@ def test_numbered_predictions_are_read_from_their_own_sketches(
 @pytest.mark.parametrize("explicit", [True, False])
 def test_it_beats_last_where_it_looked(world: Callable[..., Interactions], explicit: bool) -> None:
     data = world([40] * 12, items=ITEMS, explicit=explicit, seed=1)
-    bundle = bundle_of(data, policy="last")
-    last = Chooser.of(bundle).walk(stream(data))
+    trained = bundle_of(data, policy="last")
+    last = SourcePolicy.of(trained).walk(stream(data))
     assert isinstance(last, StoredTrace)
-    traces = (foresee(bundle, stream(data)), last)
-    metrics = [read(bundle, numbered(trace, even=False)).metrics for trace in traces]
+    traces = (foresee(trained, stream(data)), last)
+    metrics = [read(trained, numbered(trace, even=False)).metrics for trace in traces]
     if explicit:
         assert metrics[0]["rmse"] < metrics[1]["rmse"]
     else:
@@ -185,21 +187,21 @@ def test_all_are_scored_on_even_numbered_interactions_only(
     world: Callable[..., Interactions],
 ) -> None:
     data = world(LENGTHS, items=ITEMS, seed=3)
-    bundle = bundle_of(data)
-    found = room(bundle, {"own": Chooser.of(bundle)}, stream(data))
+    trained = bundle_of(data)
+    found = room(trained, {"own": SourcePolicy.of(trained)}, stream(data))
     assert list(found) == ["own", "last", "oracle"]
     for scores in found.values():
         assert scores.count.tolist() == [length // 2 for length in LENGTHS]
-    own = Chooser.of(bundle).walk(stream(data))
+    own = SourcePolicy.of(trained).walk(stream(data))
     assert isinstance(own, StoredTrace)
     even, odd = (numbered(own, even=side) for side in (True, False))
     assert set((even.step + 1).tolist()) == set(range(2, 27, 2))
     both = (
-        read(bundle, even).sums["squared_error"].sum()
-        + read(bundle, odd).sums["squared_error"].sum()
+        read(trained, even).sums["squared_error"].sum()
+        + read(trained, odd).sums["squared_error"].sum()
     )
-    assert float(both) == pytest.approx(float(read(bundle, own).sums["squared_error"].sum()))
-    assert found["own"].metrics == read(bundle, even).metrics
+    assert float(both) == pytest.approx(float(read(trained, own).sums["squared_error"].sum()))
+    assert found["own"].metrics == read(trained, even).metrics
 
 
 @pytest.mark.parametrize(("term", "metric"), [("squared_error", "rmse"), ("recall@20",) * 2])

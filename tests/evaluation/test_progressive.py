@@ -18,7 +18,7 @@ from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import BinaryCrossEntropy, Loss
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.stream.schedule import Schedule
@@ -31,9 +31,9 @@ LENGTHS = [9, 3, 14, 1, 6]
 
 def _walk(
     parts: Sequence[Interactions], models: Sequence[DotProduct], policy: str = "last", size: int = 2
-) -> tuple[Stack, Trace]:
+) -> tuple[StackedRecommenders, Trace]:
     stream = make_stream(parts, Columns.of(parts[0]))
-    stack = Stack.of(models)
+    stack = StackedRecommenders.of(models)
     trace = rollout(
         stream,
         make_policy(policy, size=size),
@@ -66,7 +66,7 @@ def _slowly(
             vector = model.read(evidence).detach()
             if model.loss.listwise:
                 scores = model.predict_all(vector)[0].tolist()
-                for item in items[past] if model.strikes else ():
+                for item in items[past] if model.filters_sketch else ():
                     scores[item] = -math.inf
                 own = scores[items[t]]
                 above = sum(score > own for score in scores)
@@ -129,7 +129,7 @@ def test_what_was_read_ranks_last_where_a_recommender_strikes(
     models = [dot(losses["softmax"], items=9, seed=seed) for seed in range(2)]
     plain = predict(*_walk([data] * 2, models, size=4), 1)
     for model in models:
-        model.strikes = True
+        model.filters_sketch = True
     stack, trace = _walk([data] * 2, models, size=4)
     made, slow = predict(stack, trace, 1), _slowly(models[1], data, 4)
     rows = slice(trace.run_rows[1], trace.run_rows[2])

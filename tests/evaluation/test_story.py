@@ -15,24 +15,24 @@ from dips.evaluation.story import cell, tell
 from dips.recommender.base import Evidence
 from dips.studies.sketches import in_vocabulary, predictions, sketches
 
-FAST = {"epochs": 1, "dim": 6, "batch": 256, "device": "cpu", "rival": ""}
+FAST = {"epochs": 1, "dim": 6, "batch": 256, "device": "cpu", "baseline": ""}
 
 
 def trained(*, implicit=False, **settings):
     data = stream(users=30, items=64, events=14, implicit=implicit)
     train, valid, test = data.split_users(seed=0)
-    return api.train(train, valid, **{**FAST, "size": 3, **settings}).bundle, test
+    return api.train(train, valid, **{**FAST, "size": 3, **settings}).trained, test
 
 
 @pytest.fixture(scope="module", params=["explicit", "implicit"])
 def told(request):
-    bundle, test = trained(implicit=request.param == "implicit", policy="learned")
-    return bundle, test, tell(bundle, test, 2)
+    trained, test = trained(implicit=request.param == "implicit", policy="learned")
+    return trained, test, tell(trained, test, 2)
 
 
 def test_the_sketches_are_those_of_the_nightly_job(told):
-    bundle, test, story = told
-    columns = sketches(bundle, test, at="each")
+    trained, test, story = told
+    columns = sketches(trained, test, at="each")
     mine = [row for row in range(len(columns["t"])) if columns["user"][row] == story.user]
     expected = {}
     for row in mine:
@@ -43,8 +43,8 @@ def test_the_sketches_are_those_of_the_nightly_job(told):
 
 
 def test_the_outcomes_are_those_of_the_predictions(told):
-    bundle, test, story = told
-    columns = predictions(bundle, test)
+    trained, test, story = told
+    columns = predictions(trained, test)
     mine = np.flatnonzero(columns["user"] == story.user)
     assert [step.item for step in story.steps] == columns["item"][mine].tolist()
     if story.explicit:
@@ -59,9 +59,9 @@ def test_the_outcomes_are_those_of_the_predictions(told):
 
 def test_effects_are_slopes_of_the_loss(told):
     """A little less weight, and the loss rises by the effect: differences against the adjoint."""
-    bundle, test, story = told
+    trained, test, story = told
     step = next(step for step in story.steps if len(step.kept) == 3)
-    model = bundle.recommender.double()
+    model = trained.recommender.double()
     events = test.events(2).start + np.array([kept.position for kept in step.kept])
     target = test.events(2).start + step.t
     rating = np.ones(len(test.item)) if test.rating is None else test.rating
@@ -115,7 +115,7 @@ def test_a_repeated_item_is_one_row_and_its_effects_add_up():
     item = [0, 1, 0, 2, 0, 1] * 6
     user = np.repeat(np.arange(6), 6)
     data = from_arrays(user, item, item_ids=["x", "y", "z"])
-    model = api.train(data, data, policy="last", **FAST, size=4).bundle
+    model = api.train(data, data, policy="last", **FAST, size=4).trained
     story = tell(model, data, 0)
     last = story.steps[-1]
     assert [kept.item for kept in last.kept] == ["y", "x", "z", "x"]
@@ -127,30 +127,30 @@ def test_a_repeated_item_is_one_row_and_its_effects_add_up():
 
 
 def test_titles_are_looked_up_by_id_and_else_ids_are_shown():
-    bundle, test = trained(policy="last")
-    story = tell(bundle, test, 0, title={test.item_ids[int(test.item[0])]: "A Film"}.get)
+    trained, test = trained(policy="last")
+    story = tell(trained, test, 0, title={test.item_ids[int(test.item[0])]: "A Film"}.get)
     assert set(story.titles.values()) <= {"A Film"}
     assert story.name("unknown") == "unknown"
-    story = tell(bundle, test, 0, title=lambda item: f"<{item}>")
+    story = tell(trained, test, 0, title=lambda item: f"<{item}>")
     assert story.name(story.steps[0].item) == f"<{story.steps[0].item}>"
 
 
 def test_a_recommender_that_reads_in_order_has_no_effects():
-    bundle, test = trained(implicit=True, policy="last", recommender="gru")
-    story = tell(bundle, test, 0)
+    trained, test = trained(implicit=True, policy="last", recommender="gru")
+    story = tell(trained, test, 0)
     assert all(kept.effect is None for step in story.steps for kept in step.kept)
     assert story.steps[-1].rank is not None
 
 
 def test_with_no_limit_there_is_no_story():
-    bundle, test = trained(policy="all")
+    trained, test = trained(policy="all")
     with pytest.raises(ConfigError, match="keeps everything"):
-        tell(bundle, test, 0)
+        tell(trained, test, 0)
 
 
 def test_the_adjoint_is_asked_for_the_kept_ones(told):
-    bundle, test, story = told
-    known = in_vocabulary(bundle, test)
+    trained, test, story = told
+    known = in_vocabulary(trained, test)
     step = story.steps[5]
     events = known.events(2).start + np.array([kept.position for kept in step.kept])
     rating = np.ones(len(known.item), np.float32) if known.rating is None else known.rating
@@ -164,7 +164,7 @@ def test_the_adjoint_is_asked_for_the_kept_ones(told):
         torch.ones(1, 3),
     )
     item = torch.tensor([int(known.item[target])])
-    _, effect = effect_of(bundle.recommender, evidence, item, torch.tensor([rating[target]]))
-    expected = worth(bundle.recommender, effect, evidence.item, evidence.rating, evidence.age)
+    _, effect = effect_of(trained.recommender, evidence, item, torch.tensor([rating[target]]))
+    expected = worth(trained.recommender, effect, evidence.item, evidence.rating, evidence.age)
     expected = expected[0].tolist()
     assert [kept.effect for kept in step.kept] == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -11,14 +11,14 @@ import torch
 from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate_scores
 from dips.evaluation.transfer import (
-    Chooser,
+    SourcePolicy,
     best_in_words,
     in_words,
     most_saved,
     read_with,
     size_ratios,
 )
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.registry import PolicySpec, build_policy, make_policy
 from dips.recommender.gru import GRU
 from dips.recommender.losses import FullSoftmax
@@ -36,13 +36,13 @@ def data(world: Callable[..., Interactions]) -> Interactions:
     return world([9, 3, 14, 1, 6], items=ITEMS, explicit=False, seed=1)
 
 
-def _bundle(policy: str, data: Interactions) -> Bundle:
+def _bundle(policy: str, data: Interactions) -> TrainedModel:
     spec = RecommenderSpec(form="dot", loss="softmax", items=ITEMS, dim=4)
     named = PolicySpec(name=policy, size=2, items=ITEMS, dim=4)
     model = make_recommender(spec, seed=5)
     with torch.no_grad():
         model.vectors.mul_(9.0)  # type: ignore[operator, union-attr]
-    return Bundle(
+    return TrainedModel(
         spec=spec,
         recommender=model.requires_grad_(False),
         item_ids=data.item_ids,
@@ -55,12 +55,12 @@ def _bundle(policy: str, data: Interactions) -> Bundle:
 
 @pytest.mark.parametrize("policy", ["hardest", "reservoir", "learned"])
 def test_the_reader_sees_what_the_other_recommender_chose(policy: str, data: Interactions) -> None:
-    bundle, columns = _bundle(policy, data), Columns.of(data)
+    trained, columns = _bundle(policy, data), Columns.of(data)
     reader = GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
-    chooser = Chooser.of(bundle)
+    source_policy = SourcePolicy.of(trained)
     stream = make_stream([data], columns)
-    trace = chooser.walk(stream)
-    found = read_with(reader, chooser, data, columns)
+    trace = source_policy.walk(stream)
+    found = read_with(reader, source_policy, data, columns)
     by_hand = evaluate_scores(lambda past: reader.predict_all(reader.read(past)), trace, 0, ITEMS)
     assert found.metrics == by_hand.metrics
     assert torch.equal(found.count, by_hand.count)
@@ -72,11 +72,13 @@ def test_the_reader_sees_what_the_other_recommender_chose(policy: str, data: Int
 
 
 def test_who_asks_is_answered_by_its_own_recommender(data: Interactions) -> None:
-    bundle = _bundle("hardest", data)
+    trained = _bundle("hardest", data)
     stream = make_stream([data], Columns.of(data))
-    own = Chooser.of(bundle).walk(stream)
-    bundle.recommender.bias.copy_(torch.randn(ITEMS, 1, generator=torch.Generator().manual_seed(0)))  # type: ignore[operator, union-attr]
-    other = Chooser.of(bundle).walk(stream)
+    own = SourcePolicy.of(trained).walk(stream)
+    trained.recommender.bias.copy_(
+        torch.randn(ITEMS, 1, generator=torch.Generator().manual_seed(0))
+    )  # type: ignore[operator, union-attr]
+    other = SourcePolicy.of(trained).walk(stream)
     assert isinstance(own, StoredTrace)
     assert isinstance(other, StoredTrace)
     assert not torch.equal(own.kept, other.kept)
@@ -85,12 +87,14 @@ def test_who_asks_is_answered_by_its_own_recommender(data: Interactions) -> None
 def test_lots_are_those_of_the_seed_and_the_epoch(data: Interactions) -> None:
     stream = make_stream([data], Columns.of(data))
     policy = make_policy("reservoir", size=2)
-    chooser = Chooser(name="reservoir", policy=policy, size=2, schedule=Schedule((1,)), seed=4)
+    source_policy = SourcePolicy(
+        name="reservoir", policy=policy, size=2, schedule=Schedule((1,)), seed=4
+    )
     for epoch in (0, 3):
         expected = rollout(
             stream, policy, size=2, schedule=Schedule((1,)), keys=stream.keys([4], epoch)
         )
-        found = chooser.walk(stream, epoch)
+        found = source_policy.walk(stream, epoch)
         assert isinstance(found, StoredTrace)
         assert isinstance(expected, StoredTrace)
         assert torch.equal(found.kept, expected.kept)

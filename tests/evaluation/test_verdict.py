@@ -55,8 +55,8 @@ def test_without_test_it_says_who_can_tell() -> None:
 
 def test_the_best_rival_counts() -> None:
     better, worse = entrant("frequent", 0.91), entrant("last", 0.95)
-    for rivals in ([better, worse], [worse, better]):
-        found = of_run(entrant("learned", 0.92), rivals, 8)
+    for baselines in ([better, worse], [worse, better]):
+        found = of_run(entrant("learned", 0.92), baselines, 8)
         assert found == (
             "frequent stays: what was learned is 1.1 % worse on validation (rmse 0.9200 against "
             "0.9100); use frequent-8"
@@ -72,8 +72,10 @@ def test_nothing_learned_and_nothing_left() -> None:
 
 
 def test_more_is_better_for_a_recall() -> None:
-    own, rival = (Entrant(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2)))
-    assert of_run(own, [rival], 4).startswith("learned beats last-4 on validation by 10.0 %")
+    own, baseline = (
+        Entrant(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2))
+    )
+    assert of_run(own, [baseline], 4).startswith("learned beats last-4 on validation by 10.0 %")
 
 
 Table = tuple[list[dict[str, Any]], list[dict[str, Any]]]

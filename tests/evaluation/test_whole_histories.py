@@ -15,7 +15,7 @@ from dips.evaluation.progressive import evaluate, evaluate_scores, predict
 from dips.policy.registry import make_policy
 from dips.recommender.gru import GRU
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.stream.schedule import Schedule
@@ -53,7 +53,7 @@ def test_one_pass_ranks_as_many(
     data: Interactions, model: GRU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sketch that is large enough is the whole history, read prefix by prefix."""
-    stack = Stack.of([model])
+    stack = StackedRecommenders.of([model])
     apart = predict(stack, _walk(data, "last", 14), 0)
     at_once = predict(stack, _walk(data, "all", 1), 0)
     assert torch.equal(apart.target, at_once.target)
@@ -64,9 +64,9 @@ def test_one_pass_ranks_as_many(
 
 def test_one_pass_strikes_out_what_many_do(data: Interactions, model: GRU) -> None:
     """A reader in order of one's own is struck out by the ranking, in whole histories too."""
-    plain = predict(Stack.of([model]), _walk(data, "all", 1), 0).output
-    model.strikes = True
-    stack = Stack.of([model])
+    plain = predict(StackedRecommenders.of([model]), _walk(data, "all", 1), 0).output
+    model.filters_sketch = True
+    stack = StackedRecommenders.of([model])
     at_once = predict(stack, _walk(data, "all", 1), 0).output
     assert torch.equal(predict(stack, _walk(data, "last", 14), 0).output, at_once)
     assert not torch.equal(plain, at_once)
@@ -74,7 +74,7 @@ def test_one_pass_strikes_out_what_many_do(data: Interactions, model: GRU) -> No
 
 def test_any_scores_are_ranked_by_the_same_rules(data: Interactions, model: GRU) -> None:
     trace = _walk(data, "last", 3)
-    expected = evaluate(Stack.of([model]), trace)[0]
+    expected = evaluate(StackedRecommenders.of([model]), trace)[0]
     for breadth in (1, 1 << 25):
         found = evaluate_scores(lambda past: model.predict_all(model.read(past)), trace, 0, breadth)
         assert found.metrics == expected.metrics

@@ -22,7 +22,7 @@ from dips.numerics.softmax_descent import AllItems
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, Loss
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 
 CUDA = torch.cuda.is_available()
 if not CUDA:
@@ -116,23 +116,23 @@ def test_logarithm_of_the_sum() -> None:
     torch.testing.assert_close(*each, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "returning", "striking"])
+@pytest.mark.parametrize("kind", ["plain", "repeat_feature", "filter_sketch"])
 def test_recommender_and_credit_are_the_same(
     kind: str, dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(softmax_cpu, "installed", lambda _: False)  # loops would come first
     rest = {
-        "returning": kind == "returning",
-        "fading": True,
-        "telling": True,
-        "inner_rate": 0.3,
-        "inner_pull": 0.05,
+        "repeat_feature": kind == "repeat_feature",
+        "recency_decay": True,
+        "separate_input": True,
+        "inner_lr": 0.3,
+        "prior_penalty": 0.05,
     }
     models = [dot(losses["softmax"], items=20, seed=seed, **rest) for seed in range(2)]
     assert isinstance(models[0].loss, FullSoftmax)
     for model in models:
-        model.strikes = kind == "striking"
-    stack = Stack.of(models, DEVICE)
+        model.filters_sketch = kind == "filter_sketch"
+    stack = StackedRecommenders.of(models, DEVICE)
     draw = torch.Generator().manual_seed(5)
     item = torch.randint(20, (2, 7, 3), generator=draw).to(DEVICE)
     weight = torch.rand(2, 7, 3, generator=draw).to(DEVICE)

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import dips
 from dips.data.synthetic import stream
 from dips.errors import RunError
-from dips.model.trained_model import FILE, open_bundle
+from dips.model.trained_model import FILE, open_model
 from dips.studies import sketches as nightly
 
 SMALL = {"epochs": 1, "dim": 6, "batch": 256, "device": "cpu"}
@@ -24,17 +24,17 @@ def trained(loss, recommender="dot", policy="reservoir", **more):
     data = DATA["implicit" if loss == "softmax" else "explicit"]
     parts = data.split_users(seed=0)
     settings = {**SMALL, "size": 3, "loss": loss, "recommender": recommender, **more}
-    return dips.train(*parts, policy=policy, **settings).bundle, parts[2]
+    return dips.train(*parts, policy=policy, **settings).trained, parts[2]
 
 
 @pytest.fixture(scope="module")
-def bundle():
+def trained():
     return trained("mse")[0]
 
 
 @pytest.fixture
-def run(bundle, tmp_path):
-    bundle.save(tmp_path)
+def run(trained, tmp_path):
+    trained.save(tmp_path)
     return tmp_path
 
 
@@ -47,13 +47,13 @@ def assert_same_columns(left, right):
 @pytest.mark.parametrize("recommender", ["dot", "mlp"])
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce", "softmax"])
 def test_round_trip(loss, recommender, tmp_path):
-    bundle, test = trained(loss, recommender, every=2)
-    bundle.save(tmp_path)
-    again = open_bundle(tmp_path)
-    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
-    assert_same_columns(nightly.sketches(bundle, test), nightly.sketches(again, test))
-    assert again.spec == bundle.spec
-    assert list(again.item_ids) == list(bundle.item_ids)
+    trained, test = trained(loss, recommender, every=2)
+    trained.save(tmp_path)
+    again = open_model(tmp_path)
+    assert_same_columns(nightly.predictions(trained, test), nightly.predictions(again, test))
+    assert_same_columns(nightly.sketches(trained, test), nightly.sketches(again, test))
+    assert again.spec == trained.spec
+    assert list(again.item_ids) == list(trained.item_ids)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,16 @@ def test_round_trip(loss, recommender, tmp_path):
         ("hardest:5", {}),
         ("influence", {"damping": 0.3, "dim": 3, "inner_steps": 3}),
         ("mix:2", {"periods": (2, 1), "seed": 4}),
-        ("reservoir", {"choice": "sampled", "inner_pull": 0.1}),
+        ("reservoir", {"choice": "sampled", "prior_penalty": 0.1}),
     ],
 )
 def test_everything_that_decides_a_sketch_is_kept(policy, more, tmp_path):
-    bundle, test = trained("mse", policy=policy, **more)
-    bundle.save(tmp_path)
-    again = open_bundle(tmp_path)
-    assert_same_columns(nightly.sketches(bundle, test), nightly.sketches(again, test))
+    trained, test = trained("mse", policy=policy, **more)
+    trained.save(tmp_path)
+    again = open_model(tmp_path)
+    assert_same_columns(nightly.sketches(trained, test), nightly.sketches(again, test))
     for field in ("policy_spec", "size", "periods", "choice", "seed"):
-        assert getattr(again, field) == getattr(bundle, field)
+        assert getattr(again, field) == getattr(trained, field)
 
 
 def test_the_file_is_safetensors_and_nothing_else(run):
@@ -82,15 +82,15 @@ def test_the_file_is_safetensors_and_nothing_else(run):
     assert [path.name for path in run.iterdir()] == [FILE]
 
 
-def test_saving_twice_gives_the_same_bytes(bundle, tmp_path):
-    bundle.save(tmp_path / "a")
-    bundle.save(tmp_path / "b")
+def test_saving_twice_gives_the_same_bytes(trained, tmp_path):
+    trained.save(tmp_path / "a")
+    trained.save(tmp_path / "b")
     assert (tmp_path / "a" / FILE).read_bytes() == (tmp_path / "b" / FILE).read_bytes()
 
 
 def test_opening_leaves_the_random_state_alone(run):
     before = torch.get_rng_state()
-    open_bundle(run)
+    open_model(run)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -122,7 +122,7 @@ def changed(**values):
 def test_another_version_is_refused(run):
     rewrite(run, changed(version=99))
     with pytest.raises(RunError, match="has version 99, this dips reads 2: install the dips that"):
-        open_bundle(run)
+        open_model(run)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_another_version_is_refused(run):
 def test_a_file_that_lacks_something_is_refused(run, change):
     rewrite(run, change)
     with pytest.raises(RunError, match=r"damaged or was not written by dips .*: train the run"):
-        open_bundle(run)
+        open_model(run)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 100, 0.5, 0.99])
@@ -150,14 +150,14 @@ def test_a_truncated_file_is_refused(run, keep):
     length = int(keep * len(content)) if isinstance(keep, float) else keep
     (run / FILE).write_bytes(content[:length])
     with pytest.raises(RunError, match=r"model\.safetensors is damaged.*train the run again"):
-        open_bundle(run)
+        open_model(run)
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"PK\x03\x04 a torch file", b"{}" * 50])
 def test_a_pickle_or_anything_else_is_never_executed(run, content):
     (run / FILE).write_bytes(content)
     with pytest.raises(RunError, match="damaged or was not written by dips"):
-        open_bundle(run)
+        open_model(run)
 
 
 def test_a_damaged_header_is_refused(run):
@@ -165,7 +165,7 @@ def test_a_damaged_header_is_refused(run):
     content[20:40] = b"\xff" * 20
     (run / FILE).write_bytes(bytes(content))
     with pytest.raises(RunError, match="damaged"):
-        open_bundle(run)
+        open_model(run)
 
 
 def test_safetensors_of_someone_else_is_refused(tmp_path):
@@ -173,61 +173,61 @@ def test_safetensors_of_someone_else_is_refused(tmp_path):
 
     save_file({"x": torch.zeros(2)}, tmp_path / FILE)
     with pytest.raises(RunError, match="was not written by dips"):
-        open_bundle(tmp_path)
+        open_model(tmp_path)
 
 
 def test_missing_runs_are_named(tmp_path):
     with pytest.raises(RunError, match=r"is not a finished run: there is no model\.safetensors"):
-        open_bundle(tmp_path)
+        open_model(tmp_path)
     with pytest.raises(RunError, match="there is no such run directory; make one with 'dips train"):
         dips.evaluate(tmp_path / "nowhere", DATA["explicit"])
 
 
 def test_a_run_from_before_tallies_reads_as_it_did(tmp_path):
-    bundle, _ = trained("softmax", returning=1)
-    assert float(bundle.recommender.tally.detach()) != 0
-    bundle.save(tmp_path)
+    trained, _ = trained("softmax", repeat_feature=1)
+    assert float(trained.recommender.tally.detach()) != 0
+    trained.save(tmp_path)
     with safe_open(tmp_path / FILE, framework="pt") as file:
         about = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     del tensors["recommender.tally"]
     save_file(tensors, tmp_path / FILE, metadata=about)
-    assert float(open_bundle(tmp_path).recommender.tally.detach()) == 0
+    assert float(open_model(tmp_path).recommender.tally.detach()) == 0
 
 
 @pytest.mark.parametrize("recommender", ["dot", "gru", "sasrec"])
 def test_a_reader_from_before_items_were_struck_out_reads_as_it_did(recommender, tmp_path):
-    bundle, test = trained("softmax", recommender, striking=0, cosine=0)
-    bundle.save(tmp_path)
+    trained, test = trained("softmax", recommender, filter_sketch=0, cosine=0)
+    trained.save(tmp_path)
     with safe_open(tmp_path / FILE, framework="pt") as file:
         about = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     old = json.loads(about["dips"])
-    for name in ("striking", "cosine"):
+    for name in ("filter_sketch", "cosine"):
         del old["recommender"][name]
     save_file(tensors, tmp_path / FILE, metadata={**about, "dips": json.dumps(old)})
-    again = open_bundle(tmp_path)
-    assert again.spec == bundle.spec
-    assert not again.recommender.strikes
-    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
+    again = open_model(tmp_path)
+    assert again.spec == trained.spec
+    assert not again.recommender.filters_sketch
+    assert_same_columns(nightly.predictions(trained, test), nightly.predictions(again, test))
 
 
 @pytest.mark.parametrize("recommender", ["dot", "mlp"])
 def test_what_was_struck_out_stays_so(recommender, tmp_path):
-    bundle, test = trained("softmax", recommender, striking=1)
-    bundle.save(tmp_path)
-    again = open_bundle(tmp_path)
-    assert again.recommender.strikes
-    made = nightly.predictions(bundle, test)
+    trained, test = trained("softmax", recommender, filter_sketch=1)
+    trained.save(tmp_path)
+    again = open_model(tmp_path)
+    assert again.recommender.filters_sketch
+    made = nightly.predictions(trained, test)
     assert_same_columns(made, nightly.predictions(again, test))
-    again.recommender.strikes = False
+    again.recommender.filters_sketch = False
     assert made["rank"].tolist() != nightly.predictions(again, test)["rank"].tolist()
 
 
 def test_a_reader_that_strikes_out_and_has_cosines_comes_back(tmp_path):
-    bundle, test = trained("softmax", "gru-separate", striking=1, cosine=1)
-    bundle.save(tmp_path)
-    again = open_bundle(tmp_path)
-    assert again.spec == bundle.spec
-    assert (again.spec.striking, again.spec.cosine) == (True, True)
-    assert_same_columns(nightly.predictions(bundle, test), nightly.predictions(again, test))
+    trained, test = trained("softmax", "gru-separate", filter_sketch=1, cosine=1)
+    trained.save(tmp_path)
+    again = open_model(tmp_path)
+    assert again.spec == trained.spec
+    assert (again.spec.filter_sketch, again.spec.cosine) == (True, True)
+    assert_same_columns(nightly.predictions(trained, test), nightly.predictions(again, test))

@@ -123,7 +123,7 @@ def test_gradients_against_finite_differences(losses: dict[str, Loss]) -> None:
 
 
 def test_every_step_is_settled() -> None:
-    """`settle` is applied to each iterate, so a coarse one changes the path."""
+    """`rounding` is applied to each iterate, so a coarse one changes the path."""
     seen: list[Tensor] = []
 
     def coarse(value: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from dips.numerics.exact import (
     TERMS,
     linear,
     matmul,
+    quantize,
     rounded,
-    snap,
     softmax,
 )
 
@@ -30,17 +30,17 @@ def _normal(*shape: int, seed: int) -> torch.Tensor:
 
 @given(st.floats(-1e4, 1e4), st.integers(1, 30))
 def test_snap_is_the_nearest_multiple(value: float, bits: int) -> None:
-    snapped = float(snap(torch.tensor(value, dtype=torch.float64), bits))
+    snapped = float(quantize(torch.tensor(value, dtype=torch.float64), bits))
     assert (snapped * 2**bits).is_integer()
     assert abs(snapped - value) <= 0.5 * 2.0**-bits
-    again = snap(torch.tensor(snapped, dtype=torch.float64), bits)
+    again = quantize(torch.tensor(snapped, dtype=torch.float64), bits)
     assert float(again) == snapped
 
 
 @given(st.integers(0, 10_000))
 def test_products_of_snapped_numbers_sum_to_the_same_in_any_order(seed: int) -> None:
-    table = snap(_normal(200, 32, seed=seed), PARAMETER_BITS)
-    user = snap(_normal(9, 32, seed=seed + 1) * 4, STATE_BITS)
+    table = quantize(_normal(200, 32, seed=seed), PARAMETER_BITS)
+    user = quantize(_normal(9, 32, seed=seed + 1) * 4, STATE_BITS)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(seed))
     together = user @ table.T
     assert torch.equal((user[:, order] @ table[:, order].T), together)
@@ -64,7 +64,7 @@ def test_softmax_in_any_order_and_batch(seed: int, items: int, scale: float) -> 
     assert torch.equal(torch.cat([softmax(row[None]) for row in logits]), together)
     rounding = items * 2.0**-CHANCE_BITS
     torch.testing.assert_close(together, logits.softmax(-1), atol=rounding, rtol=0)
-    table = snap(_normal(items, 4, seed=seed + 1), PARAMETER_BITS)
+    table = quantize(_normal(items, 4, seed=seed + 1), PARAMETER_BITS)
     assert torch.equal(together[:, order] @ table[order], together @ table)
 
 
@@ -79,7 +79,7 @@ def test_rounded_lies_on_the_grid_within_the_limit(value: float, bits: int) -> N
     for kind in (torch.float32, torch.float64):
         given = torch.tensor(max(-3e38, min(3e38, value)), dtype=kind, requires_grad=True)
         result = rounded(given, bits, 100.0)
-        assert torch.equal(result, snap(given.detach().clamp(-100, 100), bits))
+        assert torch.equal(result, quantize(given.detach().clamp(-100, 100), bits))
         assert torch.autograd.grad(result, given)[0] == 1
 
 
@@ -88,7 +88,7 @@ def test_the_slope_of_rounding_is_one_under_any_transform() -> None:
         return (rounded(value, 4, 8.0) ** 3).sum()
 
     values = _normal(6, 3, seed=0)
-    on_grid = snap(values, 4)
+    on_grid = quantize(values, 4)
     assert torch.equal(grad(cube)(values), 3 * on_grid**2)
     assert torch.equal(vmap(grad(cube))(values), 3 * on_grid**2)
     twice = vmap(grad(lambda value: grad(cube)(value).sum()))(values)

@@ -23,7 +23,7 @@ def test_uniform_over_positions_users_and_seeds() -> None:
 
 def test_neighbouring_keys_are_unrelated() -> None:
     """Pairs (draw of t, draw of t + 1) fill the square evenly."""
-    draws = uniform(text_keys(["bob"]), torch.arange(20_001))
+    is_random = uniform(text_keys(["bob"]), torch.arange(20_001))
     cell = (draws[:-1] * 8).long() * 8 + (draws[1:] * 8).long()
     assert stats.chisquare(torch.bincount(cell, minlength=64).numpy()).pvalue > 0.001
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dips.numerics import influence
-from dips.numerics.cuda_graph import Recorded
+from dips.numerics.cuda_graph import CapturedGraph
 from dips.numerics.influence import (
     covariance,
     eliminate,
@@ -112,7 +112,7 @@ def test_recorded_on_the_cpu_is_a_plain_call() -> None:
         total.add_(values[0])
 
     inert = torch.zeros(2)
-    recorded = Recorded(add, inert)
+    recorded = CapturedGraph(add, inert)
     assert calls == []
     argument = torch.tensor([1.0, 2.0])
     recorded(argument)

@@ -149,7 +149,7 @@ def test_samples_hold_k_and_follow_the_weights(scores: np.ndarray, k: int) -> No
     """Integrate over a fine grid of draws: the shares are the weights, to the grid's width."""
     weights = project_top_k(torch.from_numpy(scores[:1]), k)
     grid = 2000
-    draws = (torch.arange(grid).double() + 0.5) / grid
+    is_random = (torch.arange(grid).double() + 0.5) / grid
     kept = sample_by_inclusion(weights.expand(grid, -1), draws)
     assert bool((kept.sum(1) == k).all())
     share = kept.double().mean(0)

@@ -65,7 +65,7 @@ def test_the_seed_decides_and_the_world_outside_is_left_alone(base: Any) -> None
     torch.manual_seed(11)
     expected = float(torch.rand(()))
     torch.manual_seed(11)
-    draws = [made(base, "plug_in_source:Named", seed).draw for seed in (1, 1, 2)]
+    is_random = [made(base, "plug_in_source:Named", seed).draw for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
     assert float(torch.rand(())) == expected
 

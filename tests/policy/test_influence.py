@@ -15,7 +15,7 @@ from dips.policy.influence import Influence, first_largest
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates
 from dips.testing import FakeSignals, random_candidates
 
@@ -51,11 +51,11 @@ def _greedy_squares(
     return picked
 
 
-def _settled(model: DotProduct) -> tuple[Stack, DotProduct]:
-    settled = Stack.of([model]).settled()
-    one = settled.one(0)
+def _settled(model: DotProduct) -> tuple[StackedRecommenders, DotProduct]:
+    quantized = StackedRecommenders.of([model]).quantized()
+    one = quantized.one(0)
     assert isinstance(one, DotProduct)
-    return settled, one
+    return quantized, one
 
 
 @pytest.mark.parametrize("half_life", [None, 3.0])
@@ -63,10 +63,10 @@ def _settled(model: DotProduct) -> tuple[Stack, DotProduct]:
 def test_squared_error_against_numpy(
     dot: Callable[..., DotProduct], losses: dict[str, Loss], damping: float, half_life: float | None
 ) -> None:
-    model = dot(losses["mse"], inner_rate=0.1)
-    settled, exact = _settled(model)
+    model = dot(losses["mse"], inner_lr=0.1)
+    quantized, exact = _settled(model)
     sketch, candidates = random_candidates(users=30, size=SIZE, period=3, seed=1, distinct=True)
-    signals = StackSignals(settled, sketch, candidates)
+    signals = StackSignals(quantized, sketch, candidates)
     scores = Influence(SIZE, damping, half_life).score(candidates, signals)
     firsts = set()
     for row in range(30):
@@ -78,7 +78,7 @@ def test_squared_error_against_numpy(
             candidates.age[row, slots].numpy(),
             damping,
             half_life,
-            float(model.inner_rate.double()),
+            float(model.inner_lr.double()),
         )
         expected = torch.zeros(SIZE + 3).double()
         for turn, place in enumerate(order):
@@ -97,7 +97,7 @@ def _greedy_any(model: DotProduct, items: Tensor, rating: Tensor, damping: float
 
     while len(picked) < min(SIZE, len(items)):
         user = model.user_prior.detach()
-        rate = model.inner_rate * min(1.0, 4 / max(1, len(picked)))
+        rate = model.inner_lr * min(1.0, 4 / max(1, len(picked)))
         for _ in range(model.inner_steps if picked else 0):
             chosen = torch.autograd.functional.jacobian(lambda u: losses(u)[picked].sum(), user)
             user = user - rate * chosen
@@ -116,11 +116,11 @@ def test_any_loss_against_dense_hessians(
     dot: Callable[..., DotProduct], losses: dict[str, Loss], name: str, damping: float
 ) -> None:
     model = dot(losses[name], items=12)
-    settled, exact = _settled(model)
+    quantized, exact = _settled(model)
     sketch, candidates = random_candidates(
         users=20, size=SIZE, period=2, items=12, seed=5, distinct=True
     )
-    signals = StackSignals(settled, sketch, candidates)
+    signals = StackSignals(quantized, sketch, candidates)
     scores = Influence(SIZE, damping).score(candidates, signals)
     for row in range(20):
         slots = torch.nonzero(candidates.present[row])[:, 0]

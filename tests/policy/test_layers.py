@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import MIDDLE, Coded, Sides
+from dips.data.side_information import MIDDLE, Coded, SideInformation
 from dips.numerics import exact
 from dips.policy.base import NoSignals
 from dips.policy.layers import SideInputs
-from dips.policy.network import Network, RatingNetwork
+from dips.policy.network import Network, PaperNetwork
 from dips.policy.set_network import SetNetwork
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.sketch.records import Candidates
 from dips.testing import FakeSignals, check_policy, random_candidates
 
@@ -23,8 +23,8 @@ ITEMS, DIM = 8, 4
 WEATHER = Coded("weather", 12, names=("fog", "rain", "sun"))
 PRICE = Coded("price", 14)
 TABLE = np.array([[0, 2], [1, -1], [-1, -1], [2, 1], [0, -1], [1, 0], [2, -1], [-1, -1]])
-SIDES = Sides(kinds=3, width=2, time=True, columns=(WEATHER, PRICE), table=TABLE)
-WITHOUT = Sides(columns=(PRICE,))
+SIDES = SideInformation(kinds=3, width=2, time=True, columns=(WEATHER, PRICE), table=TABLE)
+WITHOUT = SideInformation(columns=(PRICE,))
 
 
 def _many(users: int, seed: int = 0) -> Candidates:
@@ -37,10 +37,10 @@ def _many(users: int, seed: int = 0) -> Candidates:
     return candidates._replace(side=torch.where(candidates.present, side, 0))
 
 
-def _network(kind: str, seed: int = 0, sides: Sides = SIDES) -> Network:
+def _network(kind: str, seed: int = 0, sides: SideInformation = SIDES) -> Network:
     generator = torch.Generator().manual_seed(seed)
     if kind == "paper":
-        return RatingNetwork(
+        return PaperNetwork(
             items=ITEMS, hidden=16, dropout=0.0, sides=sides, generator=generator
         ).eval()
     network = SetNetwork(dim=DIM, hidden=16, items=ITEMS, sides=sides, generator=generator)
@@ -64,7 +64,7 @@ def _told(inputs: SideInputs, candidates: Candidates, row: int, slot: int, dim: 
 
 @pytest.mark.parametrize("dim", [1, 4])
 def test_inputs_are_what_a_loop_finds(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
     inputs = SideInputs(SIDES, ITEMS, dim, torch.Generator().manual_seed(0))
     candidates = _many(40)
     found = inputs(candidates)
@@ -76,10 +76,10 @@ def test_inputs_are_what_a_loop_finds(dim: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_told_is_nothing_stored() -> None:
-    inputs = SideInputs(Sides(), ITEMS, 8, torch.Generator())
+    inputs = SideInputs(SideInformation(), ITEMS, 8, torch.Generator())
     assert inputs(_many(3)).shape == (3, 5, 0)
     assert not inputs.state_dict()
-    plain = RatingNetwork(items=ITEMS, hidden=16)
+    plain = PaperNetwork(items=ITEMS, hidden=16)
     assert list(plain.state_dict()) == [
         "enter", "enter_bias", "leave", "leave_bias", "middle.weight", "middle.bias"
     ]  # fmt: skip
@@ -88,9 +88,9 @@ def test_nothing_told_is_nothing_stored() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_papers_network_is_the_dense_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of M for ratings, categories, further columns and ages, one beside the other."""
-    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
     network, candidates = _network("paper", seed).double(), _many(40, seed)
-    assert isinstance(network, RatingNetwork)
+    assert isinstance(network, PaperNetwork)
     blocks = network.blocks
     assert blocks == 4
     dense = nn.Linear(ITEMS * (1 + blocks), 16).double()
@@ -124,7 +124,7 @@ def _spread(candidates: Candidates, values: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("sides", [SIDES, WITHOUT], ids=["all", "price"])
 @pytest.mark.parametrize("kind", ["paper", "set"])
-def test_networks_conform(kind: str, sides: Sides) -> None:
+def test_networks_conform(kind: str, sides: SideInformation) -> None:
     check_policy(_network(kind, sides=sides))
 
 
@@ -142,7 +142,7 @@ def test_what_is_told_matters_and_scores_do_not_depend_on_the_batch(kind: str) -
                 for low in range(0, 70, piece)
             ]
             assert torch.equal(torch.cat(parts), together[:70])
-    stacked = Stacked.of([network, _network(kind, 5)])
+    stacked = StackedPolicies.of([network, _network(kind, 5)])
     both = Candidates(*(torch.cat([field, field]) for field in candidates))
     side_by_side = stacked.score(both, FakeSignals(both, arrivals=2))
     assert torch.equal(side_by_side[:200], together)

@@ -1,4 +1,4 @@
-"""The paper's network against a dense one, M wide; its dropout, its grid, its ghosts."""
+"""The paper's network against a dense one, M wide; its dropout, its grid, its dropped_candidates."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch.autograd import gradcheck
 from dips.numerics import exact
 from dips.numerics.hashing import text_keys
 from dips.policy.base import NoSignals
-from dips.policy.network import RatingNetwork
+from dips.policy.network import PaperNetwork
 from dips.sketch.records import Candidates
 from dips.testing import check_policy, random_candidates
 
 ITEMS = 8
 
 
-def _network(seed: int = 0, hidden: int = 16, dropout: float = 0.0) -> RatingNetwork:
+def _network(seed: int = 0, hidden: int = 16, dropout: float = 0.0) -> PaperNetwork:
     generator = torch.Generator().manual_seed(seed)
-    return RatingNetwork(items=ITEMS, hidden=hidden, dropout=dropout, generator=generator).double()
+    return PaperNetwork(items=ITEMS, hidden=hidden, dropout=dropout, generator=generator).double()
 
 
 def _many(users: int, seed: int = 0) -> Candidates:
     return random_candidates(users=users, size=3, period=2, items=ITEMS, seed=seed)[1]
 
 
-def _dense(network: RatingNetwork) -> nn.Sequential:
+def _dense(network: PaperNetwork) -> nn.Sequential:
     """The same network in torch's own layers."""
     hidden = len(network.enter_bias)
     layers = [nn.Linear(ITEMS, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, ITEMS)]
@@ -54,7 +54,7 @@ def _weight(candidates: Candidates) -> Tensor:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_is_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
     network, candidates = _network(seed), _many(40, seed)
     dense, weight = _dense(network), _weight(candidates)
     assert bool((candidates.item[:, :, None] == candidates.item[:, None, :]).sum() > 300)  # repeats
@@ -84,7 +84,7 @@ def test_on_the_grid_it_is_nearly_the_dense_network() -> None:
 
 
 def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
     network, candidates = _network(), _many(4)
     weight = _weight(candidates)
     assert gradcheck(lambda w: network.weigh(candidates, NoSignals(), w), weight)
@@ -94,11 +94,11 @@ def test_ghosts_have_scores_and_change_nothing() -> None:
     network, candidates = _network(), _many(50)
     ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.3
     weight = (candidates.present & ~ghost).double()
-    with_ghosts = network.weigh(candidates, NoSignals(), weight)
+    with_dropped_candidates = network.weigh(candidates, NoSignals(), weight)
     gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
     without = network.score(gone, NoSignals())
-    assert torch.equal(with_ghosts[gone.present], without[gone.present])
-    assert bool(with_ghosts[candidates.present].isfinite().all())
+    assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
+    assert bool(with_dropped_candidates[candidates.present].isfinite().all())
 
 
 def test_dropout_is_a_function_of_user_and_time() -> None:
@@ -160,12 +160,12 @@ def test_plain_float32_does_depend_on_the_batch() -> None:
 
 
 def test_conforms() -> None:
-    check_policy(RatingNetwork(items=ITEMS, generator=torch.Generator().manual_seed(3)))
+    check_policy(PaperNetwork(items=ITEMS, generator=torch.Generator().manual_seed(3)))
 
 
 def test_starts_where_the_seed_says_and_as_wide_as_the_paper() -> None:
     state = torch.random.get_rng_state()
-    one, two, other = RatingNetwork(items=50), RatingNetwork(items=50), _network(1)
+    one, two, other = PaperNetwork(items=50), PaperNetwork(items=50), _network(1)
     assert torch.equal(one.enter, two.enter)
     assert not torch.equal(other.enter, _network(2).enter)
     assert one.enter.shape == one.leave.shape == (50, 128)

@@ -49,15 +49,15 @@ def test_it_learns_what_tells_most(
     parts = by_users(data, (0.6, 0.2, 0.2), seed=0)
     common: dict[str, Any] = {
         "policy": "taste:Taste", "size": 2, "dim": 4, "epochs": 12, "batch": 256, "patience": 12,
-        "policy_batch": 64, "policy_rate": 0.1, "policy_wait": 1, "policy_rest": 0, "seed": 1,
+        "policy_batch_size": 64, "policy_lr": 0.1, "policy_warmup_epochs": 1, "policy_freeze_epochs": 0, "seed": 1,
     }  # fmt: skip
     outcome = dips.train(*parts, **{**common, **settings})
-    policy = outcome.bundle.policy
+    policy = outcome.trained.policy
     assert isinstance(policy, torch.nn.Module)
     learned = {name: float(value) for name, value in policy.named_parameters()}
     assert learned["strange"] > 1
     assert learned["fresh"] != pytest.approx(0.3)
-    start = dips.train(*parts, **{**common, **settings, "policy_rate": 0.0})
+    start = dips.train(*parts, **{**common, **settings, "policy_lr": 0.0})
     assert outcome.valid["rmse"] < start.valid["rmse"] - 0.1
     columns = dips.sketches(outcome, parts[2])
     place = zip(columns["user"], columns["position"], strict=True)

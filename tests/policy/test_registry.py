@@ -13,24 +13,24 @@ from dips.errors import ConfigError
 from dips.policy.base import NoSignals
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
-from dips.policy.last_top import Likely
+from dips.policy.last_top import LastTop
 from dips.policy.recency import Last
 from dips.policy.registry import POLICIES, make_policy
 from dips.policy.reservoir import Mix
 
 
 def test_every_name_makes_its_policy() -> None:
-    names = {"last", "reservoir", "hardest", "influence", "mix", "likely", "last-distinct",
+    names = {"last", "reservoir", "hardest", "influence", "mix", "last-top", "last-distinct",
              "frequent", "all"}  # fmt: skip
     assert names <= set(POLICIES)
-    with_one = {"mix": "mix:1", "likely": "likely:1"}
+    with_one = {"mix": "mix:1", "last-top": "last-top:1"}
     made = {name: make_policy(with_one.get(name, name), size=4) for name in names}
     assert len({type(policy) for policy in made.values()}) == len(names)
 
 
 def test_arguments() -> None:
     assert make_policy("mix:3", size=4) == Mix(3)
-    assert make_policy("likely:3", size=4) == Likely(3)
+    assert make_policy("last-top:3", size=4) == LastTop(3)
     assert make_policy("hardest:20", size=4) == Hardest(20.0)
     assert make_policy("hardest", size=4) == Hardest(None)
     assert make_policy("influence:2.5", size=4, damping=3.0) == Influence(4, 3.0, 2.5)
@@ -49,9 +49,9 @@ def test_arguments() -> None:
         ("mix:two", "policy 'mix:two': the number of newest must be a number"),
         ("mix:4", "mix:4 leaves no slot to sample at size 4"),
         ("mix:0", "mix:0: the number of newest must be at least 1"),
-        ("likely", "policy 'likely' needs a whole number of newest, for example likely:2"),
-        ("likely:4", "likely:4 leaves no slot for what is likely at size 4"),
-        ("likely:0", "likely:0: the number of newest must be at least 1"),
+        ("last-top", "policy 'last-top' needs a whole number of newest, for example last-top:2"),
+        ("last-top:4", "last-top:4 leaves no slot for predicted scores at size 4"),
+        ("last-top:0", "last-top:0: the number of newest must be at least 1"),
         ("hardest:soon", "policy 'hardest:soon': the half-life must be a number"),
         ("hardest:-1", "hardest:-1.0: the half-life in steps must be positive"),
         ("influence:nan", "the half-life in steps must be positive"),

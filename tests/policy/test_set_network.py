@@ -1,4 +1,4 @@
-"""A network over sets: it starts as `last`, knows no item by name, and sees no ghosts."""
+"""A network over sets: it starts as `last`, knows no item by name, and sees no dropped_candidates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from dips.data.side_information import Coded, Sides
+from dips.data.side_information import Coded, SideInformation
 from dips.kernels import numba_launch
 from dips.numerics import exact
 from dips.policy.frequency import Frequent
 from dips.policy.recency import Last
 from dips.policy.registry import make_policy
 from dips.policy.set_network import SetNetwork, set_scores
-from dips.policy.stacked import Answers, Stacked
+from dips.policy.stacked import Answers, StackedPolicies
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
 from dips.testing import FakeSignals, check_policy, random_candidates
@@ -57,13 +57,13 @@ def test_starts_as_last(period: int, dim: int) -> None:
 
 def test_starts_near_frequent_where_items_come_back() -> None:
     """The oldest of a favourite goes, a single one before what was met twice, the older first."""
-    network = make_policy("learned", size=3, residual=False, returning=True)
+    network = make_policy("learned", size=3, residual=False, repeat_feature=True)
     item, repeats = torch.tensor([[3, 5, 7, 3]]), torch.tensor([[50, 1, 1, 51]])
     rest = torch.zeros(1, 4, dtype=torch.int64)
     position, seen = torch.tensor([[10, 50, 120, 199]]), torch.tensor([200])
     fields = (position, item, torch.ones(1, 4), rest, repeats, rest, seen, seen)
     candidates = Candidates(*fields)
-    assert network.asks == ()
+    assert network.required_signals == ()
     for size in (3, 2, 1):
         scores = network.score(candidates, FakeSignals(candidates))
         slots = Greedy().choose(scores, candidates, size)
@@ -74,14 +74,14 @@ def test_starts_near_frequent_where_items_come_back() -> None:
 @pytest.mark.parametrize("size", [5, 8, 16])
 def test_starts_with_the_newest_and_what_is_expected(size: int) -> None:
     """The newest four stay unless little is expected of them; of the others age does not count."""
-    network = make_policy("learned", size=size, dim=3, hunch=True)
-    assert network.asks == ("hunch", "embedding")
+    network = make_policy("learned", size=size, dim=3, predicted_score=True)
+    assert network.required_signals == ("predicted_score", "embedding")
     candidates = random_candidates(users=300, size=size, period=2, seed=size)[1]
     draw = torch.Generator().manual_seed(size)
     told = torch.randn(candidates.item.shape, generator=draw).double() / 4
     vectors = torch.randn(*told.shape, 3, generator=draw).double()
     with torch.no_grad():
-        scores = network.score(candidates, Answers({"hunch": told, "embedding": vectors}))
+        scores = network.score(candidates, Answers({"predicted_score": told, "embedding": vectors}))
     above = (math.log(5) - candidates.age.double().log1p()).clamp_min(0)
     there = candidates.present
     torch.testing.assert_close(scores[there], (told + 6 * above)[there], atol=1e-3, rtol=0)
@@ -90,10 +90,10 @@ def test_starts_with_the_newest_and_what_is_expected(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_small_sketches_start_as_last_with_a_hunch(size: int) -> None:
-    network = make_policy("learned", size=size, dim=0, hunch=True)
+    network = make_policy("learned", size=size, dim=0, predicted_score=True)
     candidates = random_candidates(users=100, size=size, period=1, seed=size)[1]
     told = torch.randn(candidates.item.shape).double()
-    scores = network.score(candidates, Answers({"hunch": told}))
+    scores = network.score(candidates, Answers({"predicted_score": told}))
     there, place = candidates.present, candidates.position
     newer = (place[:, None, :] > place[:, :, None]).sum(2)
     assert torch.equal(scores[there], -newer[there].double())
@@ -111,7 +111,7 @@ def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:
 
 def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidate by candidate, in plain torch."""
-    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
     network, candidates = _network().double(), _many(20)
     signals = FakeSignals(candidates, arrivals=2)
     residual, vectors = signals.residual(), signals.embedding()
@@ -149,7 +149,7 @@ def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "snap", lambda value, bits: value.double())
+    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
     network, candidates = _network().double(), _many(4)
     signals = FakeSignals(candidates, arrivals=2)
     weight = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)).double() + 0.5
@@ -161,12 +161,14 @@ def test_ghosts_have_scores_and_change_nothing() -> None:
     ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.4
     ghost[:, -1] = False  # the newest sets the clock, and is never one
     signals = FakeSignals(candidates, arrivals=2)
-    with_ghosts = network.weigh(candidates, signals, (candidates.present & ~ghost).double())
+    with_dropped_candidates = network.weigh(
+        candidates, signals, (candidates.present & ~ghost).double()
+    )
     gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
     answers = {"residual": signals.residual(), "embedding": signals.embedding()}
     without = network.score(gone, Answers(answers))
-    assert torch.equal(with_ghosts[gone.present], without[gone.present])
-    assert bool(with_ghosts[candidates.present].isfinite().all())
+    assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
+    assert bool(with_dropped_candidates[candidates.present].isfinite().all())
 
 
 def test_scores_do_not_depend_on_the_batch() -> None:
@@ -191,8 +193,8 @@ def test_knows_no_item_by_name() -> None:
     answers = {"residual": torch.zeros(10, 5), "embedding": torch.zeros(10, 5, DIM)}
     scores = network.score(strange, Answers(answers))
     assert torch.equal(scores, network.score(candidates, Answers(answers)))
-    assert network.asks == ("residual", "embedding")
-    assert _network(dim=0).asks == ("residual",)
+    assert network.required_signals == ("residual", "embedding")
+    assert _network(dim=0).required_signals == ("residual",)
 
 
 def test_extreme_inputs_have_scores() -> None:
@@ -219,7 +221,9 @@ def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
     candidates = _many(10)
     twice = Candidates(*(torch.cat([field, field]) for field in candidates))
     residual = FakeSignals(candidates, arrivals=2).residual()
-    together = Stacked.of(networks).score(twice, Answers({"residual": torch.cat([residual] * 2)}))
+    together = StackedPolicies.of(networks).score(
+        twice, Answers({"residual": torch.cat([residual] * 2)})
+    )
     alone = [network.score(candidates, Answers({"residual": residual})) for network in networks]
     assert torch.equal(together, torch.cat(alone))
     assert not torch.equal(*alone)
@@ -228,9 +232,9 @@ def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
 @pytest.mark.parametrize("dim", [0, DIM])
 @pytest.mark.parametrize("users", [1, 7, 1200])
 def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
-    """Several runs; empty slots, ghosts and uneven weights; threads share many rows."""
+    """Several runs; empty slots, dropped_candidates and uneven weights; threads share many rows."""
     pytest.importorskip("numba")
-    stacked = Stacked.of([_network(dim, seed) for seed in (1, 2)])
+    stacked = StackedPolicies.of([_network(dim, seed) for seed in (1, 2)])
     candidates = random_candidates(users=2 * users, size=5, period=3, items=4, seed=users)[1]
     generator = torch.Generator().manual_seed(users)
     candidates = candidates._replace(seen=candidates.seen + 5000)  # beyond the table of logarithms
@@ -253,13 +257,13 @@ def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
 
 def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """Side information, and machines without numba."""
-    told = SetNetwork(dim=0, hidden=4, items=8, sides=Sides(columns=(Coded("price", 0),)))
+    told = SetNetwork(dim=0, hidden=4, items=8, sides=SideInformation(columns=(Coded("price", 0),)))
     plain = SetNetwork(dim=0, hidden=4)
     candidates = _many(3)
     answers = {"residual": candidates.rating}
 
     def scores(network: SetNetwork) -> Tensor | None:
-        return set_scores(network, Stacked.of([network]).state, candidates, answers, None)
+        return set_scores(network, StackedPolicies.of([network]).state, candidates, answers, None)
 
     monkeypatch.setattr(numba_launch, "installed", lambda _: True)
     assert scores(told) is None

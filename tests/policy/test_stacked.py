@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from dips.errors import ConfigError
 from dips.policy.base import Policy, Signals
-from dips.policy.network import Network, RatingNetwork
+from dips.policy.network import Network, PaperNetwork
 from dips.policy.recency import Last
 from dips.policy.set_network import SetNetwork
-from dips.policy.stacked import Answers, Stacked
+from dips.policy.stacked import Answers, StackedPolicies
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.testing import FakeSignals, check_policy, random_candidates
 
@@ -25,7 +25,7 @@ RUNS, USERS = 3, 20
 class Own(nn.Module, Policy):
     """A policy of a user's own: one method."""
 
-    asks = True
+    required_signals = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def _made(kind: str, seed: int) -> nn.Module:
     if kind == "own":
         policy: nn.Module = Own()
     elif kind == "rating":
-        policy = RatingNetwork(items=8, hidden=16, dropout=0.3, generator=generator)
+        policy = PaperNetwork(items=8, hidden=16, dropout=0.3, generator=generator)
     else:
         policy = SetNetwork(dim=4, hidden=16, center=3.0, generator=generator)
     with torch.no_grad():
@@ -69,7 +69,7 @@ def _signals(candidates: Candidates) -> FakeSignals:
 @pytest.mark.parametrize("dropout", [False, True])
 def test_a_stack_scores_as_each_alone(policies: list[nn.Module], dropout: bool) -> None:
     candidates = _candidates()
-    stacked = Stacked.of(policies).with_dropout(dropout)
+    stacked = StackedPolicies.of(policies).with_dropout(dropout)
     together = stacked.score(candidates, _signals(candidates))
     assert not together.requires_grad
     for run, policy in enumerate(policies):
@@ -77,9 +77,9 @@ def test_a_stack_scores_as_each_alone(policies: list[nn.Module], dropout: bool) 
         alone = policy.train(dropout).score(part, _signals(part))  # type: ignore[operator]
         rows = together[run * USERS : (run + 1) * USERS]
         assert torch.equal(rows, alone)
-        single = Stacked.of([policy]).with_dropout(dropout)
+        single = StackedPolicies.of([policy]).with_dropout(dropout)
         assert torch.equal(single.score(part, _signals(part)), alone)
-    if isinstance(policies[0], RatingNetwork):
+    if isinstance(policies[0], PaperNetwork):
         still = stacked.with_dropout(not dropout).score(candidates, _signals(candidates))
         assert not torch.equal(still, together)
 
@@ -88,7 +88,7 @@ def test_a_stack_scores_as_each_alone(policies: list[nn.Module], dropout: bool) 
 def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
     """By torch.func and by autograd, against each policy's own backward pass."""
     candidates = _candidates(runs)
-    stacked, signals = Stacked.of(policies[:runs]), _signals(candidates)
+    stacked, signals = StackedPolicies.of(policies[:runs]), _signals(candidates)
     answers = stacked.ask(signals)
     pull = torch.randn(runs * USERS, 5, generator=torch.Generator().manual_seed(1)).double()
     pull = pull * candidates.present
@@ -111,7 +111,7 @@ def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
 
 def test_weights(policies: list[nn.Module]) -> None:
     candidates = _candidates()
-    stacked, signals = Stacked.of(policies), _signals(candidates)
+    stacked, signals = StackedPolicies.of(policies), _signals(candidates)
     answers = stacked.ask(signals)
     weight = torch.rand(RUNS * USERS, 5, generator=torch.Generator().manual_seed(0)).double()
     assert stacked.weighs == isinstance(policies[0], Network)
@@ -132,21 +132,21 @@ def test_weights(policies: list[nn.Module]) -> None:
 
 
 def test_select_one_and_flags(policies: list[nn.Module]) -> None:
-    stacked = Stacked.of(policies)
+    stacked = StackedPolicies.of(policies)
     assert stacked.runs == RUNS
     assert stacked.trainable == [name for name, _ in policies[0].named_parameters()]
     chosen = stacked.select([2, 0])
     name = stacked.trainable[0]
     assert torch.equal(chosen.state[name], stacked.state[name][[2, 0]])
-    assert isinstance(chosen, Stacked)
+    assert isinstance(chosen, StackedPolicies)
     one = stacked.one(1)
     assert not one.training
     for name, value in policies[1].state_dict().items():
         assert torch.equal(one.state_dict()[name], value)
-    wanted = {Own: ("loss", "residual", "hunch", "embedding"), RatingNetwork: (),
+    wanted = {Own: ("loss", "residual", "predicted_score", "embedding"), PaperNetwork: (),
               SetNetwork: ("residual", "embedding")}  # fmt: skip
-    assert stacked.asks == wanted[type(policies[0])]
-    assert (stacked.draws, stacked.unlimited) == (False, False)
+    assert stacked.required_signals == wanted[type(policies[0])]
+    assert (stacked.is_random, stacked.keeps_all) == (False, False)
     assert policies[0].training  # the policy itself is as it was
 
 
@@ -156,7 +156,7 @@ def test_only_what_is_named_is_asked() -> None:
             raise AssertionError("nobody needs losses")
 
     candidates = _candidates()
-    stacked = Stacked.of([_made("set", seed) for seed in range(RUNS)])
+    stacked = StackedPolicies.of([_made("set", seed) for seed in range(RUNS)])
     answers = stacked.ask(Once(candidates, arrivals=2))
     assert list(answers) == ["residual", "embedding"]
     with pytest.raises(ConfigError, match=r"signals\.loss was not asked for"):
@@ -167,11 +167,11 @@ def test_only_what_is_named_is_asked() -> None:
 
 def test_what_cannot_stand_in_a_stack() -> None:
     policy = Own()
-    policy.asks = ("read",)  # type: ignore[assignment]
+    policy.required_signals = ("read",)  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="Own has parameters: it cannot ask for 'read'"):
-        Stacked.of([policy])
+        StackedPolicies.of([policy])
     with pytest.raises(ConfigError, match="Linear is not a policy with parameters"):
-        Stacked.of([nn.Linear(2, 2)])
+        StackedPolicies.of([nn.Linear(2, 2)])
 
 
 def test_a_policy_of_ones_own_conforms() -> None:
@@ -185,14 +185,14 @@ def test_beside_real_recommenders(losses: dict[str, Loss]) -> None:
     made = [torch.Generator().manual_seed(seed) for seed in range(2)]
     models = [DotProduct(items=8, loss=losses["mse"], dim=4, generator=g) for g in made]
     policies = [_made("set", seed) for seed in range(2)]
-    signals = StackSignals(Stack.of(models).settled(), sketch, candidates)
-    together = Stacked.of(policies).score(candidates, signals)
+    signals = StackSignals(StackedRecommenders.of(models).quantized(), sketch, candidates)
+    together = StackedPolicies.of(policies).score(candidates, signals)
     for run in range(2):
         rows = slice(run * USERS, (run + 1) * USERS)
         alone = StackSignals(
-            Stack.of([models[run]]).settled(),
+            StackedRecommenders.of([models[run]]).quantized(),
             Sketch(*(field[rows] for field in sketch)),
             _part(candidates, run),
         )
-        one = Stacked.of([policies[run]]).score(_part(candidates, run), alone)
+        one = StackedPolicies.of([policies[run]]).score(_part(candidates, run), alone)
         assert torch.equal(together[rows], one)

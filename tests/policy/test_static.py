@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
-from dips.policy.base import SIGNALS, NoSignals, Policy, questions
+from dips.policy.base import SIGNALS, NoSignals, Policy, signals_of
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
-from dips.policy.recency import Everything, Last, LastDistinct
+from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.registry import make_policy
 from dips.policy.reservoir import Mix, Reservoir
 from dips.sketch.records import Candidates, Sketch, empty
@@ -87,8 +87,8 @@ def test_frequent_counts_repeats_inside_a_batch() -> None:
 def test_last_and_everything() -> None:
     assert _kept(Last(), "abcdefg", 3) == "efg"
     assert _kept(Last(), "abcdefg", 3, period=4) == "efg"
-    assert Everything.unlimited
-    assert not Last.unlimited
+    assert KeepAll.keeps_all
+    assert not Last.keeps_all
 
 
 def test_reservoir_gives_each_interaction_one_lot_for_life() -> None:
@@ -123,13 +123,13 @@ def test_hardest_is_the_loss_and_fades_with_age() -> None:
 
 def test_flags() -> None:
     """Training decides by these when to walk anew."""
-    made: list[Policy] = [Last(), LastDistinct(), Everything(), Frequent(), Reservoir(), Mix(1)]
+    made: list[Policy] = [Last(), LastDistinct(), KeepAll(), Frequent(), Reservoir(), Mix(1)]
     made += [Hardest(), Influence(2)]
-    flags = {type(p).__name__: (p.asks, p.draws, p.unlimited) for p in made}
+    flags = {type(p).__name__: (p.required_signals, p.is_random, p.keeps_all) for p in made}
     assert flags == {
         "Last": ((), False, False),
         "LastDistinct": ((), False, False),
-        "Everything": ((), False, True),
+        "KeepAll": ((), False, True),
         "Frequent": ((), False, False),
         "Reservoir": ((), True, False),
         "Mix": ((), True, False),
@@ -141,13 +141,15 @@ def test_flags() -> None:
 def test_questions() -> None:
     """True means any signal; a name that is none is refused."""
     policy = Last()
-    for asks, meant in ((True, SIGNALS), (False, ()), ((), ()), (("loss",), ("loss",))):
-        policy.asks = asks
-        assert questions(policy) == meant
+    for required_signals, meant in ((True, SIGNALS), (False, ()), ((), ()), (("loss",), ("loss",))):
+        policy.required_signals = required_signals
+        assert signals_of(policy) == meant
     for wrong in (("loss", "losses"), "loss"):
-        policy.asks = wrong  # type: ignore[assignment]
-        with pytest.raises(ConfigError, match="a tuple of loss, residual, hunch, embedding, read"):
-            questions(policy)
+        policy.required_signals = wrong  # type: ignore[assignment]
+        with pytest.raises(
+            ConfigError, match="a tuple of loss, residual, predicted_score, embedding, read"
+        ):
+            signals_of(policy)
 
 
 def test_repeats_of_a_join() -> None:
@@ -166,11 +168,11 @@ def test_likely_keeps_the_newest_and_what_is_expected() -> None:
     candidates = Candidates(place, place, ones.float(), zero, ones, zero, seen, seen)
 
     class Told(FakeSignals):  # type: ignore[misc]
-        def hunch(self) -> Tensor:
+        def predicted_score(self) -> Tensor:
             return torch.tensor([[7.0, -2.0, 3.0, -90.0, -1e6]]).double()
 
     for newest, size, kept in ((1, 2, [2, 11]), (1, 3, [2, 6, 11]), (2, 3, [2, 10, 11]),
                                (2, 4, [2, 6, 10, 11])):  # fmt: skip
-        scores = make_policy(f"likely:{newest}", size=size).score(candidates, Told(candidates))
+        scores = make_policy(f"last-top:{newest}", size=size).score(candidates, Told(candidates))
         slots = Greedy().choose(scores, candidates, size)
         assert place.gather(1, slots.sort(1).values)[0].tolist() == kept

@@ -10,7 +10,7 @@ from dips.training.recipes import build_config
 
 
 def test_runs_that_are_told_other_things_go_apart():
-    configs = [TrainConfig(policy="learned", hunch=told) for told in (0, 1, 1)]
+    configs = [TrainConfig(policy="learned", predicted_score=told) for told in (0, 1, 1)]
     assert experiment._stacks(configs, "cpu") == [[0], [1, 2]]
 
 
@@ -19,14 +19,26 @@ def test_a_hunch_is_learned_from_where_nothing_comes_back():
     user, item = np.divmod(np.arange(1200), 30)
     once = from_arrays(user, (7 * item + 3 * user) % 60, None, np.arange(1200))
     moved = {}
-    for hunch in (-1, 0):
-        chosen = {"policy": "learned", "size": 5, "epochs": 3, "policy_wait": 0, "policy_rest": 0}
-        config = TrainConfig(**chosen, hunch=hunch, dim=4, inner_rate=-1.0, batch=64)
+    for predicted_score in (-1, 0):
+        chosen = {
+            "policy": "learned",
+            "size": 5,
+            "epochs": 3,
+            "policy_warmup_epochs": 0,
+            "policy_freeze_epochs": 0,
+        }
+        config = TrainConfig(
+            **chosen, predicted_score=predicted_score, dim=4, inner_lr=-1.0, batch=64
+        )
         found = experiment.run([(split(once, config), config)])[0]
-        network = found.bundle.policy
-        assert found.bundle.policy_spec.hunch == ("hunch" in network.asks) == (hunch < 0)
-        start = 1.0 if hunch else 0.0
-        moved[hunch] = abs(float(network.direct[1, 0]) - start)
+        network = found.trained.policy
+        assert (
+            found.trained.policy_spec.predicted_score
+            == ("predicted_score" in network.required_signals)
+            == (predicted_score < 0)
+        )
+        start = 1.0 if predicted_score else 0.0
+        moved[predicted_score] = abs(float(network.direct[1, 0]) - start)
     assert moved[-1] > 1e-3
     assert moved[0] == 0  # nothing is told
 
@@ -36,9 +48,9 @@ def test_the_rule_that_it_starts_like_is_a_rival():
     user, item = np.divmod(np.arange(1200), 30)
     once = from_arrays(user, (7 * item + 3 * user) % 60, None, np.arange(1200))
     settings = {"policy": "learned", "epochs": 1, "dim": 4, "batch": 64, "inner_steps": 2}
-    for size, met in ((4, ["last"]), (6, ["last", "likely:4"])):
+    for size, met in ((4, ["last"]), (6, ["last", "last-top:4"])):
         config = build_config(flags={**settings, "size": size}, implicit_data=True)
         check(once, config)
         found = experiment.run([(split(once, config), config)])[0]
-        assert [rival.name for rival in found.rivals] == met
-        assert found.valid["recall@20"] >= max(one.valid["recall@20"] for one in found.rivals)
+        assert [baseline.name for baseline in found.baselines] == met
+        assert found.valid["recall@20"] >= max(one.valid["recall@20"] for one in found.baselines)

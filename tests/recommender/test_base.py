@@ -40,5 +40,5 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 def test_only_those_strike_who_are_told_to() -> None:
     model = Least(items=4, loss=FullSoftmax())
     assert model.offered(SCORES, ITEM, WEIGHT) is SCORES
-    model.strikes = True
+    model.filters_sketch = True
     assert torch.equal(model.offered(SCORES, ITEM, WEIGHT), struck(SCORES, ITEM, WEIGHT))

@@ -20,14 +20,14 @@ from dips.recommender.losses import FullSoftmax, SquaredError
 
 ROWS, ITEMS, ENTRIES = 11, 40, 3
 KINDS = pytest.mark.parametrize(
-    "kind", [{}, {"returning": True}, {"fading": True, "telling": True}]
+    "kind", [{}, {"repeat_feature": True}, {"recency_decay": True, "separate_input": True}]
 )
 
 
 def _model(**settings: bool) -> DotProduct:
     generator = torch.Generator().manual_seed(3)
     model = DotProduct(
-        loss=FullSoftmax(), items=ITEMS, dim=6, inner_rate=0.4, inner_pull=0.1, **settings
+        loss=FullSoftmax(), items=ITEMS, dim=6, inner_lr=0.4, prior_penalty=0.1, **settings
     )
     with torch.no_grad():
         for value in model.parameters():
@@ -109,16 +109,16 @@ def test_effects_are_those_of_the_adjoint(kind: dict[str, bool]) -> None:
 
 def test_effects_where_what_was_read_is_struck_out() -> None:
     """The same as the adjoint's, with one that came twice and one that is predicted."""
-    model, (evidence, target, mass) = _model(fading=True, telling=True), _past()
+    model, (evidence, target, mass) = _model(recency_decay=True, separate_input=True), _past()
     evidence.item[0, 1], target[1] = evidence.item[0, 0], evidence.item[1, 2]
     slow = copy.deepcopy(model).double()
-    model.strikes = slow.strikes = True
+    model.filters_sketch = slow.filters_sketch = True
     loss, effect = effect_of(model, evidence, target, mass)
     wanted, right = effect_of(slow, _exact(evidence), target, mass.double())
     _close(loss, wanted)
     for found, field in zip(effect, right, strict=True):
         _close(found, field.double())
-    slow.strikes = False
+    slow.filters_sketch = False
     plain, _ = effect_of(slow, _exact(evidence), target, mass.double())
     assert bool((wanted < plain).all())
 

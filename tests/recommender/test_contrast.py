@@ -11,13 +11,13 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPR, BPRMax, FullSoftmax, SampledSoftmax
-from dips.recommender.mlp import Perceptron
+from dips.recommender.mlp import MLP
 from dips.recommender.registry import RecommenderSpec, make_recommender
 
 Dot = Callable[..., DotProduct]
 
 
-@pytest.mark.parametrize("kind", [DotProduct, Perceptron, GRU])
+@pytest.mark.parametrize("kind", [DotProduct, MLP, GRU])
 def test_losses_are_those_of_a_slow_loop(kind: Callable[..., Recommender]) -> None:
     model = kind(items=9, loss=BPR(4), dim=5).double().requires_grad_(False)
     model.negatives.copy_(torch.tensor([7, 2, 5, 0]))

@@ -14,7 +14,7 @@ from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
 
 Dot = Callable[..., DotProduct]
-NAMES = ("returning", "fading", "telling")
+NAMES = ("repeat_feature", "recency_decay", "separate_input")
 KINDS = [dict(zip(NAMES, flags, strict=True)) for flags in product([0, 1], repeat=3)]
 
 
@@ -30,10 +30,10 @@ def _case() -> tuple[Evidence, Tensor]:
 @pytest.mark.parametrize("pull", [0.0, 0.4])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_closed_forms_are_the_generic_ones(dot: Dot, kind: dict[str, int], pull: float) -> None:
-    model = dot(FullSoftmax(), inner_pull=pull, **kind).double()
+    model = dot(FullSoftmax(), prior_penalty=pull, **kind).double()
     past, _ = _case()
     user = model.read(past)
-    assert user.shape[1] == 6 + 8 * kind["returning"]
+    assert user.shape[1] == 6 + 8 * kind["repeat_feature"]
     base, tight = Recommender, {"atol": 1e-11, "rtol": 1e-11}
     torch.testing.assert_close(user, base.read(model, past), **tight)
     torch.testing.assert_close(model.predict_all(user), base.predict_all(model, user), **tight)
@@ -49,7 +49,9 @@ def test_closed_forms_are_the_generic_ones(dot: Dot, kind: dict[str, int], pull:
 
 def test_meta_gradients_against_finite_differences(dot: Dot) -> None:
     """In how strongly items speak for themselves, how they fade, and what one of them tells."""
-    model = dot(FullSoftmax(), returning=True, fading=True, telling=True).double()
+    model = dot(
+        FullSoftmax(), repeat_feature=True, recency_decay=True, separate_input=True
+    ).double()
     past, target = _case()
 
     def loss() -> Tensor:
@@ -57,7 +59,11 @@ def test_meta_gradients_against_finite_differences(dot: Dot) -> None:
 
     loss().backward()
     second = range(6, 12)
-    for parameter, places in ((model.own, [0]), (model.fading, [0, 1]), (model.telling, second)):
+    for parameter, places in (
+        (model.own, [0]),
+        (model.recency_decay, [0, 1]),
+        (model.separate_input, second),
+    ):
         flat = parameter.data.view(-1)
         for place in places:
             ends = []
@@ -72,7 +78,7 @@ def test_meta_gradients_against_finite_differences(dot: Dot) -> None:
 
 def test_what_is_kept_speaks_for_itself(dot: Dot) -> None:
     """More so than for a twin with the same vector and bias."""
-    model = dot(FullSoftmax(), returning=True)
+    model = dot(FullSoftmax(), repeat_feature=True)
     with torch.no_grad():
         model.vectors[5], model.bias[5] = model.vectors[4], model.bias[4]
     past = Evidence.new(torch.tensor([[4]]), *torch.ones(2, 1, 1), torch.tensor([1]))
@@ -83,7 +89,7 @@ def test_what_is_kept_speaks_for_itself(dot: Dot) -> None:
 
 
 def test_fading_is_less_weight(dot: Dot) -> None:
-    model = dot(FullSoftmax(), fading=True).double()
+    model = dot(FullSoftmax(), recency_decay=True).double()
     past, _ = _case()
     left = model.strength(past.age, past.repeats).detach()
     assert torch.equal(left[past.age == 0], torch.ones_like(left[past.age == 0]))
@@ -98,7 +104,7 @@ def test_fading_is_less_weight(dot: Dot) -> None:
 
 
 def test_what_was_met_often_counts_more_where_items_come_back(dot: Dot) -> None:
-    model = dot(FullSoftmax(), returning=True).double()
+    model = dot(FullSoftmax(), repeat_feature=True).double()
     past, _ = _case()
     told = model.strength(past.age, past.repeats).detach()
     torch.testing.assert_close(told, past.repeats.sqrt())  # at first
@@ -112,14 +118,14 @@ def test_what_was_met_often_counts_more_where_items_come_back(dot: Dot) -> None:
 
 def test_what_follows_an_item_need_not_be_like_it(dot: Dot) -> None:
     """Towards what it tells, a kept item raises scores that its own vector lowers."""
-    model = dot(FullSoftmax(), telling=True).double().requires_grad_(False)
-    model.telling.zero_()
+    model = dot(FullSoftmax(), separate_input=True).double().requires_grad_(False)
+    model.separate_input.zero_()
     kept, ahead = torch.tensor([[2]]), 5
     one = torch.ones(1, 1).double()
     past = Evidence.new(kept, one, one, torch.tensor([1]))
     before = model.predict_all(model.read(past))[0, ahead]
     torch.testing.assert_close(model.read(past), dot(FullSoftmax()).double().read(past))  # at first
-    model.telling[2] = model.vectors[ahead] - model.vectors[2]
+    model.separate_input[2] = model.vectors[ahead] - model.vectors[2]
     after = model.predict_all(model.read(past))[0, ahead]
     assert float(after) > float(before)
     torch.testing.assert_close(model.told(kept)[0, 0], model.vectors[ahead])
@@ -130,7 +136,7 @@ def test_what_follows_an_item_need_not_be_like_it(dot: Dot) -> None:
 
 def test_influence_is_that_of_an_entry_as_it_is_read(dot: Dot) -> None:
     """Finite differences at the optimum of what is heard: weights act on that alone."""
-    model = dot(FullSoftmax(), telling=True).double().requires_grad_(False)
+    model = dot(FullSoftmax(), separate_input=True).double().requires_grad_(False)
     item = torch.tensor([[1, 4, 6, 2]])
     weight = torch.tensor([[1.0, 0.5, 1.5, 1.0]]).double()
     rating, damping = torch.ones_like(weight), 1.0
@@ -161,17 +167,19 @@ def _first_score(model: DotProduct, past: Evidence, power: Tensor) -> Tensor:
 def test_larger_sketches_take_the_same_steps_where_weights_fade_or_items_return(
     dot: Dot, kind: dict[str, int]
 ) -> None:
-    model = dot(FullSoftmax(), inner_rate=0.2, **kind)
+    model = dot(FullSoftmax(), inner_lr=0.2, **kind)
     item = torch.ones(1, 16)
     many = Evidence.new(item.long(), item, item, torch.tensor([16]))
-    expected = 0.2 if kind["returning"] or kind["fading"] else 0.05
+    expected = 0.2 if kind["repeat_feature"] or kind["recency_decay"] else 0.05
     assert float(model.rate(many)) == pytest.approx(expected)
 
 
 def test_the_past_counts_longer_where_items_come_back(dot: Dot) -> None:
     age, once = torch.tensor([[15.0]]), torch.ones(1, 1)
     left = [
-        float(dot(FullSoftmax(), fading=True, returning=back).strength(age, once).detach())
+        float(
+            dot(FullSoftmax(), recency_decay=True, repeat_feature=back).strength(age, once).detach()
+        )
         for back in (True, False)
     ]
     assert left[0] > 0.5

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dips.data.side_information import Coded, Sides
+from dips.data.side_information import Coded, SideInformation
 from dips.recommender import kernel_inputs as compiled
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.mlp import Perceptron
+from dips.recommender.mlp import MLP
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.testing import random_candidates
 
 ITEMS, DIM = 8, 3
@@ -27,13 +27,15 @@ def test_compiled_residuals_are_the_same(
 ) -> None:
     """By coefficients and by vectors; sketches have empty slots; two runs."""
     pytest.importorskip("numba")
-    rest = {"items": ITEMS, "dim": DIM, "inner_pull": pull}
-    settled = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in (1, 2)]).settled()
+    rest = {"items": ITEMS, "dim": DIM, "prior_penalty": pull}
+    quantized = StackedRecommenders.of(
+        [dot(losses["mse"], seed=seed, **rest) for seed in (1, 2)]
+    ).quantized()
     sketch, candidates = random_candidates(users=40, size=size, period=2, items=ITEMS, seed=size)
-    quick = compiled.residuals(settled, sketch, candidates)
+    quick = compiled.residuals(quantized, sketch, candidates)
     monkeypatch.setattr(compiled, "installed", lambda _: False)
-    assert compiled.residuals(settled, sketch, candidates) is None
-    slow = StackSignals(settled, sketch, candidates).residual()
+    assert compiled.residuals(quantized, sketch, candidates) is None
+    slow = StackSignals(quantized, sketch, candidates).residual()
     assert quick is not None
     assert torch.equal(quick, slow)
     assert len(quick.unique()) > 20
@@ -43,6 +45,6 @@ def test_what_is_not_linear(losses: dict[str, Loss]) -> None:
     rest = {"items": ITEMS, "dim": DIM}
     assert compiled.is_linear(DotProduct(loss=losses["mse"], **rest))
     assert not compiled.is_linear(DotProduct(loss=losses["bce"], **rest))
-    assert not compiled.is_linear(Perceptron(loss=losses["mse"], **rest))
-    timed = Sides(clock=Coded("time", 0))
+    assert not compiled.is_linear(MLP(loss=losses["mse"], **rest))
+    timed = SideInformation(clock=Coded("time", 0))
     assert not compiled.is_linear(DotProduct(loss=losses["mse"], sides=timed, **rest))

@@ -12,10 +12,10 @@ from dips.recommender.base import Evidence
 from dips.recommender.gru import GRU
 from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.sasrec import SelfAttention
+from dips.recommender.sasrec import SASRec
 from dips.recommender.sequential import Sequential
 
-FORMS = [GRU, SelfAttention]
+FORMS = [GRU, SASRec]
 ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
 
 
@@ -36,7 +36,7 @@ def _evidence(items: Tensor) -> Evidence:
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_are_cosines_times_the_heat(form: type[Linear]) -> None:
     model = _model(form, cosine=True)
-    model.heat.fill_(1.3)
+    model.logit_scale.fill_(1.3)
     user = model.read(_evidence(ITEMS))
     expected = torch.stack(
         [
@@ -65,7 +65,7 @@ def test_lengths_do_not_count_with_cosines_alone(form: type[Linear]) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_prefixes_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
-    model = _model(form, cosine=True, striking=True)
+    model = _model(form, cosine=True, filter_sketch=True)
     assert isinstance(model, Sequential)
     found = model.after(ITEMS, torch.tensor([0, 1, 1]), torch.tensor([0, 3, 5]))
     for row, (user, many) in enumerate([(0, 0), (1, 3), (1, 5)]):
@@ -97,12 +97,12 @@ def test_what_policies_see_is_what_is_read() -> None:
 def test_decay_spares_the_heat() -> None:
     for form in FORMS:
         model = _model(form, cosine=True)
-        assert "heat" in set(dict(model.named_parameters())) & set(form.undecayed)
-        assert "heat" not in dict(_model(form).named_parameters())
+        assert "logit_scale" in set(dict(model.named_parameters())) & set(form.undecayed)
+        assert "logit_scale" not in dict(_model(form).named_parameters())
 
 
 def test_numbers_of_items_have_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "MOST", 10)
     GRU(items=11, loss=FullSoftmax(), dim=4)
     with pytest.raises(ValueError, match="11 items: their numbers are exact up to 10"):
-        GRU(items=11, loss=FullSoftmax(), dim=4, striking=True)
+        GRU(items=11, loss=FullSoftmax(), dim=4, filter_sketch=True)

@@ -13,7 +13,7 @@ from dips.data.interactions import Interactions
 from dips.recommender import memory_based as neighbours
 from dips.recommender.base import Evidence
 from dips.recommender.memory_based import (
-    Neighbours,
+    MemoryBased,
     companions,
     followers,
     popularity,
@@ -34,7 +34,7 @@ def _histories(data: Interactions) -> list[list[int]]:
     return [data.item[data.events(user)].tolist() for user in range(data.users)]
 
 
-def _dense(near: Neighbours) -> torch.Tensor:
+def _dense(near: MemoryBased) -> torch.Tensor:
     return torch.zeros(ITEMS, ITEMS).scatter_add(1, near.item, near.score)
 
 
@@ -76,7 +76,7 @@ def test_the_nearest_stay(part: Interactions) -> None:
 
 
 def test_scores_fade_and_ties_go_to_the_popular() -> None:
-    near = Neighbours(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
+    near = MemoryBased(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
                       torch.tensor([[0.5, 0.25], [0.5, 0.0], [0.0, 0.0], [0.0, 0.0]]))  # fmt: skip
     popular = torch.tensor([1.0, 2.0, 3.0, 4.0])
     evidence = Evidence.new(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.ones(2, 3),

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss, SquaredError
-from dips.recommender.mlp import Perceptron
+from dips.recommender.mlp import MLP
 from dips.recommender.ncf import NCF
 
 Dot = Callable[..., DotProduct]
@@ -35,7 +35,7 @@ def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
 @pytest.mark.parametrize("n", [1, 3, 9])
 def test_closed_forms_are_the_generic_ones(dot: Dot, loss: Loss, n: int, pull: float) -> None:
     """On both sides of n < dim, and with a pull towards the prior."""
-    model = dot(loss, inner_pull=pull).double()
+    model = dot(loss, prior_penalty=pull).double()
     item, rating, weight = _case(4, n, model.items)
     past = _evidence(item, rating, weight)
     user = model.read(past)
@@ -59,7 +59,7 @@ def _reference(model: NCF, past: Evidence, item: Tensor, rating: Tensor) -> Tens
     user, rate = start, model.rate(past)
     for _ in range(model.inner_steps):
         losses = (model.losses(user, past.item, past.rating) * past.weight).sum()
-        losses = losses + float(model.inner_pull) * ((user - start) ** 2).sum()
+        losses = losses + float(model.prior_penalty) * ((user - start) ** 2).sum()
         (slope,) = torch.autograd.grad(losses, user, create_graph=True)
         user = user - rate[:, None] * slope
     return model.losses(user, item[:, None], rating[:, None]).sum()
@@ -67,7 +67,7 @@ def _reference(model: NCF, past: Evidence, item: Tensor, rating: Tensor) -> Tens
 
 def _perceptron(loss: Loss, **settings: float) -> NCF:
     generator = torch.Generator().manual_seed(0)
-    return Perceptron(items=8, loss=loss, dim=5, generator=generator, **settings)
+    return MLP(items=8, loss=loss, dim=5, generator=generator, **settings)
 
 
 @pytest.mark.parametrize("pull", [0.0, 0.4])
@@ -75,7 +75,7 @@ def _perceptron(loss: Loss, **settings: float) -> NCF:
 def test_meta_gradients_are_those_of_double_backward(
     dot: Dot, loss: Loss, kind: str, pull: float
 ) -> None:
-    model: NCF = (dot if kind == "dot" else _perceptron)(loss, inner_pull=pull).double()
+    model: NCF = (dot if kind == "dot" else _perceptron)(loss, prior_penalty=pull).double()
     item, rating, weight = _case(5, 4, model.items)
     past = _evidence(item[:, 1:], rating[:, 1:], weight[:, 1:])
     names = [name for name, _ in model.named_parameters()]
@@ -126,7 +126,7 @@ def test_the_inner_rate_is_safe_at_any_size(loss: Loss, size: int) -> None:
 
 def test_the_rate_is_a_constant_of_the_number_of_entries(dot: Dot) -> None:
     """Never of the weights: credit would change."""
-    model = dot(SquaredError(), inner_rate=0.1)
+    model = dot(SquaredError(), inner_lr=0.1)
     item = torch.zeros(3, 8, dtype=torch.int64)
     slots = torch.tensor([2, 4, 8])
     for weight in (torch.ones(3, 8), torch.full((3, 8), 0.01)):
@@ -140,7 +140,7 @@ def test_the_perceptron_learns(losses: dict[str, Loss], name: str) -> None:
     loss = losses[name]
     offset = 3.0 if name == "mse" else 0.0
     generator = torch.Generator().manual_seed(0)
-    model = Perceptron(items=6, loss=loss, dim=8, offset=offset, inner_steps=3, generator=generator)
+    model = MLP(items=6, loss=loss, dim=8, offset=offset, inner_steps=3, generator=generator)
     taste = torch.randint(0, 2, (64, 1), generator=generator)
     item = torch.randint(0, 3, (64, 4), generator=generator) + 3 * taste  # two kinds of users
     rating = torch.where(item % 2 == taste, 5.0, 1.0)
@@ -159,7 +159,7 @@ def test_the_perceptron_learns(losses: dict[str, Loss], name: str) -> None:
 
 
 def test_same_generator_same_start(loss: Loss) -> None:
-    for kind in (DotProduct, Perceptron):
+    for kind in (DotProduct, MLP):
         models = [
             kind(items=5, loss=loss, dim=4, generator=torch.Generator().manual_seed(seed))
             for seed in (3, 3, 4)

@@ -7,26 +7,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips.data.side_information import MIDDLE, Coded, Sides
+from dips.data.side_information import MIDDLE, Coded, SideInformation
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.mlp import Perceptron
+from dips.recommender.mlp import MLP
 from dips.recommender.ncf import NCF
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.stream.side_information import token
 from dips.testing import check_recommender, random_candidates
 
 TABLE = np.array([[0, 2], [1, -1], [-1, -1], [2, 1], [0, -1], [1, 0], [2, -1], [-1, -1]])
-KINDS = Sides(kinds=3, width=2, table=TABLE)
-BOTH = Sides(kinds=3, width=2, table=TABLE, clock=Coded("time", 0))
-FORMS = {"dot": DotProduct, "mlp": Perceptron}
+KINDS = SideInformation(kinds=3, width=2, table=TABLE)
+BOTH = SideInformation(kinds=3, width=2, table=TABLE, clock=Coded("time", 0))
+FORMS = {"dot": DotProduct, "mlp": MLP}
 
 
-def made(form: str, loss: Loss, sides: Sides, seed: int = 0, moved: bool = True) -> NCF:
+def made(form: str, loss: Loss, sides: SideInformation, seed: int = 0, moved: bool = True) -> NCF:
     """A recommender of 8 items whose every parameter matters."""
     generator = torch.Generator().manual_seed(seed)
     model = FORMS[form](items=8, loss=loss, dim=4, sides=sides, generator=generator)
@@ -55,7 +55,7 @@ def test_categories_are_a_product_with_the_matrix_of_them(form: str, loss: Loss)
     model = made(form, loss, KINDS).double().requires_grad_(False)
     vectors = model.vectors + _counts() @ model.kinds
     biases = model.bias + _counts() @ model.kind_bias
-    plain = made(form, loss, Sides()).double().requires_grad_(False)
+    plain = made(form, loss, SideInformation()).double().requires_grad_(False)
     state = {name: value for name, value in model.state_dict().items() if "kind" not in name}
     state.pop("categories")
     plain.load_state_dict({**state, "vectors": vectors, "bias": biases})
@@ -92,8 +92,10 @@ def test_time_adds_a_direction_and_a_number(form: str, losses: dict[str, Loss]) 
 
 @pytest.mark.parametrize("form", list(FORMS))
 @pytest.mark.parametrize("sides", [KINDS, BOTH])
-def test_starts_as_if_nothing_were_told(form: str, sides: Sides, losses: dict[str, Loss]) -> None:
-    model, plain = (made(form, losses["mse"], s, moved=False) for s in (sides, Sides()))
+def test_starts_as_if_nothing_were_told(
+    form: str, sides: SideInformation, losses: dict[str, Loss]
+) -> None:
+    model, plain = (made(form, losses["mse"], s, moved=False) for s in (sides, SideInformation()))
     for name, value in plain.state_dict().items():
         assert torch.equal(model.state_dict()[name], value)
     item = torch.arange(8)[None]
@@ -109,9 +111,9 @@ def test_decisions_do_not_depend_on_the_batch(losses: dict[str, Loss]) -> None:
     sketch, candidates = random_candidates(users=40)
     sketch = sketch._replace(side=torch.where(sketch.present, _times((40, 3)), 0))
     candidates = candidates._replace(side=torch.cat([sketch.side, _times((40, 2), 1)], 1))
-    settled = Stack.of(models).settled()
-    together = StackSignals(settled, sketch, candidates).loss()
-    alone = Stack.of(models[:1]).settled()
+    quantized = StackedRecommenders.of(models).quantized()
+    together = StackSignals(quantized, sketch, candidates).loss()
+    alone = StackedRecommenders.of(models[:1]).quantized()
     for row in range(20):
         one = slice(row, row + 1)
         own = Sketch(*(field[one] for field in sketch))

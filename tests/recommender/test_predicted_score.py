@@ -7,17 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dips.data.side_information import Coded, Sides
+from dips.data.side_information import Coded, SideInformation
 from dips.numerics.descent import keep
-from dips.recommender import predicted_score as hunches
+from dips.recommender import predicted_score as predicted_scores
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.kernel_inputs import is_answered
 from dips.recommender.losses import FullSoftmax, Loss
-from dips.recommender.mlp import Perceptron
-from dips.recommender.predicted_score import around, hunch, is_quick
-from dips.recommender.signals import StackSignals, as_evidence, settle
-from dips.recommender.stacked import Stack
+from dips.recommender.mlp import MLP
+from dips.recommender.predicted_score import around, is_quick, predicted_score
+from dips.recommender.signals import StackSignals, as_evidence, rounding
+from dips.recommender.stacked import StackedRecommenders
 from dips.testing import random_candidates
 
 ITEMS, DIM = 8, 3
@@ -31,7 +31,9 @@ def _evidence(size: int) -> Evidence:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
-@pytest.mark.parametrize("more", [{}, {"fading": True}, {"fading": True, "telling": True}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"recency_decay": True}, {"recency_decay": True, "separate_input": True}], ids=str
+)
 def test_close_to_the_start_it_is_what_is_read(
     dot: Dot, losses: dict[str, Loss], more: dict[str, bool], size: int
 ) -> None:
@@ -39,12 +41,16 @@ def test_close_to_the_start_it_is_what_is_read(
     evidence, items = _evidence(size), torch.arange(ITEMS).expand(30, -1)
     left, moved = [], []
     for rate in (0.2, 0.02):
-        rest = {"items": ITEMS, "dim": DIM, "seed": 4, "inner_rate": rate, **more}
+        rest = {"items": ITEMS, "dim": DIM, "seed": 4, "inner_lr": rate, **more}
         model = dot(losses["softmax"], inner_steps=6, **rest).double()
         with torch.no_grad():
             read = model.predict(model.read(evidence), items)
             left.append(
-                float((hunch(model, around(model), evidence, items, keep) - read).abs().max())
+                float(
+                    (predicted_score(model, around(model), evidence, items, keep) - read)
+                    .abs()
+                    .max()
+                )
             )
             at_first = model.predict(model.start(30), items)
             moved.append(float((read - at_first).abs().max()))
@@ -65,38 +71,38 @@ def test_no_direction_bends_more_than_the_norm() -> None:
 
 def test_steps_that_would_run_away_are_shorter(dot: Dot, losses: dict[str, Loss]) -> None:
     """What is pulled back more than it was pulled would grow with every step."""
-    model = dot(losses["softmax"], items=ITEMS, dim=DIM, inner_rate=50.0, inner_steps=40).double()
+    model = dot(losses["softmax"], items=ITEMS, dim=DIM, inner_lr=50.0, inner_steps=40).double()
     evidence, items = _evidence(7), torch.arange(ITEMS).expand(30, -1)
     with torch.no_grad():
-        found = hunch(model, around(model), evidence, items, settle)
+        found = predicted_score(model, around(model), evidence, items, rounding)
     assert 1 < float(found.abs().max()) < 200
 
 
 def test_beyond_some_age_all_are_as_old(
     dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = dot(losses["softmax"], items=ITEMS, dim=DIM, fading=True).double()
+    model = dot(losses["softmax"], items=ITEMS, dim=DIM, recency_decay=True).double()
     evidence, items = _evidence(5), torch.arange(ITEMS).expand(30, -1)
     assert float(evidence.age.max()) > 4
-    monkeypatch.setattr(hunches, "OLDEST", 4)
+    monkeypatch.setattr(predicted_scores, "OLDEST", 4)
     cut = evidence._replace(age=evidence.age.clamp_max(4))
-    found = hunch(model, around(model), evidence, items, settle)
-    monkeypatch.setattr(hunches, "OLDEST", 1000)
-    assert torch.equal(found, hunch(model, around(model), cut, items, settle))
-    assert not torch.equal(found, hunch(model, around(model), evidence, items, settle))
+    found = predicted_score(model, around(model), evidence, items, rounding)
+    monkeypatch.setattr(predicted_scores, "OLDEST", 1000)
+    assert torch.equal(found, predicted_score(model, around(model), cut, items, rounding))
+    assert not torch.equal(found, predicted_score(model, around(model), evidence, items, rounding))
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce"])
 def test_of_ratings_it_is_what_is_predicted(dot: Dot, losses: dict[str, Loss], loss: str) -> None:
     """By reading as it is: [users, candidates] of any loss."""
     model = dot(losses[loss], items=ITEMS, dim=DIM)
-    settled = Stack.of([model]).settled()
+    quantized = StackedRecommenders.of([model]).quantized()
     sketch, candidates = random_candidates(users=20, size=3, period=2, items=ITEMS, seed=1)
-    found = StackSignals(settled, sketch, candidates).hunch()
+    found = StackSignals(quantized, sketch, candidates).predicted_score()
     evidence = as_evidence(sketch, sketch.present.double(), candidates.seen)
-    exact = settled.call(
+    exact = quantized.call(
         lambda model, items, *fields: model.loss.estimate(
-            model.predict(model.read(Evidence(*fields), settle), items)
+            model.predict(model.read(Evidence(*fields), rounding), items)
         ),
         candidates.item[None],
         *(field[None] for field in evidence),
@@ -109,18 +115,18 @@ def test_who_is_quick(dot: Dot, losses: dict[str, Loss]) -> None:
     """And for whom there are programs."""
     rest = {"items": ITEMS, "dim": DIM}
     softmax = losses["softmax"]
-    quick, asks = DotProduct(loss=softmax, **rest), ("hunch", "embedding")
+    quick, required_signals = DotProduct(loss=softmax, **rest), ("predicted_score", "embedding")
     assert is_quick(quick)
-    assert is_answered(asks, quick)
+    assert is_answered(required_signals, quick)
     for slow in (
-        DotProduct(loss=softmax, returning=True, **rest),
-        DotProduct(loss=softmax, inner_pull=0.1, **rest),
+        DotProduct(loss=softmax, repeat_feature=True, **rest),
+        DotProduct(loss=softmax, prior_penalty=0.1, **rest),
         DotProduct(loss=losses["mse"], **rest),
-        Perceptron(loss=softmax, **rest),
+        MLP(loss=softmax, **rest),
     ):
         assert not is_quick(slow)
-        assert not is_answered(asks, slow)
-    timed = DotProduct(loss=softmax, sides=Sides(clock=Coded("time", 0)), **rest)
-    assert not is_answered(asks, timed)
-    assert not is_answered(("hunch", "loss"), quick)
-    assert not is_answered(("hunch", "residual"), quick)
+        assert not is_answered(required_signals, slow)
+    timed = DotProduct(loss=softmax, sides=SideInformation(clock=Coded("time", 0)), **rest)
+    assert not is_answered(required_signals, timed)
+    assert not is_answered(("predicted_score", "loss"), quick)
+    assert not is_answered(("predicted_score", "residual"), quick)

@@ -16,9 +16,9 @@ from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.mlp import Perceptron
+from dips.recommender.mlp import MLP
 from dips.recommender.registry import RecommenderSpec, embedding_width, make_recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 
 
 class Least(Recommender):
@@ -68,16 +68,18 @@ def spec(form: str, **more: Any) -> RecommenderSpec:
 
 def test_names() -> None:
     assert type(make_recommender(spec("dot"))) is DotProduct
-    assert type(make_recommender(spec("mlp"))) is Perceptron
+    assert type(make_recommender(spec("mlp"))) is MLP
 
 
 def test_the_base_class_takes_all_settings() -> None:
-    given = spec("my_recommenders:Least", offset=2.5, inner_rate=0.3, inner_steps=4, inner_pull=0.1)
+    given = spec(
+        "my_recommenders:Least", offset=2.5, inner_lr=0.3, inner_steps=4, prior_penalty=0.1
+    )
     made = make_recommender(given)
     assert type(made) is Least
     assert (made.items, made.loss, len(made.user_prior)) == (7, SquaredError(), 5)
-    assert (float(made.offset), float(made.inner_rate)) == (2.5, pytest.approx(0.3))
-    assert (made.inner_steps, made.inner_pull) == (4, 0.1)
+    assert (float(made.offset), float(made.inner_lr)) == (2.5, pytest.approx(0.3))
+    assert (made.inner_steps, made.prior_penalty) == (4, 0.1)
     softmax = make_recommender(spec("my_recommenders:Least", loss="softmax"))
     assert softmax.loss == FullSoftmax()
 
@@ -95,9 +97,11 @@ def test_the_width_of_what_policies_see() -> None:
 
 
 def test_whole_numbers_stay_whole_at_decision_time() -> None:
-    settled = Stack.of([make_recommender(spec("my_recommenders:Drawn"))]).settled()
-    assert settled.state["kind"].dtype == torch.int64
-    assert settled.state["vectors"].dtype == torch.float64
+    quantized = StackedRecommenders.of(
+        [make_recommender(spec("my_recommenders:Drawn"))]
+    ).quantized()
+    assert quantized.state["kind"].dtype == torch.int64
+    assert quantized.state["vectors"].dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -119,24 +123,29 @@ def test_a_name_that_does_not_fit(form: str, kind: type[Exception], sentence: st
 @pytest.mark.parametrize("form", ["dot", "mlp", "my_recommenders:Least"])
 def test_what_need_not_know_of_it_strikes_by_the_ranking(form: str) -> None:
     plain, made = (
-        make_recommender(spec(form, loss="softmax", striking=struck)) for struck in (False, True)
+        make_recommender(spec(form, loss="softmax", filter_sketch=struck))
+        for struck in (False, True)
     )
-    assert (plain.strikes, made.strikes) == (False, True)
+    assert (plain.filters_sketch, made.filters_sketch) == (False, True)
     assert set(plain.state_dict()) == set(made.state_dict())
 
 
 @pytest.mark.parametrize("form", ["gru", "gru-separate", "sasrec"])
 def test_what_reads_in_order_learns_to_strike(form: str) -> None:
-    made = make_recommender(spec(form, loss="softmax", striking=True))
+    made = make_recommender(spec(form, loss="softmax", filter_sketch=True))
     assert isinstance(made, Linear)
     assert made.has_own
-    assert not made.strikes  # not twice
+    assert not made.filters_sketch  # not twice
 
 
-@pytest.mark.parametrize("name", ["returning", "fading", "telling"])
+@pytest.mark.parametrize("name", ["repeat_feature", "recency_decay", "separate_input"])
 def test_what_a_product_knows_besides(name: str) -> None:
     spec = RecommenderSpec(form="dot", loss="softmax", items=3, **{name: True})
     model = make_recommender(RecommenderSpec.from_dict(spec.to_dict()))
     assert isinstance(model, DotProduct)
-    found = {"returning": model.has_own, "fading": model.fades, "telling": model.tells}
+    found = {
+        "repeat_feature": model.has_own,
+        "recency_decay": model.has_recency_decay,
+        "separate_input": model.has_separate_input,
+    }
     assert found == {other: other == name for other in found}

@@ -14,16 +14,18 @@ from dips.recommender.gru import GRU
 from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.repeat_scores import START, Own, meetings, own_scores
-from dips.recommender.sasrec import SelfAttention
+from dips.recommender.sasrec import SASRec
 from dips.recommender.sequential import Sequential
 from dips.recommender.session import SessionGRU
 
-FORMS = [GRU, SelfAttention, SessionGRU]
+FORMS = [GRU, SASRec, SessionGRU]
 ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
 
 
-def _model(form: type[Linear], *, returning: bool = True, striking: bool = False) -> Linear:
-    more = {"returning": returning, "striking": striking}
+def _model(
+    form: type[Linear], *, repeat_feature: bool = True, filter_sketch: bool = False
+) -> Linear:
+    more = {"repeat_feature": repeat_feature, "filter_sketch": filter_sketch}
     generator = torch.Generator().manual_seed(1)
     model = form(items=6, loss=FullSoftmax(), dim=4, generator=generator, **more)
     return model.double().requires_grad_(False)
@@ -83,7 +85,7 @@ def test_an_entry_tells_of_what_was_met_before_it_unless_an_older_one_does() -> 
     assert torch.equal(meetings(nothing), nothing.weight)
 
 
-@pytest.mark.parametrize("form", [GRU, SelfAttention, SessionGRU])
+@pytest.mark.parametrize("form", [GRU, SASRec, SessionGRU])
 def test_what_was_met_often_speaks_louder(form: type[Linear]) -> None:
     model, once = _model(form), _evidence(torch.tensor([[3, 1, 4, 5]]))
     often = once._replace(repeats=torch.tensor([[1.0, 6, 1, 1]]).double())
@@ -96,7 +98,7 @@ def test_what_was_met_often_speaks_louder(form: type[Linear]) -> None:
 def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
     form: type[Linear],
 ) -> None:
-    plain, model = _model(form, returning=False), _model(form)
+    plain, model = _model(form, repeat_feature=False), _model(form)
     evidence = _evidence(ITEMS)
     user = model.read(evidence)
     everything = torch.arange(6).expand(2, -1)
@@ -111,7 +113,10 @@ def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[Linear]) -> None:
-    plain, model = _model(form, returning=False), _model(form, returning=False, striking=True)
+    plain, model = (
+        _model(form, repeat_feature=False),
+        _model(form, repeat_feature=False, filter_sketch=True),
+    )
     evidence = _evidence(ITEMS)._replace(age=_evidence(ITEMS).age * 100)
     found = model.predict_all(model.read(evidence)) - plain.predict_all(plain.read(evidence))
     read = torch.zeros(2, 6, dtype=torch.bool).scatter(1, ITEMS, True)
@@ -126,7 +131,7 @@ def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[Linear]
     assert float(model.loading.grad[0]) != 0  # had it been wrong, it could learn
 
 
-@pytest.mark.parametrize("form", [GRU, SelfAttention])
+@pytest.mark.parametrize("form", [GRU, SASRec])
 def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
     model = _model(form)
     assert isinstance(model, Sequential)

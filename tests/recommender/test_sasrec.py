@@ -10,14 +10,14 @@ from torch.autograd import gradcheck
 from dips.recommender import sasrec as attention
 from dips.recommender.base import Evidence
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.sasrec import SelfAttention
+from dips.recommender.sasrec import SASRec
 
 ITEMS = torch.tensor([[3, 1, 4, 1, 5, 2, 0], [1, 5, 2, 2, 0, 4, 3]])
 
 
-def _model(items: int = 6) -> SelfAttention:
+def _model(items: int = 6) -> SASRec:
     generator = torch.Generator().manual_seed(1)
-    model = SelfAttention(items=items, loss=FullSoftmax(), dim=4, generator=generator)
+    model = SASRec(items=items, loss=FullSoftmax(), dim=4, generator=generator)
     model = model.double().requires_grad_(False)
     for parameter in model.parameters():  # nothing stays at a start that hides it
         parameter += torch.randn(parameter.shape, generator=generator) / 5
@@ -29,13 +29,13 @@ def _evidence(items: Tensor, weight: Tensor | None = None) -> Evidence:
     return Evidence.new(items, torch.ones(items.shape), weight.double(), (weight > 0).sum(1))
 
 
-def _normed(model: SelfAttention, vector: Tensor, place: int) -> Tensor:
+def _normed(model: SASRec, vector: Tensor, place: int) -> Tensor:
     centered = vector - vector.mean()
     scaled = centered / (centered.square().mean() + 1e-5).sqrt()
     return scaled * model.gain[place] + model.shift[place]
 
 
-def _literally(model: SelfAttention, items: Tensor) -> Tensor:
+def _literally(model: SASRec, items: Tensor) -> Tensor:
     """The state after a history, one query and one key at a time."""
     flow = [model.vectors[item] * 2 for item in items]  # the root of 4 dimensions
     for layer in range(attention.LAYERS):
@@ -44,7 +44,7 @@ def _literally(model: SelfAttention, items: Tensor) -> Tensor:
         for place, vector in enumerate(flow):
             past = range(max(0, place - attention.WINDOW + 1), place + 1)
             match = [
-                (even[place] @ model.asking[layer]) @ (even[j] @ model.asked[layer]) / 2
+                (even[place] @ model.rebuild_inputs[layer]) @ (even[j] @ model.asked[layer]) / 2
                 + model.recency[layer, place - j]
                 for j in past
             ]

@@ -66,7 +66,7 @@ def test_both_states_score() -> None:
 
 
 def test_what_was_read_in_session_or_sketch_ranks_last() -> None:
-    model = _model(striking=True)
+    model = _model(filter_sketch=True)
     scores = model.predict_all(model.read(_evidence([[3, -1, 4, 2, -1]])))[0]
     assert set(scores.argsort()[:3].tolist()) == {2, 3, 4}
 

@@ -30,7 +30,7 @@ def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
 def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) -> None:
     """Written out with a mask: who came twice goes once, and what is predicted stays."""
     model = dot(losses["softmax"]).double()
-    model.strikes = True
+    model.filters_sketch = True
     user, evidence, comes = _case()
     found = outcomes(model, user, evidence, comes, torch.ones(4, 2).double())
     for row, kept in enumerate([{0, 1}, {3, 4}, {5, 6, 7}, {0, 4, 6}]):
@@ -42,18 +42,18 @@ def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) 
 
 
 @pytest.mark.parametrize(
-    ("loss", "strikes", "returning"),
+    ("loss", "filters_sketch", "repeat_feature"),
     [("softmax", False, False), ("mse", True, False), ("softmax", True, True)],
 )
 def test_else_they_are_the_losses(
-    dot: Dot, losses: dict[str, Loss], loss: str, strikes: bool, returning: bool
+    dot: Dot, losses: dict[str, Loss], loss: str, filters_sketch: bool, repeat_feature: bool
 ) -> None:
     """With ratings, without striking, and where items come back."""
-    model = dot(losses[loss], returning=returning).double()
-    model.strikes = strikes
+    model = dot(losses[loss], repeat_feature=repeat_feature).double()
+    model.filters_sketch = filters_sketch
     assert not is_struck(model)
     user, evidence, comes = _case()
-    user = torch.nn.functional.pad(user, (0, ITEMS if returning else 0))
+    user = torch.nn.functional.pad(user, (0, ITEMS if repeat_feature else 0))
     user = torch.nn.functional.pad(user, (0, len(model.user_prior) - 6))
     ratings = torch.ones(4, 2).double()
     plain = model.losses(user, comes, ratings)
@@ -63,7 +63,7 @@ def test_else_they_are_the_losses(
 def test_even_where_all_else_is_struck_out(dot: Dot, losses: dict[str, Loss]) -> None:
     """A loss of about nothing, and a number."""
     model = dot(losses["softmax"]).float()
-    model.strikes = True
+    model.filters_sketch = True
     item = torch.arange(ITEMS)[None]
     evidence = Evidence.new(item, torch.ones(1, ITEMS), torch.ones(1, ITEMS), torch.tensor([8]))
     found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))

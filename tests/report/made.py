@@ -92,13 +92,13 @@ def write_run(place: Path, *, policy: str = "learned", data: str = "ml-1m") -> P
     """What `dips train` writes, as far as a report reads it."""
     place.mkdir(parents=True)
     config = {"policy": policy, "size": 4, "every": 1, "seed": 0, "periods": [], "data": data,
-              "rival": "last" if policy == "learned" else "", "dim": 32}  # fmt: skip
+              "baseline": "last" if policy == "learned" else "", "dim": 32}  # fmt: skip
     metrics = {"policy": policy, "size": 4, "every": 1, "data": data, "epochs": 2,
                "kept_policy": "last", "valid": {"rmse": 0.9123}, "test": {"rmse": 0.9234},
                "train_seconds": 75.0, "interactions_per_second": 1234.5,
                "peak_memory_bytes": 2**29}  # fmt: skip
     history = [
-        {"epoch": e, "train_loss": 1 / e, "valid": 0.9 / e, "metric": "rmse", "rival": 0.8}
+        {"epoch": e, "train_loss": 1 / e, "valid": 0.9 / e, "metric": "rmse", "baseline": 0.8}
         for e in (1, 2)
     ]
     (place / "config.json").write_text(json.dumps(config))

@@ -9,10 +9,10 @@ from ablation_teaching import HeldBack, InTurn, Teaching, taught
 from dips.studies import run as experiment
 from dips.training.batches import Block
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Lesson
+from dips.training.policy_batches import PolicyBatch
 
 SEEDS, USERS = [3, 4], 40
-CONFIG = TrainConfig(policy_batch=30)
+CONFIG = TrainConfig(policy_batch_size=30)
 
 
 class Known(Block):
@@ -26,10 +26,10 @@ class Known(Block):
     def batches(self, seeds, epoch, size):
         return list(torch.split(self.rows, size, 1))
 
-    def lessons(self, clock, seeds, epoch, config):
-        self.widths.append(config.policy_batch)
+    def policy_batches(self, clock, seeds, epoch, config):
+        self.widths.append(config.policy_batch_size)
         places = torch.arange(3 * USERS).repeat(2, 1)
-        return [Lesson(self.rows, self.rows, places[..., None])]
+        return [PolicyBatch(self.rows, self.rows, places[..., None])]
 
 
 def users_of(block, rows, run):
@@ -43,8 +43,8 @@ def test_in_turn():
     odd, even = (block.batches(SEEDS, epoch, 50) for epoch in (1, 2))
     assert torch.equal(torch.cat(odd, 1), known.rows)
     assert [bool((rows == -1).all()) for rows in even] == [True]
-    assert block.lessons(None, SEEDS, 1, CONFIG) == []
-    assert len(block.lessons(None, SEEDS, 2, CONFIG)) == 1
+    assert block.policy_batches(None, SEEDS, 1, CONFIG) == []
+    assert len(block.policy_batches(None, SEEDS, 2, CONFIG)) == 1
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -52,14 +52,14 @@ def test_users_held_back(apart):
     known = Known()
     block = HeldBack(known, apart=apart)
     rows = torch.cat(list(block.batches(SEEDS, 1, 50)), 1)
-    (lesson,) = block.lessons(None, SEEDS, 1, CONFIG)
+    (policy_batch,) = block.policy_batches(None, SEEDS, 1, CONFIG)
     assert known.widths == [120 if apart else 40]  # as many who teach as else in a lesson
     for run in range(2):
-        read, chose = users_of(block, rows, run), users_of(block, lesson.decided, run)
+        read, chose = users_of(block, rows, run), users_of(block, policy_batch.decided, run)
         assert 0.6 * USERS < len(read) < 0.9 * USERS
         assert chose == (set(range(USERS)) - read if apart else read)
     assert users_of(block, rows, 0) != users_of(block, rows, 1)  # each run draws its own
-    assert torch.equal(lesson.held[..., 0] >= 0, lesson.decided >= 0)
+    assert torch.equal(policy_batch.held[..., 0] >= 0, policy_batch.decided >= 0)
 
 
 def test_others_are_held_back_in_each_epoch():
@@ -78,9 +78,9 @@ def test_others_are_held_back_in_each_epoch():
 def test_they_may_be_read_as_well():
     block = HeldBack(Known(), apart=True, read=True)
     rows = torch.cat(list(block.batches(SEEDS, 1, 50)), 1)
-    (lesson,) = block.lessons(None, SEEDS, 1, CONFIG)
+    (policy_batch,) = block.policy_batches(None, SEEDS, 1, CONFIG)
     assert len(users_of(block, rows, 0)) == USERS
-    assert 0.1 * USERS < len(users_of(block, lesson.decided, 0)) < 0.4 * USERS
+    assert 0.1 * USERS < len(users_of(block, policy_batch.decided, 0)) < 0.4 * USERS
 
 
 def test_experiments_teach_so_meanwhile():

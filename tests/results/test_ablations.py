@@ -15,7 +15,7 @@ ASKED = ["world:0.5,0.5,25,3", "--size", "2", "--epochs", "1"]
 @pytest.fixture
 def variants(monkeypatch):
     few = {DEFAULT: SHORT, ("policy", "last"): {**SHORT, "policy": "last"},
-           ("ghosts", "none"): {**SHORT, "ghosts": 0}}  # fmt: skip
+           ("dropped_candidates", "none"): {**SHORT, "dropped_candidates": 0}}  # fmt: skip
     monkeypatch.setattr(ablations, "VARIANTS", few)
     return few
 
@@ -39,7 +39,7 @@ def test_a_line_for_each_variant_and_what_is_there_is_kept(variants, tmp_path, m
     assert main([*asked, "--only", "policy"]) == 0
     taken = watched(monkeypatch)
     assert main(asked) == 0
-    assert [config.ghosts for config in taken] == [0]  # the others are there
+    assert [config.dropped_candidates for config in taken] == [0]  # the others are there
     rows = read(tmp_path)
     assert [row["variant"] for row in rows] == ["learned", "last", "none"]
     assert float(rows[0]["diff"]) == 0

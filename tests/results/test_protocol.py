@@ -13,7 +13,7 @@ from dips.data.synthetic import stream
 WHAT = [
     "--policies", "last,learned", "--sizes", "2,3", "--every", "1", "--seeds", "2", "--trials", "2",
     "--tune-once", "--set", "epochs=2", "--set", "dim=6", "--set", "batch=256",
-    "--set", "device=cpu", "--set", "learned:policy_rate=0.01",
+    "--set", "device=cpu", "--set", "learned:policy_lr=0.01",
 ]  # fmt: skip
 
 
@@ -45,8 +45,8 @@ def test_everything_is_written(results):
     assert origin["commit"]
     assert origin["environment"]["torch"]
     settings = origin["settings"]
-    assert settings["learned"]["policy_rate"] == 0.01
-    assert settings["last"]["policy_rate"] != 0.01
+    assert settings["learned"]["policy_lr"] == 0.01
+    assert settings["last"]["policy_lr"] != 0.01
     alike = ("epochs", "patience", "dim")
     assert [settings["last"][name] for name in alike] == [2, 20, 6]
     assert [settings["learned"][name] for name in alike] == [2, 20, 6]

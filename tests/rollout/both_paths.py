@@ -1,4 +1,4 @@
-"""Walks and policies to hold one way of walking against the other."""
+"""TrainingRollouts and policies to hold one way of walking against the other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dips.policy.base import Policy, questions
-from dips.policy.network import RatingNetwork
+from dips.policy.base import Policy, signals_of
+from dips.policy.network import PaperNetwork
 from dips.policy.set_network import SetNetwork
-from dips.policy.stacked import Stacked
-from dips.recommender.stacked import Stack
+from dips.policy.stacked import StackedPolicies
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout import compiled
-from dips.rollout.rollout import Walk
+from dips.rollout.rollout import Rollout
 from dips.rollout.trace import StoredTrace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
@@ -31,17 +31,24 @@ def shaken(module: nn.Module, seed: int) -> nn.Module:
     return module
 
 
-def networks_of(kind: str, dim: int = DIM, spread: float = 1.3, hunch: bool = False) -> Stacked:
+def networks_of(
+    kind: str, dim: int = DIM, spread: float = 1.3, predicted_score: bool = False
+) -> StackedPolicies:
     """A policy for each run, no two alike."""
     made: list[nn.Module] = []
     for seed in range(RUNS):
         if kind == "paper":
-            made.append(shaken(RatingNetwork(items=ITEMS, hidden=5), seed))
+            made.append(shaken(PaperNetwork(items=ITEMS, hidden=5), seed))
         else:
-            rest = {"center": 3.0 + seed, "spread": spread, "slope": 0.1, "hunch": hunch}
+            rest = {
+                "center": 3.0 + seed,
+                "spread": spread,
+                "slope": 0.1,
+                "predicted_score": predicted_score,
+            }
             network = SetNetwork(dim=dim, hidden=5, **rest)  # type: ignore[arg-type]
             made.append(shaken(network, seed))
-    return Stacked.of(made)
+    return StackedPolicies.of(made)
 
 
 def walk_long(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
@@ -52,14 +59,18 @@ def walk_long(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
 
 
 def everything(
-    stream: Stream, policy: Policy, stack: Stack, size: int, periods: tuple[int, ...],
+    stream: Stream, policy: Policy, stack: StackedRecommenders, size: int, periods: tuple[int, ...],
     stretch: int = 100, **rest: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
     """All that a walk leaves behind."""
-    told = [name for name in ("hunch", "residual") if policy.asks and name in questions(policy)]
+    told = [
+        name
+        for name in ("predicted_score", "residual")
+        if policy.required_signals and name in signals_of(policy)
+    ]
     settings = {"with_scores": True, "noted": told, **rest}
     keys = stream.keys([0] * stream.runs)
-    walk = Walk(stream, size=size, schedule=Schedule(periods), keys=keys, **settings)
+    walk = Rollout(stream, size=size, schedule=Schedule(periods), keys=keys, **settings)
     for first in range(0, stream.longest + 1, stretch):
         walk.advance(policy, stack, first + stretch)
     trace = walk.trace

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from dips.data.interactions import Interactions
-from dips.data.side_information import Sides
+from dips.data.side_information import SideInformation
 from dips.kernels import numba_launch
 from dips.policy.base import Policy
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
-from dips.policy.network import RatingNetwork
+from dips.policy.network import PaperNetwork
 from dips.policy.recency import Last
-from dips.policy.stacked import Stacked
-from dips.recommender import predicted_score as hunches
+from dips.policy.stacked import StackedPolicies
+from dips.recommender import predicted_score as predicted_scores
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.mlp import Perceptron
-from dips.recommender.stacked import Stack
+from dips.recommender.mlp import MLP
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout import compiled
 from dips.sketch.selection import Sampled
 from dips.stream.users import Stream
@@ -62,10 +62,10 @@ def stream(world: World, stream_of: StreamOf) -> Stream:
 
 
 @pytest.fixture
-def stack(dot: Dot, losses: dict[str, Loss]) -> Stack:
+def stack(dot: Dot, losses: dict[str, Loss]) -> StackedRecommenders:
     """A recommender for each run."""
-    rest = {"items": ITEMS, "dim": DIM, "inner_steps": 3, "inner_pull": 0.05}
-    return Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    rest = {"items": ITEMS, "dim": DIM, "inner_steps": 3, "prior_penalty": 0.05}
+    return StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
 
 
 @pytest.fixture(params=["numba", "triton"])
@@ -89,7 +89,7 @@ def short(
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", ["set", "paper"])
 def test_the_short_way_leaves_the_same(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], kind: str, size: int,
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]], kind: str, size: int,
     periods: tuple[int, ...],
 ) -> None:  # fmt: skip
     """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
@@ -99,21 +99,34 @@ def test_the_short_way_leaves_the_same(
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
 @pytest.mark.parametrize(
-    ("size", "fading", "rate"), [(1, True, 0.1), (2, False, 9.0), (8, True, 1.0), (8, False, 0.1)]
+    ("size", "recency_decay", "rate"),
+    [(1, True, 0.1), (2, False, 9.0), (8, True, 1.0), (8, False, 0.1)],
 )
 def test_hunches_are_told_the_same(
     stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
-    size: int, fading: bool, rate: float, periods: tuple[int, ...],
+    size: int, recency_decay: bool, rate: float, periods: tuple[int, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Some are older than the oldest, steps are shortened, and the catalogue has more items."""
-    monkeypatch.setattr(hunches, "OLDEST", 5)
-    rest = {"items": ITEMS + 5, "dim": DIM, "fading": fading, "telling": True, "inner_rate": rate}
+    monkeypatch.setattr(predicted_scores, "OLDEST", 5)
+    rest = {
+        "items": ITEMS + 5,
+        "dim": DIM,
+        "recency_decay": recency_decay,
+        "separate_input": True,
+        "inner_lr": rate,
+    }
     made = [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
-    walk = (stream, networks_of("set", hunch=True), Stack.of(made), size, periods)
+    walk = (
+        stream,
+        networks_of("set", predicted_score=True),
+        StackedRecommenders.of(made),
+        size,
+        periods,
+    )
     found = short(*walk)
     same(found, walk_long(*walk))
-    assert len(found["hunch"].unique()) > 12
+    assert len(found["predicted_score"].unique()) > 12
 
 
 @pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
@@ -125,8 +138,8 @@ def test_rules_that_ask_leave_the_same(
 ) -> None:  # fmt: skip
     """What is predicted worst, and what is added to the empty set one by one."""
     dim = DIM if rule is Hardest else 14  # read by coefficients, or by vectors
-    rest = {"items": ITEMS, "dim": dim, "inner_steps": 3, "inner_pull": pull}
-    stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    rest = {"items": ITEMS, "dim": dim, "inner_steps": 3, "prior_penalty": pull}
+    stack = StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy = Hardest() if rule is Hardest else Influence(size, damping=0.3)
     walk = (stream, policy, stack, size, periods)
     same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
@@ -135,7 +148,7 @@ def test_rules_that_ask_leave_the_same(
 @pytest.mark.parametrize("name", ["vectors", "bias", "user_prior"])
 @pytest.mark.parametrize("policy", [Hardest(), Influence(2)])
 def test_rules_that_ask_what_is_no_number(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], policy: Policy,
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]], policy: Policy,
     name: str,
 ) -> None:  # fmt: skip
     """A run that has diverged keeps what it would keep the long way."""
@@ -147,7 +160,7 @@ def test_rules_that_ask_what_is_no_number(
 @pytest.mark.skipif(not numba_launch.installed("numba"), reason="numba is not installed")
 @pytest.mark.parametrize("policy", ["set", "paper", "hardest"])
 def test_large_sketches_on_the_cpu(
-    world: World, stream_of: StreamOf, stack: Stack, policy: str
+    world: World, stream_of: StreamOf, stack: StackedRecommenders, policy: str
 ) -> None:
     """More than Triton's programs hold."""
     stream = stream_of([world([90, 71, 3], items=ITEMS, seed=5)] * RUNS)
@@ -171,11 +184,11 @@ def test_a_walk_knows_only_what_its_events_name(
     data = replace(data, item=(many - 3 - 7 * data.item).astype(data.item.dtype))
     stream = stream_of([data] * RUNS)
     rest = {"items": many, "dim": DIM, "inner_steps": 3}
-    stack = Stack.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    stack = StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy: Policy = Hardest() if kind == "hardest" else Influence(2)
     if kind == "paper":
-        made = [shaken(RatingNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
-        policy = Stacked.of(made)
+        made = [shaken(PaperNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
+        policy = StackedPolicies.of(made)
     elif kind == "set":
         policy = networks_of(kind)
     walk = (stream, policy, stack, 2, (1,))
@@ -184,7 +197,7 @@ def test_a_walk_knows_only_what_its_events_name(
 
 
 def test_stretches_are_one_walk(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]]
 ) -> None:
     walk = (stream, networks_of("set"), stack, 2, (3, 5, 2))
     same(short(*walk, stretch=4), walk_long(*walk))
@@ -192,7 +205,7 @@ def test_stretches_are_one_walk(
 
 @pytest.mark.parametrize("kind", ["set", "paper"])
 def test_notes_can_be_left_out_and_a_network_can_stand_alone(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]], kind: str
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]], kind: str
 ) -> None:
     one = replace(stream, **{f: getattr(stream, f)[:1] for f in ("start", "length", "warmup")})
     one = replace(one, user=stream.user[:1], identity=stream.identity[:1])
@@ -203,7 +216,7 @@ def test_notes_can_be_left_out_and_a_network_can_stand_alone(
 
 
 def test_scores_that_are_no_numbers_disturb_nobody(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]]
 ) -> None:
     """A run that has diverged keeps something, and the other what it would keep anyway."""
     networks = networks_of("set")
@@ -218,14 +231,14 @@ def test_scores_that_are_no_numbers_disturb_nobody(
 
 
 def test_a_network_that_looks_at_no_item(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]]
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]]
 ) -> None:
     walk = (stream, networks_of("set", dim=0), stack, 2, (4,))
     same(short(*walk), walk_long(*walk))
 
 
 def test_without_a_reader_residuals_are_zero(
-    stream: Stream, stack: Stack, short: Callable[..., dict[str, Tensor]],
+    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """As they are where the spread is so wide that they round to 0."""
@@ -248,7 +261,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["set", "paper"])
 def test_who_may_take_the_short_way(
-    stream: Stream, stack: Stack, taken: list[str], kind: str
+    stream: Stream, stack: StackedRecommenders, taken: list[str], kind: str
 ) -> None:
     everything(stream, networks_of(kind), stack, 2, (1,))
     assert taken == [kind]
@@ -258,27 +271,27 @@ def test_vectors_that_are_too_wide_for_a_hunch(
     stream: Stream, dot: Dot, losses: dict[str, Loss], taken: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    stack = Stack.of([dot(losses["softmax"], items=ITEMS, dim=DIM)] * RUNS)
+    stack = StackedRecommenders.of([dot(losses["softmax"], items=ITEMS, dim=DIM)] * RUNS)
     for widest, goes in ((DIM, ["set"]), (DIM - 1, ["set"])):
         monkeypatch.setitem(compiled.HOLDS, "numba", (64, 128, widest))
-        everything(stream, networks_of("set", hunch=True), stack, 2, (1,))
+        everything(stream, networks_of("set", predicted_score=True), stack, 2, (1,))
         assert taken == goes  # the second time nobody went
-    everything(stream, networks_of("set"), Stack.of([dot(losses["mse"], items=ITEMS, dim=DIM)] * 2),
+    everything(stream, networks_of("set"), StackedRecommenders.of([dot(losses["mse"], items=ITEMS, dim=DIM)] * 2),
                 2, (1,))  # fmt: skip
     assert taken == ["set", "set"]  # residuals need no square
 
 
 def test_who_may_not(
-    stream: Stream, stack: Stack, taken: list[str], losses: dict[str, Loss],
+    stream: Stream, stack: StackedRecommenders, taken: list[str], losses: dict[str, Loss],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Each of these is one step away from what may."""
     networks, paper = networks_of("set"), networks_of("paper")
     rest = {"items": ITEMS, "dim": DIM}
-    bce = Stack.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
-    deep = Stack.of([Perceptron(loss=losses["mse"], **rest)] * RUNS)
-    timed = Sides(time=True)
-    told = Stacked.of([RatingNetwork(items=ITEMS, hidden=5, sides=timed)] * RUNS)
+    bce = StackedRecommenders.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
+    deep = StackedRecommenders.of([MLP(loss=losses["mse"], **rest)] * RUNS)
+    timed = SideInformation(time=True)
+    told = StackedPolicies.of([PaperNetwork(items=ITEMS, hidden=5, sides=timed)] * RUNS)
     everything(stream, networks, stack, 2, (1,), selector=Sampled())
     everything(stream, networks, bce, 2, (1,))
     everything(stream, networks, deep, 2, (1,))
@@ -297,7 +310,7 @@ def test_who_may_not(
 
 @pytest.mark.parametrize(("rule", "name"), [(Hardest(), "hardest"), (Influence(2), "influence")])
 def test_rules_that_may(
-    stream: Stream, stack: Stack, taken: list[str], rule: Policy, name: str
+    stream: Stream, stack: StackedRecommenders, taken: list[str], rule: Policy, name: str
 ) -> None:
     everything(stream, rule, stack, 2, (1,), noted=[])
     assert taken == [name]
@@ -305,14 +318,16 @@ def test_rules_that_may(
 
 @pytest.mark.parametrize("rule", [Hardest(), Influence(2)])
 def test_rules_that_may_not(
-    stream: Stream, stack: Stack, taken: list[str], losses: dict[str, Loss], rule: Policy,
+    stream: Stream, stack: StackedRecommenders, taken: list[str], losses: dict[str, Loss], rule: Policy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Each of these is one step away from what may."""
     rest = {"items": ITEMS, "dim": DIM}
-    bce = Stack.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
-    deep = Stack.of([Perceptron(loss=losses["mse"], **rest)] * RUNS)
-    timed = Stack.of([DotProduct(loss=losses["mse"], sides=Sides(clock=(0.0, 1.0)), **rest)] * RUNS)
+    bce = StackedRecommenders.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
+    deep = StackedRecommenders.of([MLP(loss=losses["mse"], **rest)] * RUNS)
+    timed = StackedRecommenders.of(
+        [DotProduct(loss=losses["mse"], sides=SideInformation(clock=(0.0, 1.0)), **rest)] * RUNS
+    )
     for other in (bce, deep, timed):
         everything(stream, rule, other, 2, (1,), noted=[])
     everything(stream, rule, stack, 2, (1,), noted=[], selector=Sampled())

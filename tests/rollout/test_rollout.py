@@ -18,9 +18,9 @@ from dips.errors import ConfigError
 from dips.policy.registry import make_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
-from dips.rollout.trace import StoredTrace, Trace, WholeTrace, concatenate
+from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace, concatenate
 from dips.sketch.selection import Sampled
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream, make_stream
@@ -171,7 +171,7 @@ def test_only_the_past_and_all_of_it(world: World, stream_of: StreamOf) -> None:
 
 def test_everything_is_the_whole_prefix(world: World, stream_of: StreamOf) -> None:
     trace = _roll(stream_of([world(LENGTHS)]), "all", 3, (4,))
-    assert isinstance(trace, WholeTrace)
+    assert isinstance(trace, FullHistoryTrace)
     assert trace.width == max(LENGTHS) - 1
     assert all(places == list(range(t)) for (_, t), places in _sketches(trace).items())
     assert sum(LENGTHS) == len(trace.event)
@@ -194,7 +194,7 @@ def test_a_policy_that_asks_needs_a_recommender(world: World, stream_of: StreamO
 
 
 POLICIES = ["last", "reservoir", "mix:1", "last-distinct", "frequent", "hardest", "hardest:3",
-            "influence", "influence:3", "likely:1", "all"]  # fmt: skip
+            "influence", "influence:3", "last-top:1", "all"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["mse", "softmax"])
@@ -216,7 +216,7 @@ def test_decisions_do_not_depend_on_the_batch(
             2,
             periods,
             seeds=runs,
-            recommenders=Stack.of([models[run] for run in runs]),
+            recommenders=StackedRecommenders.of([models[run] for run in runs]),
         )
         walked = [_sketches(trace, run) for run in range(len(runs))]
         return [

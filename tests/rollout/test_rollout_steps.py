@@ -10,14 +10,14 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions
 from dips.policy.base import Policy
-from dips.policy.network import RatingNetwork
+from dips.policy.network import PaperNetwork
 from dips.policy.registry import make_policy
 from dips.policy.set_network import SetNetwork
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import Walk, WholeWalk, rollout
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import FullHistoryRollout, Rollout, rollout
 from dips.rollout.trace import StoredTrace
 from dips.sketch.selection import Greedy, Sampled, Selector
 from dips.stream.schedule import Schedule
@@ -36,14 +36,14 @@ def _policy(kind: str) -> Policy:
     for seed in range(RUNS):
         generator = torch.Generator().manual_seed(seed)
         if kind == "paper":
-            networks.append(RatingNetwork(items=8, hidden=8, generator=generator))
+            networks.append(PaperNetwork(items=8, hidden=8, generator=generator))
         elif kind == "set":
             network = SetNetwork(dim=6, hidden=8, center=3.0, slope=0.1, generator=generator)
             network.last.data.normal_(generator=generator)
             networks.append(network)
         else:
             return make_policy(kind, size=SIZE)
-    return Stacked.of(networks)
+    return StackedPolicies.of(networks)
 
 
 def _everything(trace: StoredTrace) -> dict[str, Tensor]:
@@ -75,7 +75,7 @@ def test_stretches_are_one_walk(
     """Byte for byte, several runs side by side."""
     data, policy = world(LENGTHS, items=8, seed=3), _policy(kind)
     stream = stream_of([data, data.select([2, 0, 6, 7, 1])])
-    stack = Stack.of([dot(losses["mse"], seed=seed) for seed in range(RUNS)])
+    stack = StackedRecommenders.of([dot(losses["mse"], seed=seed) for seed in range(RUNS)])
     settings = {
         "size": SIZE, "schedule": schedule, "keys": stream.keys([0, 5]), "selector": selector,
         "with_scores": True, "noted": ["residual"] if kind == "set" else [],
@@ -83,7 +83,7 @@ def test_stretches_are_one_walk(
     once = rollout(stream, policy, recommenders=stack, **settings)  # type: ignore[arg-type]
     assert isinstance(once, StoredTrace)
     for stretch in (1, 4, 7, 100):
-        walk = Walk(stream, **settings)  # type: ignore[arg-type]
+        walk = Rollout(stream, **settings)  # type: ignore[arg-type]
         for first in range(0, stream.longest + 1, stretch):
             walk.advance(policy, stack, first + stretch)
         for name, value in _everything(once).items():
@@ -95,14 +95,14 @@ def test_what_lies_ahead_is_not_yet_decided(world: World, stream_of: StreamOf) -
     """A stretch refreshes the sketches that its own predictions are made from, and no others."""
     stream = stream_of([world([12])])
     settings = {"size": 2, "schedule": Schedule((3,)), "keys": stream.keys([0])}
-    walk = Walk(stream, **settings)  # type: ignore[arg-type]
+    walk = Rollout(stream, **settings)  # type: ignore[arg-type]
     last = make_policy("last", size=2)
     seen = []
     for until in range(1, 13):
         walk.advance(last, None, until)
         seen.append(walk.trace.kept[until - 1].tolist())
     assert seen[4:] == [[0, 1]] + [[3, 4]] * 3 + [[6, 7]] * 3 + [[9, 10]]
-    walk = Walk(stream, **settings)  # type: ignore[arg-type]
+    walk = Rollout(stream, **settings)  # type: ignore[arg-type]
     walk.advance(last, None, 8)
     assert walk.trace.kept[7].tolist() == [3, 4]  # the refresh at 8 is for the next stretch
     assert walk.trace.kept[8].tolist() == [0, 1]
@@ -112,7 +112,7 @@ def test_rows_are_base_plus_step(world: World, stream_of: StreamOf) -> None:
     data = world(LENGTHS)
     stream = stream_of([data, data.select([2, 0])])
     some = {"size": 2, "schedule": Schedule(), "keys": stream.keys([0, 1])}
-    for walk in (Walk(stream, **some), WholeWalk(stream)):  # type: ignore[arg-type]
+    for walk in (Rollout(stream, **some), FullHistoryRollout(stream)):  # type: ignore[arg-type]
         for run in range(stream.runs):
             for place, length in enumerate(stream.length[run].tolist()):
                 rows = walk.base[run, place] + torch.arange(length)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 
 from dips.data.interactions import Interactions
-from dips.rollout.rollout import WholeWalk
+from dips.rollout.rollout import FullHistoryRollout
 from dips.stream.users import Stream
 
 
 def test_histories_are_the_prefixes_of_the_rows(
     world: Callable[..., Interactions], stream_of: Callable[..., Stream]
 ) -> None:
-    trace = WholeWalk(stream_of([world([5, 3, 1, 4], explicit=False)])).trace
+    trace = FullHistoryRollout(stream_of([world([5, 3, 1, 4], explicit=False)])).trace
     for rows in (torch.arange(13), torch.tensor([7, 2, 3, 10]), torch.tensor([0])):
         found, past = trace.histories(rows), trace.evidence(rows)
         assert len(found.item) == len(set(trace.user[rows].tolist()))

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from dips.data.interactions import Strings
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 
 DIM = 4
 
 
-def make_bundle(
+def make_model(
     policy: str = "last",
     size: int = 3,
     periods: tuple[int, ...] = (1,),
@@ -24,9 +24,9 @@ def make_bundle(
     choice: str = "greedy",
     seed: int = 0,
     residual: bool = True,
-    hunch: bool = False,
+    predicted_score: bool = False,
     **more: bool,
-) -> Bundle:
+) -> TrainedModel:
     """A run of this policy over items "0", "1", ... rated from 1 to 5."""
     stars = (1.0, 2.0, 3.0, 4.0, 5.0) if loss == "cce" else ()
     scale = {"low": 1.0, "high": 5.0, "stars": stars}
@@ -36,7 +36,7 @@ def make_bundle(
     )
     recommender = make_recommender(spec, seed)
     shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2, "residual": residual}
-    policy_spec = PolicySpec(name=policy, size=size, hunch=hunch, **shape)
+    policy_spec = PolicySpec(name=policy, size=size, predicted_score=predicted_score, **shape)
     chosen = build_policy(policy_spec, seed)
     generator = torch.Generator().manual_seed(seed)
     for module in (recommender, chosen):
@@ -45,7 +45,7 @@ def make_bundle(
                 with torch.no_grad():
                     value.add_(torch.randn(value.shape, generator=generator) / 3)
             module.eval().requires_grad_(False)
-    return Bundle(
+    return TrainedModel(
         spec=spec,
         recommender=recommender,
         item_ids=Strings.of(map(str, range(items))),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from dips.serve.keeper import Keeper, open_keeper
 from dips.serve.store import Store, open_store
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 from tests.serve.fold import fold, told
 
 SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
@@ -110,21 +110,21 @@ def steps(log: list[dict], start: int) -> list[tuple[int, list[dict]]]:
 def live(url: str, log: list[dict], start: int, point: str, turn: int, out: int) -> None:
     """The life of a process: apply the log from `start` on, and tell what is durable."""
     policy = [POLICIES[0], *(entry["swap"] for entry in log[:start] if "swap" in entry)][-1]
-    keeper = Keeper(bundle(policy), Deadly(open_store(url), point, turn), batch=PIECE)
+    keeper = Keeper(trained(policy), Deadly(open_store(url), point, turn), batch=PIECE)
     os.write(out, b"0\n")
     for end, entries in steps(log, start):
         if "forget" in entries[0]:
             keeper.forget(entries[0]["forget"])
         elif "swap" in entries[0]:
-            keeper.swap(bundle(entries[0]["swap"]))
+            keeper.swap(trained(entries[0]["swap"]))
         else:
             keeper.observe_many(entries)
         os.write(out, b"%d\n" % end)
     keeper.close()
 
 
-def bundle(policy: str):
-    return make_bundle(policy, SIZE, PERIODS)
+def trained(policy: str):
+    return make_model(policy, SIZE, PERIODS)
 
 
 def one_life(url: str, log: list[dict], start: int, point: str, rng: random.Random) -> list[int]:
@@ -160,7 +160,7 @@ def crash(url: str, kills: int, seed: int) -> Report:
         if safe >= len(log):
             break
         ends = [*range(safe, steps(log, safe)[0][0], PIECE), steps(log, safe)[0][0]]
-        with open_keeper(bundle(POLICIES[0]), url) as keeper:
+        with open_keeper(trained(POLICIES[0]), url) as keeper:
             held = told(keeper, [f"user {n}" for n in range(USERS)])
             faults = keeper._store.verify()
         wanted = [fold(log[:end], POLICIES[0], SIZE, PERIODS) for end in ends]

@@ -15,7 +15,7 @@ from dips.serve.engine import Engine
 from dips.serve.records import decode
 from dips.serve.states import States
 from dips.sketch.records import Sketch
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 
 USERS, EVENTS, CODES = 5, 120, 12
 
@@ -48,8 +48,17 @@ def _after(engine: Engine, before: Engine | None = None, width: int = 0) -> list
         *(("learned", size, {}) for size in (1, 3, 6)),
         *(("learned", size, {"residual": False, "loss": "softmax"}) for size in (1, 4)),
         ("learned", 2, {"residual": False}),
-        *(("learned", size, {"hunch": True, "loss": "softmax"}) for size in (1, 6)),
-        ("learned", 4, {"hunch": True, "loss": "softmax", "fading": True, "telling": True}),
+        *(("learned", size, {"predicted_score": True, "loss": "softmax"}) for size in (1, 6)),
+        (
+            "learned",
+            4,
+            {
+                "predicted_score": True,
+                "loss": "softmax",
+                "recency_decay": True,
+                "separate_input": True,
+            },
+        ),
         *(("last", size, {}) for size in (1, 3)),
         *(("reservoir", size, {}) for size in (1, 6)),
         *(("mix:1", 3, {}), ("mix:4", 6, {})),
@@ -61,14 +70,14 @@ def test_compiled_arrivals_leave_the_same(
 ) -> None:
     """Repeats, side information that is carried, items that the run does not know."""
     pytest.importorskip("numba")
-    bundle, before = make_bundle(policy, size, **more), make_bundle("reservoir", size, **more)
+    trained, before = make_model(policy, size, **more), make_model("reservoir", size, **more)
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "arrive", None)  # rounds are closed
-        quick = _after(Engine(bundle), Engine(before))
+        quick = _after(Engine(trained), Engine(before))
     with monkeypatch.context() as patch:
         for module in (numba_launch, compiled):
             patch.setattr(module, "installed", lambda _: False)
-        slow = _after(Engine(bundle), Engine(before))
+        slow = _after(Engine(trained), Engine(before))
     for one, other in zip(quick, slow, strict=True):
         assert torch.equal(one, other)
 
@@ -81,20 +90,20 @@ def test_what_is_unknown_does_not_hang_on_where_scores_lie(
     if not compiled_too:
         for module in (numba_launch, compiled):
             monkeypatch.setattr(module, "installed", lambda _: False)
-    bundle = make_bundle("learned", 6, loss="softmax", hunch=True)
-    bundle = replace(bundle, policy=build_policy(bundle.policy_spec))
-    before = _after(Engine(bundle))
-    bundle.recommender.bias += 4.0
-    for one, other in zip(_after(Engine(bundle)), before, strict=True):
+    trained = make_model("learned", 6, loss="softmax", predicted_score=True)
+    trained = replace(trained, policy=build_policy(trained.policy_spec))
+    before = _after(Engine(trained))
+    trained.recommender.bias += 4.0
+    for one, other in zip(_after(Engine(trained)), before, strict=True):
         assert torch.equal(one, other)
 
 
 def test_items_without_tables_are_met_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    bundle, found = make_bundle("learned", 3), []
+    trained, found = make_model("learned", 3), []
     for tabled in (numba_launch.TABLED, 5, 0):
         monkeypatch.setattr(numba_launch, "TABLED", tabled)
-        found.append(_after(Engine(bundle)))
+        found.append(_after(Engine(trained)))
     for fields in zip(*found, strict=True):
         assert all(torch.equal(fields[0], field) for field in fields)
 
@@ -106,21 +115,21 @@ def test_who_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba_launch, "keeper", lambda *_: lambda *_: taken.append(1))
     monkeypatch.setattr(numba_launch, "keep_newest", lambda *_: taken.append(1))
     monkeypatch.setattr(Engine, "arrive", lambda *_: None)
-    _after(Engine(make_bundle("learned", 3)))
+    _after(Engine(make_model("learned", 3)))
     assert taken
     taken.clear()
-    _after(Engine(make_bundle("learned", 3)), width=4)  # a record of another run is wider
-    _after(Engine(make_bundle("learned", 3, (2,))))
-    _after(Engine(make_bundle("learned", 3, choice="sampled")))
-    _after(Engine(make_bundle("learned", 3, loss="bce")))
-    _after(Engine(make_bundle("learned", 3, form="mlp")))
-    _after(Engine(make_bundle("dips", 3)))
-    _after(Engine(make_bundle("last-distinct", 3)))
-    _after(Engine(make_bundle("last", 3, (2,))))
-    _after(Engine(make_bundle("reservoir", 3, choice="sampled")))
-    watched = Engine(make_bundle("learned", 3))
+    _after(Engine(make_model("learned", 3)), width=4)  # a record of another run is wider
+    _after(Engine(make_model("learned", 3, (2,))))
+    _after(Engine(make_model("learned", 3, choice="sampled")))
+    _after(Engine(make_model("learned", 3, loss="bce")))
+    _after(Engine(make_model("learned", 3, form="mlp")))
+    _after(Engine(make_model("dips", 3)))
+    _after(Engine(make_model("last-distinct", 3)))
+    _after(Engine(make_model("last", 3, (2,))))
+    _after(Engine(make_model("reservoir", 3, choice="sampled")))
+    watched = Engine(make_model("learned", 3))
     watched.shadow = object()  # type: ignore[assignment]
     _after(watched)
     monkeypatch.setattr(numba_launch, "installed", lambda _: False)
-    _after(Engine(make_bundle("learned", 3)))
+    _after(Engine(make_model("learned", 3)))
     assert taken == []

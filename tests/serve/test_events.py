@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dips.data.interactions import Side
-from dips.data.side_information import Coded, Sides
+from dips.data.side_information import Coded, SideInformation
 from dips.serve.events import (
     LONGEST_LINE,
     LONGEST_NAME,
@@ -21,7 +21,7 @@ from dips.serve.events import (
     read_line,
 )
 from dips.serve.keeper import open_keeper
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 
 GOOD = {"user": "u", "item": "i"}
 
@@ -89,7 +89,7 @@ names = st.sampled_from(["user", "item", "rating", "time", "id", "seq", "other"]
 @given(st.one_of(json_values, st.dictionaries(names, json_values)))
 def test_hostile_values_are_read_or_refused(value):
     """Nothing else happens, and what is read goes through a keeper."""
-    keeper = open_keeper(make_bundle("last", 2, loss="softmax"), "memory:")
+    keeper = open_keeper(make_model("last", 2, loss="softmax"), "memory:")
     tally = keeper.observe_many([value, {"user": "u", "item": "1"}])
     assert tally.applied + len(tally.refused) == 2
     assert keeper.stats()["applied"] == tally.applied
@@ -105,10 +105,10 @@ def test_hostile_lines_are_read_or_refused(line):
 
 
 def test_side_information_is_packed_as_data_is():
-    """One number per event, equal to what `Sides.pack` makes of a column."""
+    """One number per event, equal to what `SideInformation.pack` makes of a column."""
     clock = Coded("time", 0, center=100.0, spread=50.0)
     minutes, device = Coded("minutes", 12, 3.0, 2.0), Coded("device", 24, names=("phone", "tv"))
-    sides = Sides(time=True, clock=clock, columns=(minutes, device))
+    sides = SideInformation(time=True, clock=clock, columns=(minutes, device))
     rules = Rules(False, 0, 1, sides)
     given = [(120, 4.5, "tv"), (90, 2.0, "phone"), (100, 3.0, "radio")]
     events = [

@@ -11,7 +11,7 @@ from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import check
 from dips.serve.records import RecordError
 from dips.serve.store import StoreError, Table, open_store
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 from tests.serve.crashing import write_log
 from tests.serve.fold import fold, told
 
@@ -23,18 +23,18 @@ def log_of(length, seed=0):
 
 
 @pytest.fixture
-def bundle():
-    return make_bundle("frequent", SIZE)
+def trained():
+    return make_model("frequent", SIZE)
 
 
-def test_a_full_disk_stops_nothing_for_good(tmp_path, bundle):
+def test_a_full_disk_stops_nothing_for_good(tmp_path, trained):
     """A commit that does not fit is refused whole; with room again the same events go through."""
     users = [f"user {n}" for n in range(200)]
     log = [
         {"user": users[n * 7 % 200], "item": str(n % 12), "rating": 3.0, "time": n, "seq": n}
         for n in range(500)
     ]
-    with open_keeper(bundle, f"sqlite:{tmp_path}/s.db", batch=20) as keeper:
+    with open_keeper(trained, f"sqlite:{tmp_path}/s.db", batch=20) as keeper:
         connection = keeper._store.connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
@@ -49,10 +49,10 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path, bundle):
 
 
 @pytest.fixture
-def crashed(tmp_path, bundle):
+def crashed(tmp_path, trained):
     """The files of a store as a crash leaves them, the log not yet moved, and its states."""
     folder = tmp_path / "live"
-    keeper = open_keeper(bundle, f"sqlite:{folder}/s.db", batch=10)
+    keeper = open_keeper(trained, f"sqlite:{folder}/s.db", batch=10)
     log = log_of(120)
     states = [{}]
     for start in range(0, len(log), 10):
@@ -67,7 +67,7 @@ def copied(folder, name):
     return shutil.copytree(folder, folder.parent / name)
 
 
-def test_a_torn_log_ends_with_its_last_whole_commit(crashed, bundle):
+def test_a_torn_log_ends_with_its_last_whole_commit(crashed, trained):
     folder, states = crashed
     length = (folder / "s.db-wal").stat().st_size
     found = set()
@@ -75,7 +75,7 @@ def test_a_torn_log_ends_with_its_last_whole_commit(crashed, bundle):
         torn = copied(folder, f"torn {place}")
         with (torn / "s.db-wal").open("r+b") as file:
             file.truncate(length * (place + 1) // 9 - 7 * place)
-        with open_keeper(bundle, f"sqlite:{torn}/s.db") as keeper:
+        with open_keeper(trained, f"sqlite:{torn}/s.db") as keeper:
             held = told(keeper, USERS)
             assert check(keeper._store) == []
         assert held in states
@@ -83,17 +83,17 @@ def test_a_torn_log_ends_with_its_last_whole_commit(crashed, bundle):
     assert len(found) > 3
 
 
-def test_flipped_bits_in_the_log_are_noticed(crashed, bundle):
+def test_flipped_bits_in_the_log_are_noticed(crashed, trained):
     folder, states = crashed
     rng = random.Random(0)
     for turn in range(9):
         bad = copied(folder, f"flipped {turn}")
         flip(bad / "s.db-wal", rng)
-        with open_keeper(bundle, f"sqlite:{bad}/s.db") as keeper:
+        with open_keeper(trained, f"sqlite:{bad}/s.db") as keeper:
             assert told(keeper, USERS) in states
 
 
-def test_flipped_bits_in_the_file_are_noticed(crashed, bundle):
+def test_flipped_bits_in_the_file_are_noticed(crashed, trained):
     """Every flip changes nothing that is read, or is told by `check`."""
     folder, _ = crashed
     open_store(f"sqlite:{folder}/s.db").close()  # moves the log into the file
@@ -152,8 +152,8 @@ def flip(path, rng):
     path.write_bytes(content)
 
 
-def test_a_damaged_record_stops_its_user_only(url, bundle):
-    with open_keeper(bundle, url) as keeper:
+def test_a_damaged_record_stops_its_user_only(url, trained):
+    with open_keeper(trained, url) as keeper:
         for user in ("alice", "bob"):
             keeper.observe(user, "1", 3)
         store = keeper._store
@@ -172,11 +172,11 @@ def test_a_damaged_record_stops_its_user_only(url, bundle):
         assert keeper.observe("alice", "2", 3)
 
 
-def test_erasure_leaves_no_trace_in_the_files(tmp_path, bundle):
+def test_erasure_leaves_no_trace_in_the_files(tmp_path, trained):
     """The name, and what only this user met, are in the files before, and not after."""
     folder = tmp_path / "store"
     secrets = [b"alice in wonderland", b"\x15\xcd\x5b\x07"]  # the time 123456789 as bytes
-    with open_keeper(bundle, f"sqlite:{folder}/s.db") as keeper:
+    with open_keeper(trained, f"sqlite:{folder}/s.db") as keeper:
         for place in range(300):
             keeper.observe(f"user {place}", "1", 3, 5, seq=1)
         log = [
@@ -199,10 +199,10 @@ def test_erasure_leaves_no_trace_in_the_files(tmp_path, bundle):
     assert not any(secret in contents(folder) for secret in secrets)
 
 
-def test_erasure_that_a_reader_holds_up_is_told(tmp_path, bundle):
+def test_erasure_that_a_reader_holds_up_is_told(tmp_path, trained):
     """The log cannot be emptied while somebody reads what was there before."""
     url = f"sqlite:{tmp_path}/s.db"
-    with open_keeper(bundle, url) as keeper:
+    with open_keeper(trained, url) as keeper:
         keeper.observe("alice", "1", 3)
         keeper._store.connection.execute("PRAGMA busy_timeout = 0")
         reader = open_store(url, readonly=True)

@@ -9,7 +9,7 @@ import pytest
 from dips.serve.batches import Batch
 from dips.serve.keeper import Keeper, open_keeper
 from dips.serve.store import StoreError, Table, open_store
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 from tests.serve.crashing import write_log
 from tests.serve.failing import Failing
 from tests.serve.fold import fold, told
@@ -35,15 +35,15 @@ def memory(keeper):
 @pytest.mark.parametrize("turn", [1, 2, 4, 5])
 def test_a_commit_that_fails_on_its_way_leaves_nothing(lasting, turn):
     """Memory and store are as if its batch, and those after it, had never been."""
-    bundle, log = make_bundle("frequent", SIZE), log_of(5 * BATCH + 3)
+    trained, log = make_model("frequent", SIZE), log_of(5 * BATCH + 3)
     log, done = log[: 5 * BATCH], (turn - 1) * BATCH
-    with open_keeper(bundle, "memory:", batch=BATCH) as keeper:
+    with open_keeper(trained, "memory:", batch=BATCH) as keeper:
         keeper.observe_many(log[:done])
         wanted = memory(keeper)
         keeper.observe_many(log[done:])
         whole = memory(keeper)[1:]
     store = Failing(open_store(lasting))
-    with open_keeper(bundle, store, batch=BATCH) as keeper:
+    with open_keeper(trained, store, batch=BATCH) as keeper:
         store.fail([turn])
         with pytest.raises(StoreError, match="cannot be written"):
             keeper.observe_many(log)
@@ -55,10 +55,10 @@ def test_a_commit_that_fails_on_its_way_leaves_nothing(lasting, turn):
 
 
 def test_whole_stores_are_the_same_with_and_without_overlap(lasting):
-    bundle, log, found = make_bundle("learned", SIZE), log_of(60), []
+    trained, log, found = make_model("learned", SIZE), log_of(60), []
     for url in ("memory:", lasting):
         store = open_store(url)
-        keeper = Keeper(bundle, store, batch=BATCH)
+        keeper = Keeper(trained, store, batch=BATCH)
         if url == lasting:
             keeper.observe_many(log)
         else:
@@ -76,22 +76,22 @@ def test_others_may_come_in_between(url):
     gone = next(e["user"] for e in log[BATCH : 2 * BATCH] if e["user"] in early)
     between = {12: {"forget": gone}, 27: {"swap": "last"}, 40: log[2], 41: log[41]}
     entries = []
-    with open_keeper(make_bundle("frequent", SIZE), url, batch=BATCH) as keeper:
+    with open_keeper(make_model("frequent", SIZE), url, batch=BATCH) as keeper:
 
         def source():
             """Pieces are read one ahead: what comes in between is applied before the last two."""
             for place, event in enumerate(log):
                 if place in between:
-                    settled = max(0, (place - place % BATCH) - BATCH)
-                    entries.append((settled, between[place]))
+                    quantized = max(0, (place - place % BATCH) - BATCH)
+                    entries.append((quantized, between[place]))
                     act(keeper, between[place])
                     assert keeper.sketch("nobody").seen == 0
                 yield event
 
         keeper.observe_many(source())
         plain = list(log)
-        for settled, entry in reversed(entries):
-            plain.insert(settled, entry)
+        for quantized, entry in reversed(entries):
+            plain.insert(quantized, entry)
         assert told(keeper, USERS) == fold(plain, "frequent", SIZE)
 
 
@@ -99,7 +99,7 @@ def act(keeper, entry):
     if "forget" in entry:
         keeper.forget(entry["forget"])
     elif "swap" in entry:
-        keeper.swap(make_bundle(entry["swap"], SIZE))
+        keeper.swap(make_model(entry["swap"], SIZE))
     else:
         keeper.observe_many([entry])
 
@@ -113,7 +113,7 @@ def test_two_sources_at_once(lasting):
         ]
         for who in ("one", "two", "three")
     ]
-    with open_keeper(make_bundle("last", SIZE), lasting, batch=4) as keeper:
+    with open_keeper(make_model("last", SIZE), lasting, batch=4) as keeper:
         workers = [threading.Thread(target=keeper.observe_many, args=(log,)) for log in logs]
         for worker in workers:
             worker.start()
@@ -130,11 +130,11 @@ def test_a_source_that_fails_leaves_what_came_before(lasting):
             yield {"user": "u", "item": "1", "rating": 3, "time": n}
         raise OSError("gone")
 
-    keeper = open_keeper(make_bundle("last", SIZE), lasting, batch=2)
+    keeper = open_keeper(make_model("last", SIZE), lasting, batch=2)
     with pytest.raises(OSError, match="gone"):
         keeper.observe_many(source())
     keeper.close()
-    with open_keeper(make_bundle("last", SIZE), lasting) as keeper:
+    with open_keeper(make_model("last", SIZE), lasting) as keeper:
         assert keeper.sketch("u").seen == 12
 
 
@@ -148,7 +148,7 @@ def test_a_source_that_fails_has_all_its_batches_told(url):
             yield Batch(events(count))
         raise OSError("gone")
 
-    with open_keeper(make_bundle("last", SIZE), url) as keeper:
+    with open_keeper(make_model("last", SIZE), url) as keeper:
         told = keeper.follow(source())
         assert [next(told).applied for _ in range(3)] == [1, 2, 3]
         with pytest.raises(OSError, match="gone"):
@@ -158,7 +158,7 @@ def test_a_source_that_fails_has_all_its_batches_told(url):
 
 def test_a_batch_that_cannot_be_read_is_told_of_after_the_one_before(url):
     store = open_store(url)
-    with open_keeper(make_bundle("last", SIZE), store) as keeper:
+    with open_keeper(make_model("last", SIZE), store) as keeper:
         get = store.get
 
         def failing(table, keys):

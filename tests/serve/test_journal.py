@@ -14,7 +14,7 @@ from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import backup, check, restore
 from dips.serve.sqlite import SqliteStore
 from dips.serve.store import StoreError, Table, open_store
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 
 SPAN, USERS, MOST = 6, 40, 5
 keys = st.integers(0, USERS - 1).map(lambda n: b"user %d" % n)
@@ -240,7 +240,7 @@ def test_a_backup_holds_what_is_in_the_journal(tmp_path):
 
 
 def test_memory_forgets_who_is_forgotten(tmp_path):
-    with open_keeper(make_bundle("last", 3), f"sqlite:{tmp_path}/s.db") as keeper:
+    with open_keeper(make_model("last", 3), f"sqlite:{tmp_path}/s.db") as keeper:
         keeper.observe("alice", "1", 3, seq=1)
         record = keeper._store._journal.newest[b"alice"]
         assert record is not None

@@ -22,7 +22,7 @@ from dips.serve.store import Table, open_store
 from dips.stream.users import Columns, make_stream
 from dips.studies import sketches as nightly
 from dips.testing import random_world
-from tests.serve.bundles import events_of, make_bundle
+from tests.serve.bundles import events_of, make_model
 from tests.serve.fold import fold, told
 
 LENGTHS = [9, 3, 16, 1, 6, 2]
@@ -36,15 +36,23 @@ RUNS = [
     ("hardest", (1,), {}),
     ("hardest:5", (2,), {"loss": "softmax"}),
     ("influence", (2,), {}),
-    ("likely:1", (1,), {"loss": "softmax", "fading": True, "telling": True}),
-    ("likely:2", (2, 1), {}),
+    ("last-top:1", (1,), {"loss": "softmax", "recency_decay": True, "separate_input": True}),
+    ("last-top:2", (2, 1), {}),
     ("learned", (1,), {}),
     ("learned", (2, 1), {"loss": "softmax"}),
     ("learned", (1,), {"loss": "softmax", "residual": False}),
-    ("learned", (1,), {"loss": "softmax", "hunch": True, "fading": True, "telling": True}),
-    ("learned", (2, 1), {"loss": "softmax", "hunch": True}),
-    ("learned", (1,), {"loss": "softmax", "returning": True, "fading": True, "telling": True}),
-    ("hardest", (2,), {"loss": "softmax", "returning": True, "fading": True}),
+    (
+        "learned",
+        (1,),
+        {"loss": "softmax", "predicted_score": True, "recency_decay": True, "separate_input": True},
+    ),
+    ("learned", (2, 1), {"loss": "softmax", "predicted_score": True}),
+    (
+        "learned",
+        (1,),
+        {"loss": "softmax", "repeat_feature": True, "recency_decay": True, "separate_input": True},
+    ),
+    ("hardest", (2,), {"loss": "softmax", "repeat_feature": True, "recency_decay": True}),
     ("learned", (1,), {"loss": "cce", "form": "mlp"}),
     ("dips", (1,), {}),
     ("dips@1", (3,), {"loss": "softmax"}),
@@ -64,14 +72,14 @@ def batched(events, sizes):
 @pytest.mark.parametrize(("policy", "periods", "more"), RUNS, ids=str)
 def test_the_keeper_is_the_walk(policy, periods, more, sizes):
     """Every field of every sketch equals that of the rollout over the same histories."""
-    bundle = make_bundle(policy, 3, periods, **more)
-    data = random_world(LENGTHS, items=12, explicit=bundle.explicit)
-    assert list(data.item_ids) == list(bundle.item_ids)
-    keeper = open_keeper(bundle, "memory:")
+    trained = make_model(policy, 3, periods, **more)
+    data = random_world(LENGTHS, items=12, explicit=trained.explicit)
+    assert list(data.item_ids) == list(trained.item_ids)
+    keeper = open_keeper(trained, "memory:")
     for piece in batched(events_of(data), sizes):
         assert not keeper.observe_many(piece).refused
     columns = Columns.of(data)
-    _, trace = walk(bundle, data, columns)
+    _, trace = walk(trained, data, columns)
     stream = make_stream([data], columns)
     for row, user in enumerate(stream.user[0].tolist()):
         found = keeper.sketch(data.user_id(user))
@@ -84,11 +92,11 @@ def test_the_keeper_is_the_walk(policy, periods, more, sizes):
 
 @pytest.mark.parametrize("policy", ["reservoir", "learned"])
 def test_the_keeper_is_the_nightly_job(policy, lasting):
-    bundle = make_bundle(policy, 4, (2,))
+    trained = make_model(policy, 4, (2,))
     data = random_world(LENGTHS, items=12)
-    with open_keeper(bundle, lasting, batch=5) as keeper:
+    with open_keeper(trained, lasting, batch=5) as keeper:
         keeper.observe_many(events_of(data))
-        table = nightly.sketches(bundle, data)
+        table = nightly.sketches(trained, data)
         wanted = {}
         for name in ("user", "position", "item", "rating"):
             for place, value in enumerate(table[name]):
@@ -107,7 +115,7 @@ def contents(store):
 @pytest.mark.parametrize("policy", ["reservoir", "learned"])
 def test_the_same_log_gives_the_same_bytes(policy):
     """Whole stores are equal for any batching and with restarts in between."""
-    bundle = make_bundle(policy, 3, (2,))
+    trained = make_model(policy, 3, (2,))
     log = events_of(random_world(LENGTHS, items=12))
     for place, event in enumerate(log):
         event["item"] = event["item"] if place % 5 else f"new {place % 3}"
@@ -116,7 +124,7 @@ def test_the_same_log_gives_the_same_bytes(policy):
     for sizes in ([1000], [1], [4, 9]):
         store = open_store("memory:")
         for piece in batched(log, sizes):
-            open_keeper(bundle, store).observe_many(piece)  # a new keeper for every piece
+            open_keeper(trained, store).observe_many(piece)  # a new keeper for every piece
         stores.append(contents(store))
     chunks = [
         "".join(v.decode() for k, v in found[Table.FACTS] if k.startswith(b"items/"))
@@ -134,7 +142,7 @@ def test_the_keeper_is_the_fold(policy, url):
     log = events_of(random_world([12, 30, 7], items=6, seed=3))
     log = [{**event, "seq": place} for place, event in enumerate(log)]
     log = log[:20] + log[5:] + log[30:] + [{**log[0], "seq": 10**9}]
-    with open_keeper(make_bundle(policy, 3, (2, 1)), url, batch=6) as keeper:
+    with open_keeper(make_model(policy, 3, (2, 1)), url, batch=6) as keeper:
         tally = keeper.observe_many(log)
         wanted = fold(log, policy, 3, (2, 1))
         assert told(keeper, ["0", "1", "2", "nobody"]) == wanted
@@ -144,7 +152,7 @@ def test_the_keeper_is_the_fold(policy, url):
 
 def test_ids_count_once_within_the_window():
     store = open_store("memory:")
-    keeper = open_keeper(make_bundle("last", 8), store, batch=2, id_bytes=64 * 4)
+    keeper = open_keeper(make_model("last", 8), store, batch=2, id_bytes=64 * 4)
     ids = ["a", "b", "a", "c", "d", "a", "e", "a", "b", "b"]
     log = [{"user": "u", "item": "1", "rating": 3, "time": n, "id": i} for n, i in enumerate(ids)]
     tally = keeper.observe_many(log)
@@ -153,16 +161,16 @@ def test_ids_count_once_within_the_window():
     assert (tally.applied, tally.repeated) == (7, 3)
     assert told(keeper, ["u"]) == fold(log, "last", 8, window=4)
     assert len(list(store.scan(Table.IDS))) == len(list(store.scan(Table.PLACES))) == 4
-    again = open_keeper(make_bundle("last", 8), store, batch=1, id_bytes=64 * 2)  # a smaller window
+    again = open_keeper(make_model("last", 8), store, batch=1, id_bytes=64 * 2)  # a smaller window
     assert not again.observe("u", "1", 3, 9, id="b")
     assert again.observe("u", "1", 3, 9, id="z")
     assert len(list(store.scan(Table.IDS))) == len(list(store.scan(Table.PLACES))) == 2
     with pytest.raises(ConfigError, match="batches of 1000 need 64000 at least"):
-        open_keeper(make_bundle(), "memory:", id_bytes=1000)
+        open_keeper(make_model(), "memory:", id_bytes=1000)
 
 
 def test_a_sequence_may_have_gaps_and_never_goes_back(url):
-    with open_keeper(make_bundle("last", 8), url) as keeper:
+    with open_keeper(make_model("last", 8), url) as keeper:
         applied = [keeper.observe("u", "1", 3, seq=seq) for seq in (0, 0, 5, 4, 5, 6)]
         assert applied == [True, False, True, False, False, True]
         assert keeper.sketch("u").last == 6
@@ -175,13 +183,13 @@ def test_a_sequence_may_have_gaps_and_never_goes_back(url):
 @pytest.mark.parametrize("loss", ["mse", "softmax"])
 def test_unknown_items_are_legal(policy, loss):
     """Alone or together with others, they leave a sketch that does not depend on the batch."""
-    bundle = make_bundle(policy, 3, (2,), loss=loss)
-    log = events_of(random_world([20, 15, 9], items=12, explicit=bundle.explicit))
+    trained = make_model(policy, 3, (2,), loss=loss)
+    log = events_of(random_world([20, 15, 9], items=12, explicit=trained.explicit))
     for place, event in enumerate(log):
         event["item"] = f"new {place % 4}" if place % 3 == 0 else event["item"]
     held = []
     for batch in (1, 1000):
-        keeper = open_keeper(bundle, "memory:", batch=batch)
+        keeper = open_keeper(trained, "memory:", batch=batch)
         assert keeper.observe_many(log).applied == len(log)
         held.append(keeper.sketches(["0", "1", "2"]))
         assert len(keeper.recommend("0", 5)) == 5
@@ -191,10 +199,10 @@ def test_unknown_items_are_legal(policy, loss):
 
 
 def test_an_unknown_item_is_an_average_one_to_the_paper_s_network():
-    bundle = make_bundle("dips", 2)
-    policy = bundle.policy
+    trained = make_model("dips", 2)
+    policy = trained.policy
     leave, bias = policy.leave.mean(0), policy.leave_bias.mean(0)
-    keeper = open_keeper(bundle, "memory:")
+    keeper = open_keeper(trained, "memory:")
     wide = keeper._engine._policy
     assert np.allclose(wide.leave[12:], leave.expand(len(wide.leave) - 12, -1), atol=1e-6)
     assert np.allclose(wide.leave_bias[12:], bias, atol=1e-6)
@@ -202,7 +210,7 @@ def test_an_unknown_item_is_an_average_one_to_the_paper_s_network():
 
 
 def test_reading_a_stranger_and_recommending(url):
-    with open_keeper(make_bundle("last", 2), url) as keeper:
+    with open_keeper(make_model("last", 2), url) as keeper:
         nobody = keeper.sketch("nobody")
         assert (nobody.seen, nobody.policy, nobody.last, nobody.entries) == (0, 0, None, ())
         first = keeper.recommend("nobody", 3)
@@ -215,9 +223,9 @@ def test_reading_a_stranger_and_recommending(url):
 
 def test_recommending_knows_what_comes_back_and_how_long_ago_it_was():
     """As evaluation reads the same sketch: the last of a walk's trace."""
-    bundle = make_bundle("reservoir", 3, loss="softmax", returning=True, fading=True)
+    trained = make_model("reservoir", 3, loss="softmax", repeat_feature=True, recency_decay=True)
     data = random_world([40], items=12, explicit=False)
-    keeper = open_keeper(bundle, "memory:")
+    keeper = open_keeper(trained, "memory:")
     keeper.observe_many(events_of(data))
     kept = keeper.sketch("0").entries
     age = torch.tensor([[39.0 - entry.position for entry in kept]])
@@ -225,13 +233,13 @@ def test_recommending_knows_what_comes_back_and_how_long_ago_it_was():
     often = torch.tensor([[float(entry.repeats) for entry in kept]])
     assert often.max() > 1
     past = Evidence(item, weight, weight, torch.tensor([3]), age, often)
-    scores = bundle.recommender.predict_all(bundle.recommender.read(past))[0]
+    scores = trained.recommender.predict_all(trained.recommender.read(past))[0]
     expected = {str(number): score for number, score in enumerate(scores.tolist())}
     assert dict(keeper.recommend("0", 12)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_forgetting(url):
-    with open_keeper(make_bundle("last", 3), url) as keeper:
+    with open_keeper(make_model("last", 3), url) as keeper:
         log = [{"user": "u", "item": "1", "rating": 3, "seq": n} for n in range(5)]
         keeper.observe_many(log)
         assert keeper.forget("u")
@@ -250,17 +258,17 @@ def test_forgetting(url):
 
 
 def test_marks_are_written_with_the_events(lasting):
-    with open_keeper(make_bundle(), lasting, batch=2) as keeper:
+    with open_keeper(make_model(), lasting, batch=2) as keeper:
         log = [{"user": "u", "item": "1", "rating": 3}] * 5
         assert [tally.applied for tally in keeper.follow([Batch(log, {"file": 5})])] == [5]
         assert [tally.applied for tally in keeper.follow([Batch([], {"other": 7})])] == [0]
-    with open_keeper(make_bundle(), lasting) as keeper:
+    with open_keeper(make_model(), lasting) as keeper:
         assert (keeper.mark("file"), keeper.mark("other"), keeper.mark("none")) == (5, 7, 0)
         assert keeper.stats()["applied"] == 5
 
 
 def test_bad_events_are_told_and_stop_nothing(url):
-    with open_keeper(make_bundle(), url) as keeper:
+    with open_keeper(make_model(), url) as keeper:
         good = {"user": "u", "item": "1", "rating": 3}
         tally = keeper.observe_many([good, {"user": "u"}, [], {**good, "rating": 6}, good])
         assert tally.applied == 2
@@ -273,7 +281,7 @@ def test_bad_events_are_told_and_stop_nothing(url):
 
 
 def test_threads_share_a_keeper(lasting):
-    with open_keeper(make_bundle("last", 3), lasting) as keeper:
+    with open_keeper(make_model("last", 3), lasting) as keeper:
 
         def work(name: str) -> None:
             for place in range(20):
@@ -290,19 +298,19 @@ def test_threads_share_a_keeper(lasting):
 
 def test_what_cannot_be_kept_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="the policy 'all' keeps everything"):
-        open_keeper(make_bundle("all"), "memory:")
+        open_keeper(make_model("all"), "memory:")
     with pytest.raises(RunError, match="is not a finished run"):
         dips.open_keeper(tmp_path, "memory:")
     with pytest.raises(ConfigError, match="batch is 0"):
-        open_keeper(make_bundle(), "memory:", batch=0)
+        open_keeper(make_model(), "memory:", batch=0)
 
 
 def test_a_saved_run_is_the_same_version(tmp_path):
-    bundle = make_bundle("learned")
-    bundle.save(tmp_path)
+    trained = make_model("learned")
+    trained.save(tmp_path)
     store = open_store("memory:")
-    assert open_keeper(bundle, store).version == dips.open_keeper(tmp_path, store).version == 1
-    assert open_keeper(make_bundle("learned", seed=1), store).version == 2
+    assert open_keeper(trained, store).version == dips.open_keeper(tmp_path, store).version == 1
+    assert open_keeper(make_model("learned", seed=1), store).version == 2
 
 
 def test_a_service_loads_no_training_code():

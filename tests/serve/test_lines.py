@@ -13,7 +13,7 @@ from dips.serve.keeper import open_keeper
 from dips.serve.lines import DeadLetters, batches, follow
 from dips.serve.reading import read_store
 from dips.serve.store import StoreError, open_store
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 from tests.serve.failing import Failing
 
 GOOD = [json.dumps({"user": f"u{n % 3}", "item": "1", "rating": 3}).encode() for n in range(10)]
@@ -65,7 +65,7 @@ def test_an_endless_line_takes_no_memory(tmp_path):
 
 
 def test_one_acknowledgement_a_commit(dead):
-    keeper = open_keeper(make_bundle(), "memory:")
+    keeper = open_keeper(make_model(), "memory:")
     found = [done.to_dict() for done in follow(keeper, [GOOD[:4], GOOD[4:]], dead)]
     rest = {"repeated": 0, "forgotten": 0, "refused": 0}
     assert found == [{"lines": 4, "applied": 4, **rest}, {"lines": 10, "applied": 6, **rest}]
@@ -73,7 +73,7 @@ def test_one_acknowledgement_a_commit(dead):
 
 
 def test_acknowledgements_wait_for_the_next_batch_only_if_there_is_one(dead):
-    keeper, told, before = open_keeper(make_bundle(), "memory:"), [], []
+    keeper, told, before = open_keeper(make_model(), "memory:"), [], []
 
     def source():
         for lines in (GOOD[:2], GOOD[2:4], GOOD[4:6], [], [], GOOD[6:], []):
@@ -87,7 +87,7 @@ def test_acknowledgements_wait_for_the_next_batch_only_if_there_is_one(dead):
 
 
 def test_what_is_acknowledged_is_in_the_file(lasting, dead):
-    with open_keeper(make_bundle(), lasting) as keeper:
+    with open_keeper(make_model(), lasting) as keeper:
         for done in follow(keeper, [[line] for line in GOOD], dead):
             there = sum(sketch.seen for sketch in read_store(lasting, ["u0", "u1", "u2"]))
             assert there >= done.lines
@@ -97,7 +97,7 @@ def test_what_is_acknowledged_is_in_the_file(lasting, dead):
 def test_a_batch_that_fails_is_not_acknowledged(lasting, dead):
     """Those before it are, those after it are not applied."""
     store = Failing(open_store(lasting))
-    with open_keeper(make_bundle(), store) as keeper:
+    with open_keeper(make_model(), store) as keeper:
         store.fail([3])
         told = follow(keeper, [[line] for line in GOOD], dead, "log")
         assert [next(told).lines, next(told).lines] == [1, 2]
@@ -117,7 +117,7 @@ def test_bad_lines_go_to_the_file(dead):
         b'{"user": "u", "item": 1, "rating": 9}',
         GOOD[1],
     ]
-    keeper = open_keeper(make_bundle(), "memory:")
+    keeper = open_keeper(make_model(), "memory:")
     (done,) = follow(keeper, [lines], dead)
     assert (done.lines, done.tally.applied, len(done.tally.refused)) == (6, 2, 3)
     letters = [json.loads(line) for line in dead.path.read_text().splitlines()]
@@ -128,9 +128,9 @@ def test_bad_lines_go_to_the_file(dead):
 
 def test_a_source_goes_on_where_it_was(lasting, dead):
     """The same lines again, in other batches: nothing is applied twice, even without ids."""
-    with open_keeper(make_bundle(), lasting) as keeper:
+    with open_keeper(make_model(), lasting) as keeper:
         assert [d.lines for d in follow(keeper, [GOOD[:3], GOOD[3:6]], dead, "log")] == [3, 6]
-    with open_keeper(make_bundle(), lasting) as keeper:
+    with open_keeper(make_model(), lasting) as keeper:
         again = list(follow(keeper, [GOOD[:4], GOOD[4:8], GOOD[8:]], dead, "log"))
         assert [(done.lines, done.tally.applied) for done in again] == [(8, 2), (10, 2)]
         assert sum(sketch.seen for sketch in keeper.sketches(["u0", "u1", "u2"])) == 10
@@ -139,7 +139,7 @@ def test_a_source_goes_on_where_it_was(lasting, dead):
 
 def test_bad_lines_that_cannot_be_written_stop_the_batch(tmp_path):
     (tmp_path / "file").write_text("")
-    keeper = open_keeper(make_bundle(), "memory:")
+    keeper = open_keeper(make_model(), "memory:")
     with pytest.raises(StoreError, match="bad events cannot be written there"):
         list(follow(keeper, [[GOOD[0], b"{"]], DeadLetters(tmp_path / "file" / "x")))
     assert keeper.stats()["applied"] == 0
@@ -147,7 +147,7 @@ def test_bad_lines_that_cannot_be_written_stop_the_batch(tmp_path):
 
 def test_a_batch_is_acknowledged_before_the_next_one_fails(lasting, tmp_path):
     (tmp_path / "file").write_text("")
-    with open_keeper(make_bundle(), lasting) as keeper:
+    with open_keeper(make_model(), lasting) as keeper:
         blocked = DeadLetters(tmp_path / "file" / "x")
         told = follow(keeper, [GOOD[:2], [GOOD[2], b"{"], GOOD[3:]], blocked, "log")
         assert next(told).lines == 2
@@ -161,7 +161,7 @@ def test_a_source_that_fails_is_acknowledged_so_far(lasting, dead):
         yield from (GOOD[:2], GOOD[2:4], GOOD[4:6])
         raise OSError("gone")
 
-    with open_keeper(make_bundle(), lasting) as keeper:
+    with open_keeper(make_model(), lasting) as keeper:
         told = follow(keeper, source(), dead)
         assert [next(told).lines for _ in range(3)] == [2, 4, 6]
         with pytest.raises(OSError, match="gone"):

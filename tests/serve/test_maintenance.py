@@ -8,7 +8,7 @@ from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import backup, check, restore
 from dips.serve.store import RESTORING, StoreError, Table, open_store
 from dips.testing import random_world
-from tests.serve.bundles import events_of, make_bundle
+from tests.serve.bundles import events_of, make_model
 
 LOG = events_of(random_world([9, 14, 5], items=12))
 
@@ -19,7 +19,7 @@ def contents(store):
 
 @pytest.fixture
 def kept(url):
-    keeper = open_keeper(make_bundle("reservoir", 4), url)
+    keeper = open_keeper(make_model("reservoir", 4), url)
     keeper.observe_many([{**event, "id": str(n)} for n, event in enumerate(LOG)])
     yield keeper
     keeper.close()
@@ -33,7 +33,7 @@ def test_a_backup_is_the_store(kept, tmp_path):
         assert restore(tmp_path / "b" / "backup", again) == rows
         assert contents(again) == contents(kept._store)
         assert check(again) == []
-        with open_keeper(make_bundle("reservoir", 4), again) as keeper:
+        with open_keeper(make_model("reservoir", 4), again) as keeper:
             assert keeper.sketch("0") == kept.sketch("0")
             assert not keeper.observe("0", "1", 3, id="0")
 
@@ -65,16 +65,16 @@ def test_an_interrupted_restore_is_not_taken_for_a_store():
     store = open_store("memory:")
     store.commit({Table.FACTS: {RESTORING: b"1"}})
     with pytest.raises(StoreError, match="a restore into this store was interrupted"):
-        open_keeper(make_bundle(), store)
+        open_keeper(make_model(), store)
 
 
 def test_shrinking_now_or_later_is_the_same_choice(kept):
     """Of four lots the two highest stay; growing keeps all that is there."""
     before = {user: kept.sketch(user) for user in ("0", "1", "2")}
-    kept.swap(make_bundle("reservoir", 2))
+    kept.swap(make_model("reservoir", 2))
     assert kept.resize() == 3
     assert kept.resize() == 0
-    fresh = open_keeper(make_bundle("reservoir", 2), "memory:")
+    fresh = open_keeper(make_model("reservoir", 2), "memory:")
     fresh.observe_many(LOG)
     for user, old in before.items():
         new = kept.sketch(user)
@@ -82,20 +82,20 @@ def test_shrinking_now_or_later_is_the_same_choice(kept):
         wanted = fresh.sketch(user).entries  # the sample is the same as from the start
         assert [e.position for e in new.entries] == [e.position for e in wanted]
         assert new.policy == 2
-    kept.swap(make_bundle("reservoir", 6))
+    kept.swap(make_model("reservoir", 6))
     assert kept.resize() == 0
     kept.observe("0", "5", 3)
     assert len(kept.sketch("0").entries) == 3
 
 
 def test_a_shadow_changes_nothing_and_counts_differences():
-    keeper, alone = (open_keeper(make_bundle("last", 3), "memory:") for _ in range(2))
-    same, other = keeper.shadow(make_bundle("last", 3, seed=5)), None
+    keeper, alone = (open_keeper(make_model("last", 3), "memory:") for _ in range(2))
+    same, other = keeper.shadow(make_model("last", 3, seed=5)), None
     keeper.observe_many(LOG[:12])
     assert same.refreshes > 0
     assert same.report()["different"] == 0
     assert same.report()["kept_by_both"] == 1.0
-    other = keeper.shadow(make_bundle("reservoir", 3))
+    other = keeper.shadow(make_model("reservoir", 3))
     keeper.observe_many([{**event, "item": f"new {n % 4}"} for n, event in enumerate(LOG[12:])])
     report = other.report()
     assert 0 < report["different"] <= report["refreshes"]

@@ -12,7 +12,7 @@ import pytest
 
 from dips.cli.main import main
 from dips.serve.records import Rows, encode
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "production.md").read_text()
@@ -24,7 +24,7 @@ def test_the_page_is_found():
 
 def test_every_block_runs(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    make_bundle("learned", 8, items=60).save(tmp_path / "runs" / "learned-8")
+    make_model("learned", 8, items=60).save(tmp_path / "runs" / "learned-8")
     event = {"user": "alice", "item": "17", "rating": 5, "time": 1_700_000_000, "seq": 1}
     (tmp_path / "events.jsonl").write_text(json.dumps(event))
     (tmp_path / "lists.jsonl").write_text('{"user": "bob", "items": ["1", "2"]}')

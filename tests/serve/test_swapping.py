@@ -12,13 +12,13 @@ from dips.data.interactions import Side, from_arrays
 from dips.errors import ConfigError
 from dips.serve.keeper import open_keeper
 from dips.studies import sketches as nightly
-from tests.serve.bundles import events_of, make_bundle
+from tests.serve.bundles import events_of, make_model
 
 
 def test_swapping_runs(url):
     """Sizes, schedules and vocabularies may differ; sketches change with the next event."""
-    small = make_bundle("last", 2)
-    large = make_bundle("last", 4, items=20)
+    small = make_model("last", 2)
+    large = make_model("last", 4, items=20)
     with open_keeper(small, url) as keeper:
         for place in range(4):
             keeper.observe("u", str(place), 3, place)
@@ -37,11 +37,11 @@ def test_swapping_runs(url):
 
 
 def test_swapping_while_things_wait():
-    keeper = open_keeper(make_bundle("last", 2, (4,)), "memory:")
+    keeper = open_keeper(make_model("last", 2, (4,)), "memory:")
     for place in range(5):
         keeper.observe("u", str(place), 3)
     assert len(keeper.sketch("u").waiting) == 3
-    keeper.swap(make_bundle("last", 3, (2,)))
+    keeper.swap(make_model("last", 3, (2,)))
     keeper.observe("u", "7", 3)
     assert keeper.sketch("u").items == ["3", "4", "7"]
     assert keeper.sketch("u").waiting == ()
@@ -49,7 +49,7 @@ def test_swapping_while_things_wait():
 
 def test_swapping_while_events_stream(lasting):
     """Nothing is lost, nothing waits: events go on under whichever run is there."""
-    runs = [make_bundle("last", 3), make_bundle("learned", 3), make_bundle("last", 2)]
+    runs = [make_model("last", 3), make_model("learned", 3), make_model("last", 2)]
     with open_keeper(runs[0], lasting, batch=4) as keeper:
         log = [
             {"user": f"user {n % 5}", "item": str(n % 12), "rating": 3, "time": n, "seq": n}
@@ -83,20 +83,20 @@ def test_side_information_reaches_the_policy(lasting):
         },
     )
     train, valid, _ = data.split_users(seed=0)
-    settings = {"epochs": 2, "dim": 4, "batch": 64, "device": "cpu", "size": 3, "rival": ""}
+    settings = {"epochs": 2, "dim": 4, "batch": 64, "device": "cpu", "size": 3, "baseline": ""}
     outcome = dips.train(train, valid, policy="learned", side="time,minutes,device", **settings)
-    assert outcome.bundle.policy_spec.name == "learned"
+    assert outcome.trained.policy_spec.name == "learned"
     log = events_of(data)
     minutes, device = data.side["minutes"], data.side["device"]
     for place, event in enumerate(log):  # one event every 50 seconds: the order is that of the rows
         event["minutes"] = float(minutes.values[place])
         event["device"] = device.names[int(device.values[place])]
-    with open_keeper(outcome.bundle, lasting, batch=7) as keeper:
+    with open_keeper(outcome.trained, lasting, batch=7) as keeper:
         assert not keeper.observe_many(log).refused
-        table = nightly.sketches(outcome.bundle, data)
+        table = nightly.sketches(outcome.trained, data)
         for number in range(data.users):
             name = data.user_id(number)
             mine = [entry.position for entry in keeper.sketch(name).entries]
             assert mine == table["position"][table["user"] == name].tolist()
         with pytest.raises(ConfigError, match="other side information than the store holds"):
-            keeper.swap(make_bundle())
+            keeper.swap(make_model())

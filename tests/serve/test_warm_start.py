@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dips.serve.keeper import open_keeper
 from dips.serve.warm_start import warm_start
-from tests.serve.bundles import make_bundle
+from tests.serve.bundles import make_model
 
 LISTS = [("alice", ["1", "2", "3", "4"]), ("bob", ["5"]), ("dora", list("1234567")), ("bob", ["6"])]
 
@@ -14,7 +14,7 @@ def lists():
 
 
 def test_lists_become_sketches(url):
-    with open_keeper(make_bundle("last", 3), url, batch=5) as keeper:
+    with open_keeper(make_model("last", 3), url, batch=5) as keeper:
         keeper.observe("carl", "7", 3)
         tally = warm_start(keeper, [*lists(), ("carl", [{"item": "1"}])], rating=3.0)
         assert (tally.applied, tally.repeated, tally.refused) == (10, 2, [])
@@ -28,6 +28,6 @@ def test_lists_become_sketches(url):
 
 
 def test_entries_without_a_rating_are_refused():
-    keeper = open_keeper(make_bundle("last", 3), "memory:")
+    keeper = open_keeper(make_model("last", 3), "memory:")
     tally = warm_start(keeper, lists())
     assert (tally.applied, len(tally.refused)) == (0, 13)

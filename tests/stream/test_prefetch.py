@@ -1,4 +1,4 @@
-"""Events that wait in host memory: companies come one after the other, the next in time."""
+"""Events that wait in host memory: user_batches come one after the other, the next in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from dips.data.interactions import Interactions
-from dips.stream.prefetch import brought
+from dips.stream.prefetch import prefetched
 from dips.stream.users import Columns, Stream, enlist
 
 World = Callable[..., Interactions]
@@ -21,7 +21,7 @@ def _companies(stream: Stream, *places: list[int]) -> Iterator[Stream]:
 def test_companies_come_in_order_with_their_own_events(world: World) -> None:
     data = world([2, 5, 3, 4])
     waiting = enlist([data], Columns.waiting(data, "cpu"))
-    first, second = brought(_companies(waiting, [0, 3], [1, 2]))
+    first, second = prefetched(_companies(waiting, [0, 3], [1, 2]))
     assert (first.length.tolist(), second.length.tolist()) == ([[5, 2]], [[4, 3]])
     assert first.columns.item.tolist() == [*data.item[2:7], *data.item[0:2]]
     assert second.columns.item.tolist() == [*data.item[10:14], *data.item[7:10]]
@@ -32,8 +32,8 @@ def test_companies_come_in_order_with_their_own_events(world: World) -> None:
 def test_where_nothing_waits_nothing_is_copied(world: World) -> None:
     data = world([2, 5])
     columns = Columns.of(data)
-    (company,) = brought(_companies(enlist([data], columns), [0, 1]))
-    assert company.columns is columns
+    (user_batch,) = prefetched(_companies(enlist([data], columns), [0, 1]))
+    assert user_batch.columns is columns
 
 
 def test_the_next_is_gathered_while_one_walks(world: World) -> None:
@@ -47,7 +47,7 @@ def test_the_next_is_gathered_while_one_walks(world: World) -> None:
             return super().gathered()
 
     told = Told(**vars(enlist([data], Columns.waiting(data, "cpu"))))
-    arrivals = brought([told] * 3)
+    arrivals = prefetched([told] * 3)
     next(arrivals)
     assert gathered.acquire(timeout=30)
     assert gathered.acquire(timeout=30)  # nobody has asked for it yet

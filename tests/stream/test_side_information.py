@@ -13,7 +13,7 @@ import dips
 from dips.data.interactions import Categories, Interactions, Side, from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError
-from dips.model.trained_model import open_bundle
+from dips.model.trained_model import open_model
 from dips.studies import sketches as nightly
 from dips.studies.checks import split
 from dips.studies.run import run
@@ -44,16 +44,20 @@ def _telling(names: bool, users: int = 200, length: int = 24) -> Interactions:
     """A quarter of the events tell the user's sign, the rest a coin's; only a column says which."""
     rng = np.random.default_rng(0)
     user, count = np.repeat(np.arange(users), length), users * length
-    tells = rng.random(count) < 0.25
+    has_separate_input = rng.random(count) < 0.25
     sign = rng.choice([-1.0, 1.0], size=users)[user]
-    rating = 3 + 2 * np.where(tells, sign, rng.choice([-1.0, 1.0], size=count))
+    rating = 3 + 2 * np.where(has_separate_input, sign, rng.choice([-1.0, 1.0], size=count))
     return from_arrays(
         user,
         rng.integers(6, size=count),
         rating.astype(np.float32),
         np.tile(60 * np.arange(length), users),
-        side={"tells": Side.of(np.where(tells, "yes", "no") if names else tells)},
-        about={"name": "telling"},
+        side={
+            "has_separate_input": Side.of(
+                np.where(has_separate_input, "yes", "no") if names else has_separate_input
+            )
+        },
+        about={"name": "separate_input"},
     )
 
 
@@ -87,15 +91,15 @@ def test_cold_items_are_predicted_from_their_categories() -> None:
 def test_a_column_tells_the_policy_what_to_keep(names: bool) -> None:
     train, valid, test = _telling(names).split_users(0.6, 0.2, 0.2, seed=0)
     settings = {**SMALL, "epochs": 8, "dim": 4, "batch": 512, "learning_rate": 0.03}
-    settings |= {"policy": "learned", "size": 3, "policy_rate": 0.01, "policy_batch": 512}
+    settings |= {"policy": "learned", "size": 3, "policy_lr": 0.01, "policy_batch_size": 512}
     share = {}
-    for side in ("", "tells"):
+    for side in ("", "has_separate_input"):
         model = dips.train(train, valid, side=side, **settings)
         kept = dips.sketches(model, test)
         place = {test.user_id(user): int(test.starts[user]) for user in range(test.users)}
         event = [place[user] + at for user, at in zip(kept["user"], kept["position"], strict=True)]
-        share[side] = float(test.side["tells"].values[event].mean())
-    assert share["tells"] > 0.95
+        share[side] = float(test.side["has_separate_input"].values[event].mean())
+    assert share["has_separate_input"] > 0.95
     assert share[""] < 0.4
 
 
@@ -109,14 +113,14 @@ def test_a_saved_run_opens_as_it_was(
 ) -> None:
     config = TrainConfig(**SMALL, policy=policy, side=ALL, recommender=form)
     outcome = run([(split(data, config), config)])[0]
-    outcome.bundle.save(tmp_path)
-    again = open_bundle(tmp_path)
-    assert again.sides == outcome.bundle.sides
+    outcome.trained.save(tmp_path)
+    again = open_model(tmp_path)
+    assert again.sides == outcome.trained.sides
     test = outcome.parts[2]
-    first, second = (nightly.predictions(bundle, test) for bundle in (outcome.bundle, again))
+    first, second = (nightly.predictions(trained, test) for trained in (outcome.trained, again))
     for name, column in first.items():
         np.testing.assert_array_equal(column, second[name])
-    one, other = (nightly.sketches(bundle, test) for bundle in (outcome.bundle, again))
+    one, other = (nightly.sketches(trained, test) for trained in (outcome.trained, again))
     for name, column in one.items():
         np.testing.assert_array_equal(column, other[name])
 
@@ -148,15 +152,15 @@ def test_a_stacked_run_equals_the_same_run_alone(policy: str, data: Interactions
     for together, job in zip(run(jobs), jobs, strict=True):
         (alone,) = run([job])
         assert together.valid == pytest.approx(alone.valid, abs=1e-4)
-        others = alone.bundle.recommender.state_dict()
-        for name, value in together.bundle.recommender.state_dict().items():
+        others = alone.trained.recommender.state_dict()
+        for name, value in together.trained.recommender.state_dict().items():
             torch.testing.assert_close(value, others[name], atol=1e-3, rtol=1e-2)
 
 
 def test_runs_with_and_without_go_into_stacks_of_their_own() -> None:
     configs = [TrainConfig(**SMALL, side=side) for side in ("", "time", "categories")]
     outcomes = run([(split(EXPLICIT, config), config) for config in configs])
-    states = [set(outcome.bundle.recommender.state_dict()) for outcome in outcomes]
+    states = [set(outcome.trained.recommender.state_dict()) for outcome in outcomes]
     assert states[1] - states[0] == {"pace", "trend"}
     assert states[2] - states[0] == {"kinds", "kind_bias", "categories"}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions, from_arrays
-from dips.data.side_information import Sides, names_in
+from dips.data.side_information import SideInformation, names_in
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream import users
@@ -97,7 +97,10 @@ def test_what_is_mapped_from_a_file_is_copied(world: World) -> None:
 def test_a_stream_of_waiting_events_tells_the_same(world: World, asked: str) -> None:
     """Each run has the events of its own users, wherever they lie."""
     data = replace(world([2, 5, 3, 4]), warmup=np.array([1, 4, 2, 0]))
-    parts, sides = [data, data.select([2, 0])], Sides.of(data, names_in(asked), timed=True)
+    parts, sides = (
+        [data, data.select([2, 0])],
+        SideInformation.of(data, names_in(asked), timed=True),
+    )
     usual = make_stream(parts, Columns.of(data, sides=sides))
     moved = make_stream(parts, Columns.waiting(data, "cpu", sides))
     assert len(moved.columns.item) == 14 + 5

@@ -12,7 +12,7 @@ import pytest
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.studies.checks import check, check_crew
+from dips.studies.checks import check, check_process_group
 from dips.training.config import TrainConfig
 
 World = Callable[..., Interactions]
@@ -28,17 +28,20 @@ SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
         ({"policy": "learned", "estimator": "gumbel"}, "'gumbel' needs drawn choices"),
         ({**SAMPLED, "estimator": "gumbel", "every": 2}, "'gumbel' works online only"),
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
-        ({"returning": 1}, "leave --returning out"),
-        ({"task": "implicit", "recommender": "mlp", "returning": 1}, "leave --returning out"),
-        ({"striking": 1}, "striking is for the implicit task: leave --striking out"),
+        ({"repeat_feature": 1}, "leave --repeat-feature out"),
+        (
+            {"task": "implicit", "recommender": "mlp", "repeat_feature": 1},
+            "leave --repeat-feature out",
+        ),
+        ({"filter_sketch": 1}, "striking is for the implicit task: leave --filter-sketch out"),
         ({"task": "implicit", "cosine": 1}, "leave --cosine out"),
         ({"recommender": "gru", "cosine": 1}, "leave --cosine out"),
         (
-            {"task": "implicit", "recommender": "gru", "returning": 1, "striking": 1},
+            {"task": "implicit", "recommender": "gru", "repeat_feature": 1, "filter_sketch": 1},
             "returning and striking contradict each other",
         ),
-        ({"task": "implicit", "fading": 1, "negatives": 5}, "leave --fading out"),
-        ({"task": "implicit", "telling": 1, "negatives": 5}, "leave --telling out"),
+        ({"task": "implicit", "recency_decay": 1, "negatives": 5}, "leave --recency-decay out"),
+        ({"task": "implicit", "separate_input": 1, "negatives": 5}, "leave --separate-input out"),
     ],
 )
 def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sentence: str) -> None:
@@ -55,11 +58,17 @@ def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sente
         {**SAMPLED, "estimator": "gumbel", "credit": "survival"},
         {"policy": "dips", "stretch": 1, "every": 4},
         {"policy": "all", "users": 2, "stretch": 3},
-        {"task": "implicit", "recommender": "sasrec", "returning": 1, "negatives": 5},
-        {"task": "implicit", "recommender": "gru", "striking": 1, "cosine": 1, "negatives": 5},
-        {"task": "implicit", "striking": 1},
-        {"task": "implicit", "recommender": "mlp", "striking": 1, "loss": "bpr"},
-        {"returning": 0, "striking": 0, "fading": 0, "telling": 0, "cosine": 0},
+        {"task": "implicit", "recommender": "sasrec", "repeat_feature": 1, "negatives": 5},
+        {"task": "implicit", "recommender": "gru", "filter_sketch": 1, "cosine": 1, "negatives": 5},
+        {"task": "implicit", "filter_sketch": 1},
+        {"task": "implicit", "recommender": "mlp", "filter_sketch": 1, "loss": "bpr"},
+        {
+            "repeat_feature": 0,
+            "filter_sketch": 0,
+            "recency_decay": 0,
+            "separate_input": 0,
+            "cosine": 0,
+        },
     ],
 )
 def test_settings_that_work(world: World, settings: dict[str, Any]) -> None:
@@ -89,7 +98,7 @@ def test_what_several_processes_cannot_do(
 ) -> None:
     parts = [world([5, 6, 4]), world([5, 6])]
     config = TrainConfig(**settings)
-    check_crew(parts, config, 1)
-    check_crew(parts, TrainConfig(), 2)
+    check_process_group(parts, config, 1)
+    check_process_group(parts, TrainConfig(), 2)
     with pytest.raises(ConfigError, match=sentence):
-        check_crew(parts, config, processes)
+        check_process_group(parts, config, processes)

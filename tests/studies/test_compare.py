@@ -172,7 +172,7 @@ def test_a_study_can_grow(whole, data, tmp_path, trained):
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"epochs": 3}, "epochs"), ({"dim": 5, "inner_rate": 0.2}, "dim, inner_rate")],
+    [({"epochs": 3}, "epochs"), ({"dim": 5, "inner_lr": 0.2}, "dim, inner_lr")],
 )
 def test_other_settings_in_the_same_place_are_refused(whole, data, change, named):
     out, _ = whole
@@ -247,10 +247,10 @@ def test_tuning_goes_on_where_it_was_interrupted(data, tmp_path, trained):
 
 
 def test_a_diverging_trial_loses_and_does_no_harm(data, tmp_path, monkeypatch, trained):
-    wild = [{"inner_rate": 1e6}, {"inner_rate": 0.1}]
+    wild = [{"inner_lr": 1e6}, {"inner_lr": 0.1}]
     monkeypatch.setattr(study, "trials", lambda count, task: wild)
     table = dips.compare(data, ["last"], [2], seeds=[0], tune=2, out=tmp_path, **SMALL)
-    assert trained[-1].inner_rate == 0.1
+    assert trained[-1].inner_lr == 0.1
     assert math.isfinite(table.rows[0]["test"]["rmse"])
     json.loads((tmp_path / "tuning.json").read_text(), parse_constant=pytest.fail)  # no NaN
 
@@ -280,9 +280,9 @@ def plan(**changes):
 
 
 def test_a_mix_stands_only_where_it_fits():
-    found = plan(policies=["mix:2", "likely:4", "last"], sizes=[2, 3, 8]).cells()
+    found = plan(policies=["mix:2", "last-top:4", "last"], sizes=[2, 3, 8]).cells()
     assert [cell.size for cell in found if cell.policy == "mix:2"] == [3, 8]
-    assert [cell.size for cell in found if cell.policy == "likely:4"] == [8]
+    assert [cell.size for cell in found if cell.policy == "last-top:4"] == [8]
     assert [cell.size for cell in found if cell.policy == "last"] == [2, 3, 8]
     with pytest.raises(ConfigError, match="mix:9 leaves no slot to sample at size 8"):
         plan(policies=["last", "mix:9"], sizes=[2, 8]).cells()

@@ -12,36 +12,36 @@ import torch
 from dips.credit.true_gradient import history, true_gradient
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError, DataError, TrainingDiverged
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.base import Policy
 from dips.policy.registry import PolicySpec, build_policy
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.registry import make_recommender
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import Walk
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import Rollout
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import Columns, make_stream
 from dips.studies.checks import describe
 from dips.studies.gradients import GradientStudy, study_gradients
 from dips.testing import random_world
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, stretch_lesson
+from dips.training.policy_batches import Clock, interval_policy_batch
 from dips.training.policy_gradients import policy_gradients
 
 SIZE, LENGTHS = 2, (14, 9, 12, 3, 11, 7)
-STILL = {"learning_rate": 0.0, "policy_rate": 0.0, "user_rate": 0.0}
+STILL = {"learning_rate": 0.0, "policy_lr": 0.0, "user_lr": 0.0}
 CONFIG = TrainConfig(
-    policy="dips", size=SIZE, dim=4, stretch=1, credit="identity", annealing="constant"
+    policy="dips", size=SIZE, dim=4, stretch=1, credit="identity", lr_schedule="constant"
 )
 PAPER_RUN = {"users": 6, "steps": 50, "longest": 50, "queue": 50, "seed": 0, "tolerance": 1e-12}
 
 
-def _bundle(config: TrainConfig, data: Interactions) -> Bundle:
+def _bundle(config: TrainConfig, data: Interactions) -> TrainedModel:
     """A run as it starts, with scores that differ enough to matter."""
     spec = describe(data, config)
     shape = PolicySpec(name=config.policy, size=config.size, items=data.items, dim=config.dim)
     policy = build_policy(shape, 3)
-    return Bundle(
+    return TrainedModel(
         spec=spec,
         recommender=_louder(make_recommender(spec, 1)),
         item_ids=data.item_ids,
@@ -78,22 +78,22 @@ def test_an_endless_queue_is_a_replay_with_the_identity(every: int) -> None:
     """With parameters that stand still the queue lacks the paths between sketches, and no more."""
     config = CONFIG.but(every=every, queue=50, dropout=0.0)
     data = random_world(LENGTHS, items=9, seed=2)
-    bundle = _bundle(config, data)
+    trained = _bundle(config, data)
     columns = Columns.of(data)
     columns = replace(columns, rating=columns.rating.double())
     stream = make_stream([data], columns)
     keys = stream.keys([0], 1)
-    walk = Walk(stream, size=SIZE, schedule=config.schedule, keys=keys, noted=[])
-    stack = Stack.of([bundle.recommender.double()])
-    policies = Stacked.of([_network(bundle.policy)])
+    walk = Rollout(stream, size=SIZE, schedule=config.schedule, keys=keys, noted=[])
+    stack = StackedRecommenders.of([trained.recommender.double()])
+    policies = StackedPolicies.of([_network(trained.policy)])
     walk.advance(policies, stack)
     clock = Clock.of(config.schedule, SIZE, stream.longest, columns.item.device)
     trace = walk.trace
     assert isinstance(trace, StoredTrace)
     for t in range(SIZE + every, stream.longest):
-        lesson = stretch_lesson(clock, 50, walk.base, stream.length, range(t, t + 1))
-        assert lesson is not None
-        mine = policy_gradients(stack, policies, trace, clock, lesson, config)
+        policy_batch = interval_policy_batch(clock, 50, walk.base, stream.length, range(t, t + 1))
+        assert policy_batch is not None
+        mine = policy_gradients(stack, policies, trace, clock, policy_batch, config)
         past = history(trace, (walk.base + t)[stream.length > t])
         assert past.item.shape == ((stream.length > t).sum(), t + 1)
         arguments = (stack, policies, past, SIZE, config.schedule)
@@ -133,7 +133,7 @@ def test_the_shorter_queue_loses_more() -> None:
 
 def test_training_goes_on_between_the_steps() -> None:
     """Also where no gradient is looked at: parameters move at every step."""
-    moving = {"policy_rate": 0.02, "learning_rate": 0.02}
+    moving = {"policy_lr": 0.02, "learning_rate": 0.02}
     every = _study(CONFIG.but(**moving)).moments
     assert every != _study(CONFIG.but(**STILL)).moments
     some = _study(CONFIG.but(**moving), steps=4).moments
@@ -146,7 +146,7 @@ def test_rates_belong_to_one_update_a_step() -> None:
     for stretch in (0, 4):
         found = _study(CONFIG.but(stretch=stretch, learning_rate=0.5), steps=1).about["rates"]
         assert found["learning_rate"] == pytest.approx(2e-5 * 5 / 256)
-        assert found["policy_rate"] == pytest.approx(2e-4 * 5 / 256)
+        assert found["policy_lr"] == pytest.approx(2e-4 * 5 / 256)
     own = CONFIG.but(learning_rate=0.5, weight_decay=0.1)
     for users, share in ((0, 2 / 6), (4, 2 / 4)):
         found = _study(own.but(users=users), users=2, steps=1).about["rates"]
@@ -161,7 +161,7 @@ def test_the_seed_draws_users_and_steps() -> None:
 
 
 def test_implicit_data_and_batches() -> None:
-    config = CONFIG.but(every=3, inner_rate=0.2, **STILL)
+    config = CONFIG.but(every=3, inner_lr=0.2, **STILL)
     data = random_world(LENGTHS, items=9, seed=2, explicit=False)
     study = study_gradients(_bundle(config, data), config, data, **PAPER_RUN)
     assert [moment.step for moment in study.moments] == list(range(SIZE + 3, max(LENGTHS)))
@@ -171,10 +171,10 @@ def test_implicit_data_and_batches() -> None:
 
 def test_the_run_is_left_as_it_was() -> None:
     data = random_world(LENGTHS, items=9, seed=2)
-    bundle = _bundle(CONFIG, data)
-    before = [value.clone() for value in bundle.recommender.parameters()]
-    study_gradients(bundle, CONFIG.but(learning_rate=0.1), data, **PAPER_RUN)
-    for old, new in zip(before, bundle.recommender.parameters(), strict=True):
+    trained = _bundle(CONFIG, data)
+    before = [value.clone() for value in trained.recommender.parameters()]
+    study_gradients(trained, CONFIG.but(learning_rate=0.1), data, **PAPER_RUN)
+    for old, new in zip(before, trained.recommender.parameters(), strict=True):
         assert torch.equal(old, new)
     assert np.array_equal(data.lengths, LENGTHS)
 

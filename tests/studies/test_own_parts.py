@@ -16,7 +16,7 @@ import dips
 from dips.data.interactions import from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError
-from dips.model.trained_model import open_bundle
+from dips.model.trained_model import open_model
 from dips.policy.registry import build_policy
 from dips.recommender.registry import make_recommender
 from dips.training.recipes import build_config
@@ -81,7 +81,7 @@ class Forgetful(Taste):
 MODULE = "parts_of_ones_own"
 SMALL: dict[str, Any] = {
     "size": 3, "dim": 5, "epochs": 2, "inner_steps": 3, "device": "cpu", "users": 0, "stretch": 0,
-    "policy_wait": 0, "policy_rest": 0, "policy_rate": 0.05, "policy_batch": 64,
+    "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.05, "policy_batch_size": 64,
 }  # fmt: skip
 DATA = {name: stream(users=30, items=64, events=12, implicit=name) for name in (False, True)}
 
@@ -136,9 +136,9 @@ def test_a_recommender_learns_and_is_opened_again(
         train, valid, recommender=f"{MODULE}:{own}", loss=loss, policy=policy, every=every,
         learning_rate=0.01, out=tmp_path / "run", **SMALL,
     )  # fmt: skip
-    made = run.bundle
+    made = run.trained
     changed = moved(make_recommender(made.spec), made.recommender)
-    still = {"inner_rate", "offset", "kinds"}
+    still = {"inner_lr", "offset", "kinds"}
     assert {name for name, yes in changed.items() if not yes} == still & set(changed)
     if isinstance(made.policy, torch.nn.Module):
         start = build_policy(made.policy_spec)
@@ -153,20 +153,20 @@ def test_what_was_read_ranks_last_unless_items_come_back(recommender: str, tmp_p
     user, item = np.divmod(np.arange(300), 10)
     once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(300))
     assert once.repeats == 0 < DATA[True].repeats
-    for data, strikes in ((once, True), (DATA[True], False)):
-        place = tmp_path / str(strikes)
+    for data, filters_sketch in ((once, True), (DATA[True], False)):
+        place = tmp_path / str(filters_sketch)
         some = {**SMALL, "recommender": recommender, "epochs": 1}
         dips.train(*data.split_users(seed=0), out=place, **some)
-        assert open_bundle(place).recommender.strikes == strikes
+        assert open_model(place).recommender.filters_sketch == filters_sketch
 
 
 def test_learned_sees_the_vectors_that_it_shows(tmp_path: Path) -> None:
     asked = {}
     for own in ("Bounded", "Wide"):
         run = dips.train(
-            *parts(), recommender=f"{MODULE}:{own}", policy="learned", rival="", **SMALL
+            *parts(), recommender=f"{MODULE}:{own}", policy="learned", baseline="", **SMALL
         )
-        asked[own] = (run.bundle.policy_spec.dim, run.bundle.policy.asks)
+        asked[own] = (run.trained.policy_spec.dim, run.trained.policy.required_signals)
     assert asked["Bounded"] == (0, ("residual",))
     assert asked["Wide"] == (7, ("residual", "embedding"))
 
@@ -212,7 +212,7 @@ def test_a_run_cannot_be_opened_without_the_module(
     monkeypatch.setitem(sys.modules, MODULE, None)
     reason = rf"needs what it was trained with: {kind} '{name}' cannot be made: \w+: .*{MODULE}"
     with pytest.raises(RunError, match=reason):
-        open_bundle(tmp_path / "run")
+        open_model(tmp_path / "run")
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -223,10 +223,10 @@ def test_a_policy_that_asks_learns_and_is_opened_again(
     train, valid, test = parts()
     settings = {**SMALL, "every": every, "recommender": recommender}
     run = dips.train(train, valid, policy=f"{MODULE}:Taste", out=tmp_path / "run", **settings)
-    learned = {name: float(p) for name, p in run.bundle.policy.named_parameters()}  # type: ignore[attr-defined]
+    learned = {name: float(p) for name, p in run.trained.policy.named_parameters()}  # type: ignore[attr-defined]
     assert learned["surprise"] != 0
     assert learned["fresh"] != pytest.approx(0.2)
-    again = open_bundle(tmp_path / "run")
+    again = open_model(tmp_path / "run")
     assert isinstance(again.policy, torch.nn.Module)
     assert {name: float(p) for name, p in again.policy.named_parameters()} == learned
     for at in ("end", "each"):

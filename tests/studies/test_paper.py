@@ -24,7 +24,7 @@ TINY = replace(
     gradients={"users": 2, "steps": 1, "longest": 9, "queue": 4},
 )
 ONE = {"epochs": 1}
-FAST = {"epochs": 1, "rival": "", "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
+FAST = {"epochs": 1, "baseline": "", "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
 
 
 class Bench:

@@ -15,7 +15,7 @@ def test_seeds_and_settings_that_are_given_come_first():
 
 def test_a_policy_that_learns_has_the_time_to():
     """It waits at first and rests at the end; in a small version something must be left."""
-    learning = QUICK.settings["epochs"] - 1 - QUICK.settings["policy_rest"]
+    learning = QUICK.settings["epochs"] - 1 - QUICK.settings["policy_freeze_epochs"]
     assert learning >= 2
 
 

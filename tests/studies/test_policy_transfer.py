@@ -45,7 +45,7 @@ def test_without_the_other_there_is_nothing_to_say() -> None:
 
 
 def test_choosers_have_no_cosines() -> None:
-    config = TrainConfig(striking=1, cosine=1, telling=0)
+    config = TrainConfig(filter_sketch=1, cosine=1, separate_input=0)
     plan = Plan(policies=["last"], sizes=[1], every=[1], seeds=[0], settings=lambda policy: config)
     assert choosing(plan).settings("last") == config.but(cosine=-1)
 

@@ -38,8 +38,8 @@ def assert_same_run(left, right):
     assert left.valid == pytest.approx(right.valid, abs=1e-5)
     for line, other in zip(left.history, right.history, strict=False):
         assert line == pytest.approx(other, abs=1e-4)
-    others = right.bundle.recommender.state_dict()
-    for name, value in left.bundle.recommender.state_dict().items():
+    others = right.trained.recommender.state_dict()
+    for name, value in left.trained.recommender.state_dict().items():
         torch.testing.assert_close(value, others[name], atol=1e-4, rtol=1e-3)
 
 
@@ -47,9 +47,9 @@ STACKS = {
     "seeds": [{"seed": seed} for seed in range(3)],
     "policies": [{"policy": name} for name in ("last", "reservoir", "frequent", "hardest")],
     "rates": [
-        {"inner_rate": 0.05, "learning_rate": 0.003},
-        {"inner_rate": 0.2, "weight_decay": 0.01},
-        {"seed": 5, "inner_rate": 0.1},
+        {"inner_lr": 0.05, "learning_rate": 0.003},
+        {"inner_lr": 0.2, "weight_decay": 0.01},
+        {"seed": 5, "inner_lr": 0.1},
     ],
     "periods": [{"every": 1}, {"every": 3}, {"periods": (3, 5, 2)}],
     "everything kept": [{"policy": "all", "seed": seed} for seed in range(2)],
@@ -80,7 +80,7 @@ def test_a_stack_of_implicit_runs():
 
 
 def test_a_run_that_diverges_takes_nobody_along():
-    configs = [config(inner_rate=rate) for rate in (0.1, 1e6, 0.05)]
+    configs = [config(inner_lr=rate) for rate in (0.1, 1e6, 0.05)]
     jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]
     good, bad, other = run(jobs)
     assert "lower the inner rate first" in bad.error
@@ -166,7 +166,7 @@ def test_by_time_every_user_is_in_every_part_and_windows_follow_each_other():
 def test_by_time_only_the_window_counts(by_time):
     test = by_time.parts[2]
     assert by_time.test.count.tolist() == (test.lengths - test.warmup).tolist()
-    made = nightly.predictions(by_time.bundle, test)
+    made = nightly.predictions(by_time.trained, test)
     for user in range(test.users):
         steps = made["t"][made["user"] == test.user_id(user)]
         assert steps.tolist() == list(range(test.warmup[user], test.lengths[user]))
@@ -176,8 +176,8 @@ def test_by_time_sketches_carry_over(by_time):
     """The window's predictions are those of a walk over the whole history."""
     test = by_time.parts[2]
     columns = Columns.of(test)
-    stack, trace = walk(by_time.bundle, test, columns)
-    _, whole = walk(by_time.bundle, replace(test, warmup=np.zeros_like(test.warmup)), columns)
+    stack, trace = walk(by_time.trained, test, columns)
+    _, whole = walk(by_time.trained, replace(test, warmup=np.zeros_like(test.warmup)), columns)
     made, every = predict(stack, trace, 0).output, predict(stack, whole, 0).output
     by_event = dict(zip(whole.event.tolist(), every.tolist(), strict=True))
     wanted = [by_event[event] for event in trace.event.tolist()]
@@ -255,7 +255,7 @@ def test_the_offset_is_the_mean_of_the_training_users_only():
 
 
 def test_implicit_data_has_defaults_of_its_own():
-    assert build_config(implicit_data=True).inner_rate != build_config().inner_rate
+    assert build_config(implicit_data=True).inner_lr != build_config().inner_lr
 
 
 def test_too_few_users_are_refused():
@@ -273,17 +273,24 @@ def test_parameters_do_not_depend_on_threads() -> None:
         for threads in (1, 2, 2, 2):
             torch.set_num_threads(threads)
             outcome = run([(split(data, chosen), chosen)], test=False)[0]
-            states.append(outcome.bundle.recommender.state_dict())
+            states.append(outcome.trained.recommender.state_dict())
     finally:
         torch.set_num_threads(before)
     for name, value in states[0].items():
         assert all(torch.equal(value, other[name]) for other in states[1:])
 
 
-@pytest.mark.parametrize("reroll", [1, 9])  # 9: training never leaves its first sketches
-def test_early_stopping_judges_the_sketches_that_are_reported(reroll):
+@pytest.mark.parametrize("resketch_epochs", [1, 9])  # 9: training never leaves its first sketches
+def test_early_stopping_judges_the_sketches_that_are_reported(resketch_epochs):
     data = stream(users=80, items=64, events=24)
-    outcome = trained(data, policy="hardest", size=3, epochs=4, learning_rate=0.05, reroll=reroll)
+    outcome = trained(
+        data,
+        policy="hardest",
+        size=3,
+        epochs=4,
+        learning_rate=0.05,
+        resketch_epochs=resketch_epochs,
+    )
     best = min(line["valid"] for line in outcome.history)
     assert outcome.valid["rmse"] == pytest.approx(best, abs=1e-6)
 
@@ -299,7 +306,7 @@ def test_a_run_in_a_stack_reports_its_own_epochs():
 
 
 def test_runs_that_descend_differently_do_not_share_a_stack():
-    changes = [{}, {"annealing": "constant"}, {"user_rate": 0.1}, {"user_rate": 0.2}]
+    changes = [{}, {"lr_schedule": "constant"}, {"user_lr": 0.1}, {"user_lr": 0.2}]
     configs = [TrainConfig(**change) for change in changes]
     assert experiment._stacks(configs, "cpu") == [[0], [1], [2, 3]]
 
@@ -311,27 +318,29 @@ def test_a_reader_in_order_begins_where_items_share_users(policy):
     once = from_arrays(user, item, None, np.arange(400))
     chosen = config(recommender="gru", policy=policy, learning_rate=0.0, epochs=1, dim=16, seed=3)
     outcome = run([(split(once, chosen), chosen)])[0]
-    spec, model = outcome.bundle.spec, outcome.bundle.recommender
-    assert (spec.returning, spec.striking, spec.cosine) == (False, True, True)
+    spec, model = outcome.trained.spec, outcome.trained.recommender
+    assert (spec.repeat_feature, spec.filter_sketch, spec.cosine) == (False, True, True)
     start = shared_users(split(once, chosen)[0], 16, torch.Generator().manual_seed(3))
     torch.testing.assert_close(model.vectors.detach(), start)
-    plain = trained(once, **{**vars(chosen), "striking": 0, "cosine": 0})
+    plain = trained(once, **{**vars(chosen), "filter_sketch": 0, "cosine": 0})
     assert outcome.test.metrics["recall@20"] > plain.test.metrics["recall@20"] + 0.1
 
 
 def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns():
     user, item = np.divmod(np.arange(400), 10)
     once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(400))  # nothing comes back
-    struck, plain = (trained(once, epochs=1, striking=given) for given in (-1, 0))
-    others = plain.bundle.recommender.state_dict()
-    for name, value in struck.bundle.recommender.state_dict().items():
+    struck, plain = (trained(once, epochs=1, filter_sketch=given) for given in (-1, 0))
+    others = plain.trained.recommender.state_dict()
+    for name, value in struck.trained.recommender.state_dict().items():
         assert torch.equal(value, others[name])
-    assert struck.fitted["striking"] == 1
+    assert struck.fitted["filter_sketch"] == 1
     for found, other in ((struck.valid, plain.valid), (struck.test.metrics, plain.test.metrics)):
         assert found["mrr@20"] > other["mrr@20"]
 
 
-@pytest.mark.parametrize("name", ["returning", "fading", "telling", "striking", "cosine"])
+@pytest.mark.parametrize(
+    "name", ["repeat_feature", "recency_decay", "separate_input", "filter_sketch", "cosine"]
+)
 def test_runs_whose_recommenders_know_other_things_go_apart(name):
     configs = [config(**{name: known}) for known in (0, 1)]
     assert len(experiment._stacks(configs, "cpu")) == 2
@@ -341,6 +350,6 @@ def test_runs_whose_recommenders_know_other_things_go_apart(name):
 def test_rivals_are_those_that_differ_on_these_data(distinct, met):
     user, item = np.divmod(np.arange(400), 10)
     data = from_arrays(user, (item + 3 * user) % distinct, None, np.arange(400))
-    outcome = trained(data, policy="learned", rival="last,frequent", epochs=1, dim=4)
-    assert [one.name for one in outcome.rivals] == met
-    assert outcome.config.rivals == ["last", "frequent"]  # what was asked for stays as it was
+    outcome = trained(data, policy="learned", baseline="last,frequent", epochs=1, dim=4)
+    assert [one.name for one in outcome.baselines] == met
+    assert outcome.config.baselines == ["last", "frequent"]  # what was asked for stays as it was

@@ -111,7 +111,7 @@ def test_a_user_id_may_be_anything(tmp_path):
 
 def test_open_run_gives_what_was_trained(run):
     opened = run_directory.open_run(run[0]).recommender.state_dict()
-    for name, value in run[1].bundle.recommender.state_dict().items():
+    for name, value in run[1].trained.recommender.state_dict().items():
         assert torch.equal(opened[name], value)
 
 

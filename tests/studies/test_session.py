@@ -150,7 +150,7 @@ def test_session_models_strike_out_and_begin_where_items_share_users(
     item = (item + 3 * user) % 32 + 32 * (user % 2)
     once = from_arrays(user, item, None, np.arange(640))
     found = {}
-    for name, given in (("default", {}), ("plain", {"striking": 0, "cosine": 0})):
+    for name, given in (("default", {}), ("plain", {"filter_sketch": 0, "cosine": 0})):
         some = {**SMALL, "learning_rate": 0.0, "dim": 16, **given}
         result = dips.session(once, ["hardest"], [4], [0], out=tmp_path / name, **some)
         found[name] = result.rows[0]["test"]["recall@20"]

@@ -44,9 +44,9 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.extend(f"train {config.recommender} {config.policy}" for _, config in jobs)
         return run(jobs, **rest)
 
-    def reading(model: Any, chooser: Any, *rest: Any) -> Any:
-        done.append(f"read {chooser.name} {chooser.size}")
-        return read(model, chooser, *rest)
+    def reading(model: Any, source_policy: Any, *rest: Any) -> Any:
+        done.append(f"read {source_policy.name} {source_policy.size}")
+        return read(model, source_policy, *rest)
 
     monkeypatch.setattr(study, "run", trained)
     monkeypatch.setattr(transfer_study, "read_with", reading)
@@ -119,18 +119,18 @@ def test_what_comes_back_is_read_so_unless_it_is_said(data: Interactions, tmp_pa
     assert data.repeats > 0.1
     for given, taken in ((-1, True), (0, False)):
         out = tmp_path / str(given)
-        dips.transfer(data, ["last"], [1], [0], out=out, returning=given, **SMALL)
-        assert open_run(out / "runs" / "all-k1-t1-s0").spec.returning == taken
+        dips.transfer(data, ["last"], [1], [0], out=out, repeat_feature=given, **SMALL)
+        assert open_run(out / "runs" / "all-k1-t1-s0").spec.repeat_feature == taken
 
 
 def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_path: Path) -> None:
-    alone = {"returning": 0, "striking": 1, "cosine": 1}
+    alone = {"repeat_feature": 0, "filter_sketch": 1, "cosine": 1}
     dips.transfer(data, ["hardest"], [1], [0], out=tmp_path, **alone, **SMALL)
-    reader, chooser = (
+    reader, source_policy = (
         open_run(tmp_path / "runs" / name).spec for name in ("all-k1-t1-s0", "hardest-k1-t1-s0")
     )
-    assert (reader.striking, reader.cosine) == (True, True)
-    assert (chooser.striking, chooser.cosine) == (True, False)
+    assert (reader.filter_sketch, reader.cosine) == (True, True)
+    assert (source_policy.filter_sketch, source_policy.cosine) == (True, False)
 
 
 def test_a_finished_study_does_nothing_again(

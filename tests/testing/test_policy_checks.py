@@ -31,8 +31,8 @@ class Broken(Policy):
         return self.flags.get("draws", False)
 
     @property
-    def asks(self):
-        return self.flags.get("asks", False)
+    def required_signals(self):
+        return self.flags.get("required_signals", False)
 
     def score(self, candidates, signals):
         self.calls += 1
@@ -120,7 +120,7 @@ BROKEN = {
     ),
     "honest_about_asks-some": (
         lambda p, c, s: s.loss() + s.residual(),
-        "uses signals.loss: name it in `asks`, or set asks = True",
+        "uses signals.loss: name it in `required_signals`, or set asks = True",
     ),
     "keeps_its_numbers_in_its_state-plain": (
         partial(Careless, lambda module: setattr(module, "more", torch.ones(()))),
@@ -172,11 +172,11 @@ def test_draws_without_use_of_the_key_is_refused() -> None:
 
 
 def test_every_signal_is_named() -> None:
-    both = Broken(lambda p, c, s: s.loss() + s.residual(), asks=("loss",))
+    both = Broken(lambda p, c, s: s.loss() + s.residual(), required_signals=("loss",))
     with pytest.raises(AssertionError, match=re.escape("uses signals.residual: name it")):
         checks.honest_about_asks(both)
-    for asks in (("loss", "residual"), True):
-        both.flags["asks"] = asks
+    for required_signals in (("loss", "residual"), True):
+        both.flags["required_signals"] = required_signals
         checks.honest_about_asks(both)
 
 

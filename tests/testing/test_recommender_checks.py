@@ -20,7 +20,7 @@ class Broken(Recommender):
     """A linear recommender, one of whose methods is replaced."""
 
     def __init__(self, rate: float = 0.05, **methods):
-        super().__init__(items=8, user_dim=4, loss=SquaredError(), inner_rate=rate)
+        super().__init__(items=8, user_dim=4, loss=SquaredError(), inner_lr=rate)
         self.register_buffer("table", item_vectors(torch.arange(8), 4).float())
         self.methods = methods
 
@@ -28,8 +28,8 @@ class Broken(Recommender):
         plain = (self.table[items] * user[:, None, :]).sum(2)
         return self.methods["predict"](self, plain, user) if "predict" in self.methods else plain
 
-    def read(self, evidence, *settle):
-        plain = super().read(evidence, *settle)
+    def read(self, evidence, *rounding):
+        plain = super().read(evidence, *rounding)
         return self.methods["read"](self, plain, evidence) if "read" in self.methods else plain
 
     def embedding(self, items):

@@ -15,24 +15,24 @@ from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, Loss, SquaredError
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import Walk
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import Rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
 from dips.studies.checks import describe_policy
 from dips.testing import random_world
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, Lesson, whole_lessons
+from dips.training.policy_batches import Clock, PolicyBatch, pack_policy_batches
 from dips.training.policy_gradients import policy_gradients
 from dips.training.rollouts import Job, noted
-from dips.training.trainer import Fitting, fit, start
+from dips.training.trainer import TrainingState, fit, start
 
 LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
 SIZE = 2
 PLAIN: dict[str, Any] = {
-    "size": SIZE, "dim": 3, "batch": 16, "epochs": 3, "inner_rate": 0.1, "inner_steps": 3,
-    "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10, "policy_batch": 4096,
+    "size": SIZE, "dim": 3, "batch": 16, "epochs": 3, "inner_lr": 0.1, "inner_steps": 3,
+    "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10, "policy_batch_size": 4096,
     "residual": 1,
 }  # fmt: skip
 
@@ -57,7 +57,7 @@ class Lab:
         cut = 8 + config.seed % 3  # parts of different sizes
         return Job(self.data.select(order[:cut]), self.data.select(order[cut:]), config)
 
-    def start(self, jobs: Sequence[Job]) -> Fitting:
+    def start(self, jobs: Sequence[Job]) -> TrainingState:
         """Recommenders and policies at their start."""
         models, policies = [], []
         for job in jobs:
@@ -67,13 +67,13 @@ class Lab:
                 loss=self.loss,
                 dim=config.dim,
                 offset=3.0 if self.data.explicit else 0.0,
-                inner_rate=config.inner_rate,
+                inner_lr=config.inner_lr,
                 inner_steps=config.inner_steps,
-                inner_pull=config.inner_pull,
+                prior_penalty=config.prior_penalty,
                 generator=torch.Generator().manual_seed(config.seed),
-                returning=not self.data.explicit,
-                fading=not self.data.explicit,
-                telling=not self.data.explicit,
+                repeat_feature=not self.data.explicit,
+                recency_decay=not self.data.explicit,
+                separate_input=not self.data.explicit,
             )
             models.append(model.to(self.dtype))
             shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)
@@ -81,11 +81,11 @@ class Lab:
             policies.append(policy.to(self.dtype) if isinstance(policy, nn.Module) else policy)
         return start(jobs, models, "cpu", policies)
 
-    def validate(self, stack: Stack, trace: Trace) -> list[float]:
+    def validate(self, stack: StackedRecommenders, trace: Trace) -> list[float]:
         """The deciding metric of each run."""
         return [scores.headline for scores in evaluate(stack, trace, low=1.0, high=5.0)]
 
-    def train(self, jobs: Sequence[Job], **rest: Any) -> Fitting:
+    def train(self, jobs: Sequence[Job], **rest: Any) -> TrainingState:
         """Fit a stack from the start."""
         fitting = self.start(jobs)
         fit(fitting, jobs, self.columns, rest.pop("validate", self.validate), **rest)
@@ -104,16 +104,16 @@ class Scene:
     def __init__(self, world: Any, data: Interactions, config: TrainConfig) -> None:
         job = replace(world.job(), train=data, valid=data, config=config)
         self.config = config
-        self.fitting: Fitting = world.start([job])
+        self.fitting: TrainingState = world.start([job])
         generator = torch.Generator().manual_seed(7)
         for name, value in self.fitting.parameters().items():
-            if name not in ("recommender.inner_rate", "recommender.offset"):
+            if name not in ("recommender.inner_lr", "recommender.offset"):
                 spread = 0.25 if name.startswith("recommender.") else 0.05
                 value += torch.randn(value.shape, generator=generator).double() * spread
         self.stream = make_stream([data], world.columns)
         assert self.fitting.policies is not None
         self.stack, self.policies = self.fitting.stack, self.fitting.policies
-        self.walk = Walk(
+        self.walk = Rollout(
             self.stream,
             size=SIZE,
             schedule=config.schedule,
@@ -126,17 +126,19 @@ class Scene:
         self.clock = Clock.of(config.schedule, SIZE, self.stream.longest, torch.device("cpu"))
         self.refreshes = dict(config.schedule.refreshes(SIZE, self.stream.longest))
 
-    def gradient(self, lesson: Lesson, **changes: Any) -> dict[str, Tensor]:
+    def gradient(self, policy_batch: PolicyBatch, **changes: Any) -> dict[str, Tensor]:
         """The sum over the lesson's predictions."""
         config = self.config.but(**changes)
-        found = policy_gradients(self.stack, self.policies, self.trace, self.clock, lesson, config)
-        count = int((lesson.predicted >= 0).sum())
+        found = policy_gradients(
+            self.stack, self.policies, self.trace, self.clock, policy_batch, config
+        )
+        count = int((policy_batch.predicted >= 0).sum())
         return {name: value[0] * count for name, value in found.items()}
 
-    def whole(self) -> Lesson:
+    def whole(self) -> PolicyBatch:
         """All users in one lesson."""
-        (lesson,) = whole_lessons(self.trace, self.clock, [0], 1, 10**6)
-        return lesson
+        (policy_batch,) = pack_policy_batches(self.trace, self.clock, [0], 1, 10**6)
+        return policy_batch
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions, from_arrays
 from dips.numerics import exact
-from dips.training.trainer import Fitting, fit
+from dips.training.trainer import TrainingState, fit
 
 ITEMS, LENGTHS = 13, [11, 6, 9, 3, 1, 8]
-RATES = {"learning_rate": 2**-6, "user_rate": 2**-4, "policy_rate": 2**-5}  # exact in float32
-DECAY = {"weight_decay": 2**-7, "policy_decay": 2**-6}
+RATES = {"learning_rate": 2**-6, "user_lr": 2**-4, "policy_lr": 2**-5}  # exact in float32
+DECAY = {"weight_decay": 2**-7, "policy_weight_decay": 2**-6}
 STEPS, ALPHA, SIZE = 3, 0.125, 2
 
 
@@ -41,7 +41,7 @@ def _distinct() -> Interactions:
 class Literal:
     """The algorithm, line by line."""
 
-    def __init__(self, fitting: Fitting, data: Interactions, queue: int) -> None:
+    def __init__(self, fitting: TrainingState, data: Interactions, queue: int) -> None:
         self.theta = self._leaves(fitting.stack.state, fitting.stack.trainable)
         self.offset = fitting.stack.state["offset"][0]
         assert fitting.policies is not None
@@ -55,13 +55,13 @@ class Literal:
         rate, decay = RATES["learning_rate"], DECAY["weight_decay"]
         self.optimizers = [
             torch.optim.SGD(
-                [self.theta["user_prior"]], RATES["user_rate"], momentum=0.9, weight_decay=decay
+                [self.theta["user_prior"]], RATES["user_lr"], momentum=0.9, weight_decay=decay
             ),
             torch.optim.Adam([self.theta["vectors"]], rate, weight_decay=decay),
             torch.optim.Adam(free, rate),
         ]
-        self.chooser = torch.optim.Adam(
-            self.phi.values(), RATES["policy_rate"], weight_decay=DECAY["policy_decay"]
+        self.source_policy = torch.optim.Adam(
+            self.phi.values(), RATES["policy_lr"], weight_decay=DECAY["policy_weight_decay"]
         )
 
     @staticmethod
@@ -84,10 +84,10 @@ class Literal:
             for optimizer in self.optimizers:
                 optimizer.step()
             if t > SIZE:
-                self.chooser.zero_grad()
+                self.source_policy.zero_grad()
                 terms = [self._credit(user, t, z, ratings, queues[user]) for user in there]
                 torch.stack(terms).mean().backward()
-                self.chooser.step()
+                self.source_policy.step()
 
     def _reveal(self, user: int, t: int, z: Tensor, ratings: Tensor, queue: list[Tensor]) -> None:
         """The intermediate sketch, and what is left of it."""
@@ -138,7 +138,7 @@ def test_stretch_one_is_algorithm_one(
     world = lab(data=_distinct(), double=True)
     job = world.job(
         policy="dips", size=SIZE, stretch=1, queue=queue, credit="identity", dropout=0.0, epochs=2,
-        inner_steps=STEPS, inner_rate=ALPHA, annealing="constant", policy_wait=0, policy_rest=0,
+        inner_steps=STEPS, inner_lr=ALPHA, lr_schedule="constant", policy_warmup_epochs=0, policy_freeze_epochs=0,
         **RATES, **DECAY,
     )  # fmt: skip
     job = replace(job, train=world.data, valid=world.data)

@@ -11,7 +11,7 @@ import pytest
 
 from dips.errors import ConfigError
 from dips.training.config import TrainConfig
-from dips.training.recipes import RECIPES, beside, build_config
+from dips.training.recipes import RECIPES, baseline_config, build_config
 
 
 def test_every_setting_has_a_sentence() -> None:
@@ -30,7 +30,10 @@ def test_every_setting_has_a_sentence() -> None:
         ({"choice": "best"}, "choice is 'best': choose one of greedy, sampled"),
         ({"recommender": "tree"}, "recommender is 'tree'"),
         ({"periods": (2, 0)}, "periods [2, 0]: each must be at least 1"),
-        ({"policy_decay": float("nan")}, "policy_decay is nan: it must be at least 0"),
+        (
+            {"policy_weight_decay": float("nan")},
+            "policy_weight_decay is nan: it must be at least 0",
+        ),
         ({"weight_decay": -2.0}, "weight_decay is -2.0: it must be at least -1"),
         ({"size": "four"}, "size is 'four': it must be a whole number"),
         ({"size": 2.5}, "size is 2.5: it must be a whole number"),
@@ -45,7 +48,7 @@ def test_a_value_that_does_not_fit(changes: dict[str, object], sentence: str) ->
 
 
 def test_an_unknown_setting() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'sise': known are annealing, .*size"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'sise': known are lr_schedule, .*size"):
         TrainConfig().but(sise=3)
 
 
@@ -120,26 +123,26 @@ def test_the_papers_policies_take_the_papers_recipe() -> None:
 )  # fmt: skip
 def test_batches_suit_the_data(rows: int, implicit: bool, expected: tuple[int, int]) -> None:
     config = TrainConfig().fitted(rows, 10, 5, implicit=implicit)
-    assert (config.batch, config.policy_batch) == expected
-    given = TrainConfig(batch=7, policy_batch=9).fitted(rows, 10, 5, implicit=implicit)
-    assert (given.batch, given.policy_batch) == (7, 9)
+    assert (config.batch, config.policy_batch_size) == expected
+    given = TrainConfig(batch=7, policy_batch_size=9).fitted(rows, 10, 5, implicit=implicit)
+    assert (given.batch, given.policy_batch_size) == (7, 9)
 
 
 @pytest.mark.parametrize(
-    ("settings", "company"), [({}, 0), ({"walks": 4}, 3), ({"walks": 4, "users": 5}, 5)]
+    ("settings", "user_batch"), [({}, 0), ({"walks": 4}, 3), ({"walks": 4, "users": 5}, 5)]
 )
-def test_users_walk_in_companies(settings, company):
-    assert TrainConfig(**settings).fitted(100, 10, 5, implicit=False).users == company
+def test_users_walk_in_companies(settings, user_batch):
+    assert TrainConfig(**settings).fitted(100, 10, 5, implicit=False).users == user_batch
 
 
 @pytest.mark.parametrize(
-    ("rows", "implicit", "company"),
+    ("rows", "implicit", "user_batch"),
     [(29_999, False, 0), (30_000, False, 500), (600_000, False, 250), (11_999, True, 0),
      (36_000, True, 250)],
 )  # fmt: skip
-def test_a_policy_that_learns_walks_as_often_as_the_data_allows(rows, implicit, company):
+def test_a_policy_that_learns_walks_as_often_as_the_data_allows(rows, implicit, user_batch):
     config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
-    assert config.fitted(rows, 1000, 50, implicit=implicit).users == company
+    assert config.fitted(rows, 1000, 50, implicit=implicit).users == user_batch
     static = build_config(flags={"policy": "last"}, implicit_data=implicit)
     assert static.fitted(rows, 1000, 50, implicit=implicit).users == 0
 
@@ -155,15 +158,15 @@ def test_decay_falls_with_what_is_known_of_an_item(items, given, taken):
 
 def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
     ours = build_config(flags={"policy": "learned", "seed": 3, "dim": 8, "epochs": 5})
-    rival = beside(ours, "last", implicit_data=False)
-    assert rival == build_config(flags={"policy": "last", "seed": 3, "dim": 8, "epochs": 5})
+    baseline = baseline_config(ours, "last", implicit_data=False)
+    assert baseline == build_config(flags={"policy": "last", "seed": 3, "dim": 8, "epochs": 5})
     implicit = build_config(flags={"policy": "learned", "seed": 3}, implicit_data=True)
-    assert beside(implicit, "frequent", implicit_data=True) == build_config(
+    assert baseline_config(implicit, "frequent", implicit_data=True) == build_config(
         flags={"policy": "frequent", "seed": 3}, implicit_data=True
     )
-    turned = build_config(flags={"policy": "learned", "task": "implicit", "inner_rate": 0.7})
-    assert beside(turned, "last", implicit_data=False) == build_config(
-        flags={"policy": "last", "task": "implicit", "inner_rate": 0.7}
+    turned = build_config(flags={"policy": "learned", "task": "implicit", "inner_lr": 0.7})
+    assert baseline_config(turned, "last", implicit_data=False) == build_config(
+        flags={"policy": "last", "task": "implicit", "inner_lr": 0.7}
     )
 
 
@@ -175,21 +178,36 @@ def test_a_rival_has_its_own_defaults_and_what_was_asked_for():
 def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     config = build_config(flags={"policy": "learned"}, implicit_data=implicit)
     fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-    assert config.policy_rate == (1e-3 if implicit else 3e-3)
-    names = ("returning", "fading", "telling", "inner_rate", "weight_decay", "residual", "hunch")
+    assert config.policy_lr == (1e-3 if implicit else 3e-3)
+    names = (
+        "repeat_feature",
+        "recency_decay",
+        "separate_input",
+        "inner_lr",
+        "weight_decay",
+        "residual",
+        "predicted_score",
+    )
     assert tuple(getattr(fitted, name) for name in names) == taken
-    given = {"returning": 0, "fading": 0, "telling": 0, "inner_rate": 0.7, "weight_decay": 0.0,
-             "residual": 1, "hunch": 1 - taken[-1]}  # fmt: skip
+    given = {"repeat_feature": 0, "recency_decay": 0, "separate_input": 0, "inner_lr": 0.7, "weight_decay": 0.0,
+             "residual": 1, "predicted_score": 1 - taken[-1]}  # fmt: skip
     fitted = config.but(**given).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
     assert {name: getattr(fitted, name) for name in given} == given
-    pulled = config.but(inner_pull=0.1).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-    assert pulled.hunch == 0  # it would have to read
+    pulled = config.but(prior_penalty=0.1).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
+    assert pulled.predicted_score == 0  # it would have to read
     for recipe in ("paper", "paper-128"):  # the paper's recommender knows nothing of all this
         for recommender in ("dot", "gru"):
             flags = {"policy": "dips", "recommender": recommender}
             paper = build_config(recipe, flags=flags, implicit_data=implicit)
             paper = paper.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-            names = ("returning", "striking", "cosine", "fading", "telling", "hunch")
+            names = (
+                "repeat_feature",
+                "filter_sketch",
+                "cosine",
+                "recency_decay",
+                "separate_input",
+                "predicted_score",
+            )
             assert {getattr(paper, name) for name in names} == {0}
 
 
@@ -206,12 +224,12 @@ def test_settings_suit_items_that_come_back(implicit, repeats, taken):
     ],
 )
 def test_rivals_that_keep_what_last_keeps_are_not_met_besides_it(implicit, repeats, given, met):
-    flags = {"policy": "learned", **({} if given is None else {"rival": given})}
+    flags = {"policy": "learned", **({} if given is None else {"baseline": given})}
     config = build_config(flags=flags, implicit_data=implicit)
-    assert config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats).rivals == met
+    assert config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats).baselines == met
     starts = given is None and implicit and repeats < 1e-3  # with the newest and the likeliest
     large = config.but(size=5).fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-    assert large.rivals == [*met, *(["likely:4"] if starts else [])]
+    assert large.baselines == [*met, *(["last-top:4"] if starts else [])]
 
 
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (0, 0.0)), (0.1, (1, 3e-2))])
@@ -219,8 +237,8 @@ def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
     for recommender in ("gru", "gru-separate", "sasrec"):
         config = build_config(flags={"recommender": recommender}, implicit_data=True)
         fitted = config.fitted(1000, 10, 500, implicit=True, repeats=repeats)
-        assert (fitted.returning, fitted.weight_decay) == taken
-        assert (fitted.fading, fitted.telling) == (0, 0)
+        assert (fitted.repeat_feature, fitted.weight_decay) == taken
+        assert (fitted.recency_decay, fitted.separate_input) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +247,9 @@ def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
         ({}, 0.0009, (0, 1, 1)),
         ({}, 0.001, (0, 0, 1)),
         ({}, 0.1, (1, 0, 0)),
-        ({"striking": 1}, 0.5, (0, 1, 1)),
-        ({"returning": 1}, 0.0, (1, 0, 0)),
-        ({"striking": 0, "cosine": 0}, 0.0, (0, 0, 0)),
+        ({"filter_sketch": 1}, 0.5, (0, 1, 1)),
+        ({"repeat_feature": 1}, 0.0, (1, 0, 0)),
+        ({"filter_sketch": 0, "cosine": 0}, 0.0, (0, 0, 0)),
         ({"cosine": 1}, 0.5, (1, 0, 1)),
         ({"loss": "softmax", "negatives": 9}, 0.0, (0, 1, 1)),
         ({"loss": "bpr-max"}, 0.0, (0, 1, 0)),
@@ -239,11 +257,11 @@ def test_readers_in_order_decay_only_where_items_come_back(repeats, taken):
         ({"recommender": "dot"}, 0.001, (0, 0, 0)),
         ({"recommender": "dot"}, 0.5, (1, 0, 0)),
         ({"recommender": "dot", "negatives": 9}, 0.0, (0, 1, 0)),
-        ({"recommender": "dot", "returning": 1}, 0.0, (1, 0, 0)),
+        ({"recommender": "dot", "repeat_feature": 1}, 0.0, (1, 0, 0)),
         ({"recommender": "mlp"}, 0.0, (0, 1, 0)),
         ({"recommender": "mlp"}, 0.5, (0, 0, 0)),
         ({"recommender": "mine:Own"}, 0.0, (0, 1, 0)),
-        ({"recommender": "mine:Own", "striking": 0}, 0.0, (0, 0, 0)),
+        ({"recommender": "mine:Own", "filter_sketch": 0}, 0.0, (0, 0, 0)),
         ({"recommender": "dot", "task": "explicit"}, 0.0, (0, 0, 0)),
     ],
 )
@@ -251,7 +269,7 @@ def test_what_was_read_is_struck_out_where_nothing_comes_back(settings, repeats,
     config = build_config(flags={"recommender": "gru", **settings}, implicit_data=True)
     implicit = config.implicit(explicit_data=False)
     fitted = config.fitted(1000, 10, 500, implicit=implicit, repeats=repeats)
-    assert (fitted.returning, fitted.striking, fitted.cosine) == taken
+    assert (fitted.repeat_feature, fitted.filter_sketch, fitted.cosine) == taken
 
 
 def test_decay_falls_with_the_data_where_items_do_not_come_back():
@@ -268,16 +286,24 @@ def test_decay_falls_with_the_data_where_items_do_not_come_back():
 
 
 def test_whole_numbers_are_numbers():
-    config = TrainConfig(policy_rate=0, learning_rate=1, size=3)
-    found = [(value, type(value)) for value in (config.policy_rate, config.learning_rate)]
+    config = TrainConfig(policy_lr=0, learning_rate=1, size=3)
+    found = [(value, type(value)) for value in (config.policy_lr, config.learning_rate)]
     assert found == [(0.0, float), (1.0, float)]
     assert type(config.size) is int
 
 
 def test_settings_that_are_neither_given_nor_left_open():
-    for name in ("inner_rate", "weight_decay"):
+    for name in ("inner_lr", "weight_decay"):
         with pytest.raises(ConfigError, match=f"{name} is -0.5: -1, or at least 0"):
             TrainConfig(**{name: -0.5})
-    for name in ("returning", "striking", "cosine", "fading", "telling", "residual", "hunch"):
+    for name in (
+        "repeat_feature",
+        "filter_sketch",
+        "cosine",
+        "recency_decay",
+        "separate_input",
+        "residual",
+        "predicted_score",
+    ):
         with pytest.raises(ConfigError, match=f"{name} is '2': choose one of -1, 0, 1"):
             TrainConfig(**{name: 2})

@@ -22,26 +22,31 @@ import torch
 from torch import Tensor
 
 from dips.evaluation.progressive import evaluate
-from dips.numerics.process_group import Crew, gathered
+from dips.numerics.process_group import ProcessGroup, gathered
 from dips.stream.users import make_stream
 from dips.testing import random_world
 from dips.training.distributed import Share
-from dips.training.state import Fitting
+from dips.training.state import TrainingState
 from dips.training.trainer import fit
 
 TOLERANCE = 1e-9
-QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01, "epochs": 3}
-LEARNED: dict[str, Any] = {"policy": "learned", "policy_batch": 24}
+QUICK: dict[str, Any] = {
+    "policy_warmup_epochs": 0,
+    "policy_freeze_epochs": 0,
+    "policy_lr": 0.01,
+    "epochs": 3,
+}
+LEARNED: dict[str, Any] = {"policy": "learned", "policy_batch_size": 24}
 CASES: dict[str, list[dict[str, Any]]] = {
     "last": [{"policy": "last"}],
     "several-runs": [{"policy": "reservoir", "seed": 1}, {"policy": "reservoir", "seed": 2}],
     "several-policies": [{"policy": "last"}, {"policy": "frequent"}],
-    "hardest": [{"policy": "hardest", "reroll": 2}],
+    "hardest": [{"policy": "hardest", "resketch_epochs": 2}],
     "learned": [LEARNED],
     "learned-every-3": [{**LEARNED, "periods": (3,), "seed": 1}, {**LEARNED, "periods": (3,)}],
-    "cautious": [{**LEARNED, "policy_rate": 0.5, "caution": 1e-4, "epochs": 5}],
-    "companies": [{**LEARNED, "users": 3}],
-    "dips-steps": [{"policy": "dips", "users": 5, "stretch": 1, "user_rate": 0.01, "epochs": 2}],
+    "cautious": [{**LEARNED, "policy_lr": 0.5, "revert_tolerance": 1e-4, "epochs": 5}],
+    "user_batches": [{**LEARNED, "users": 3}],
+    "dips-steps": [{"policy": "dips", "users": 5, "stretch": 1, "user_lr": 0.01, "epochs": 2}],
     "stretches-in-batches": [{"policy": "hardest", "users": 4, "stretch": 3, "batch": 5}],
     "all": [{"policy": "all"}],
     "all-steps": [{"policy": "all", "stretch": 2, "users": 3}],
@@ -54,69 +59,69 @@ class Stop(Exception):
 
 
 def _train(
-    world: Any, jobs: Any, crew: Crew, fitting: Fitting, stop_at: int = 0
+    world: Any, jobs: Any, process_group: ProcessGroup, fitting: TrainingState, stop_at: int = 0
 ) -> tuple[Found, Found | None]:
     """Parameters and history of a fit; and what was saved after the epoch at which it stops."""
     saved: list[Found] = []
 
     def validate(stack: Any, trace: Any) -> list[float]:
-        found = evaluate(stack, trace, low=1.0, high=5.0, crew=crew)
+        found = evaluate(stack, trace, low=1.0, high=5.0, process_group=process_group)
         return [scores.headline for scores in found]
 
-    def save(fitting: Fitting) -> None:
+    def save(fitting: TrainingState) -> None:
         if fitting.progress.epoch == stop_at:
             tensors = {name: value.clone() for name, value in fitting.tensors().items()}
             saved.append((tensors, copy.deepcopy(vars(fitting.progress))))
             raise Stop
 
-    fitting.align(crew)
+    fitting.align(process_group)
     with suppress(Stop):
-        fit(fitting, jobs, world.columns, validate, save=save, crew=crew)
+        fit(fitting, jobs, world.columns, validate, save=save, process_group=process_group)
     left = {name: value.clone() for name, value in fitting.tensors().items()}
     return (left, vars(fitting.progress)), saved[0] if saved else None
 
 
-def _case(make: Any, name: str, crew: Crew) -> Found:
+def _case(make: Any, name: str, process_group: ProcessGroup) -> Found:
     world = make(double=True)
     jobs = [world.job(**{**QUICK, **settings}) for settings in CASES[name]]
-    return _train(world, jobs, crew, world.start(jobs))[0]
+    return _train(world, jobs, process_group, world.start(jobs))[0]
 
 
-def _implicit(make: Any, crew: Crew) -> Found:
+def _implicit(make: Any, process_group: ProcessGroup) -> Found:
     world = make(explicit=False, double=True)
     jobs = [world.job(**QUICK, **LEARNED)]
-    return _train(world, jobs, crew, world.start(jobs))[0]
+    return _train(world, jobs, process_group, world.start(jobs))[0]
 
 
-def _many_items(make: Any, crew: Crew) -> Found:
+def _many_items(make: Any, process_group: ProcessGroup) -> Found:
     """So many that a step moves the rows it reads, and no others."""
     world = make(data=random_world([9, 3, 12, 7, 11, 4, 8, 6, 9, 7, 5], items=500), double=True)
     jobs = [world.job(**QUICK, **LEARNED)]
-    return _train(world, jobs, crew, world.start(jobs))[0]
+    return _train(world, jobs, process_group, world.start(jobs))[0]
 
 
-def _resumed(make: Any, crew: Crew) -> Found:
+def _resumed(make: Any, process_group: ProcessGroup) -> Found:
     """Stopped after the first epoch; only the leader has the checkpoint."""
     world = make(double=True)
     jobs = [world.job(**QUICK, **LEARNED)]
-    _, saved = _train(world, jobs, crew, world.start(jobs), stop_at=1)
+    _, saved = _train(world, jobs, process_group, world.start(jobs), stop_at=1)
     fitting = world.start(jobs)
-    if crew.leads:
+    if process_group.leads:
         assert saved is not None
         fitting.load(saved[0], type(fitting.progress)(**saved[1]))
     else:
         for value in fitting.tensors().values():
             value += 1  # whatever it is, it is the leader's afterwards
-    return _train(world, jobs, crew, fitting)[0]
+    return _train(world, jobs, process_group, fitting)[0]
 
 
-OTHERS: dict[str, Callable[[Any, Crew], Found]] = {
+OTHERS: dict[str, Callable[[Any, ProcessGroup], Found]] = {
     "implicit": _implicit, "many-items": _many_items, "resumed": _resumed
 }  # fmt: skip
 
 
-def _any_case(make: Any, name: str, crew: Crew) -> Found:
-    return _case(make, name, crew) if name in CASES else OTHERS[name](make, crew)
+def _any_case(make: Any, name: str, process_group: ProcessGroup) -> Found:
+    return _case(make, name, process_group) if name in CASES else OTHERS[name](make, process_group)
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +146,8 @@ def test_two_processes_are_one(
     lab: Callable[..., Any], together: list[dict[str, Found]], name: str
 ) -> None:
     """All parameters, optimizers and validations; and both processes have the same bits."""
-    with gathered("cpu") as crew:
-        tensors, progress = _any_case(lab, name, crew)
+    with gathered("cpu") as process_group:
+        tensors, progress = _any_case(lab, name, process_group)
     first, second = (found[name] for found in together)
     for key, expected in tensors.items():
         assert torch.equal(first[0][key], second[0][key]), key

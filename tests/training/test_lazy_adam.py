@@ -22,8 +22,8 @@ from dips.training.lazy_adam import NOWHERE, LazyAdam, pick_rows, touched_rows
 from dips.training.optimizers import StackedAdam
 from dips.training.recipes import build_config
 from dips.training.recommender_gradients import items_read, recommender_gradients
-from dips.training.rollouts import Job, Walks
-from dips.training.state import Fitting
+from dips.training.rollouts import Job, TrainingRollouts
+from dips.training.state import TrainingState
 from dips.training.trainer import fit
 
 RATES, DECAYS = torch.tensor([0.1, 0.01]), torch.tensor([0.02, 0.5])
@@ -145,7 +145,7 @@ def test_rows_are_found_once_and_in_order() -> None:
 
 def _training(
     lab: Make, monkeypatch: pytest.MonkeyPatch, items: int = 9, **settings: Any
-) -> tuple[Any, list[Job], Fitting]:
+) -> tuple[Any, list[Job], TrainingState]:
     """A lab in which every catalogue is a large one, and its runs at their start."""
     monkeypatch.setattr(fitting_module, "SCARCE", 1e-9)
     world = lab(data=random_world(LENGTHS, items=items, seed=1), double=True)
@@ -158,7 +158,7 @@ def test_gradients_of_the_touched_rows_are_those_of_the_table(
 ) -> None:
     world, jobs, fitting = _training(lab, monkeypatch, policy="reservoir")
     players = fitting.players(fitting.parameters())
-    trace, _ = Walks(jobs, world.columns).sketches(1, players, players)
+    trace, _ = TrainingRollouts(jobs, world.columns).sketches(1, players, players)
     batch = torch.tensor([[0, 5, 2, -1], [1, 7, -1, -1]])
     batch[1] = torch.where(batch[1] >= 0, batch[1] + trace.run_rows[1], -1)
     rows = touched_rows(items_read(trace, batch))
@@ -181,7 +181,13 @@ def test_gradients_of_the_touched_rows_are_those_of_the_table(
 def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
     lab: Make, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    settings = {"policy": policy, "policy_wait": 0, "policy_rest": 0, "batch": 5, "epochs": 2}
+    settings = {
+        "policy": policy,
+        "policy_warmup_epochs": 0,
+        "policy_freeze_epochs": 0,
+        "batch": 5,
+        "epochs": 2,
+    }
     world, jobs, whole = _training(lab, monkeypatch, **settings)
     assert isinstance(whole.optimizers["items"], LazyAdam)
     saved: list[Any] = []

@@ -12,29 +12,29 @@ import torch
 
 from dips.training import epoch
 from dips.training.batches import Block, Stretch, Whole, turns
-from dips.training.policy_batches import Lesson
-from dips.training.rollouts import Walks
-from dips.training.state import Fitting
+from dips.training.policy_batches import PolicyBatch
+from dips.training.rollouts import TrainingRollouts
+from dips.training.state import TrainingState
 
 Make = Callable[..., Any]
-QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01}
+QUICK: dict[str, Any] = {"policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.01}
 WAYS: dict[str, dict[str, Any]] = {
-    "whole": {"policy_batch": 20},
-    "companies": {"users": 3, "policy_batch": 8, "batch": 8},
+    "whole": {"policy_batch_size": 20},
+    "user_batches": {"users": 3, "policy_batch_size": 8, "batch": 8},
     "stretch": {"stretch": 2, "users": 3, "batch": 5},
     "steps": {"stretch": 1},
 }
 BY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-def _losses(fitting: Fitting, run: int) -> list[float]:
+def _losses(fitting: TrainingState, run: int) -> list[float]:
     history = fitting.progress.history
     return [line[name][run] for line in history for name in ("train_loss", "valid")]
 
 
 @pytest.mark.parametrize(
     ("policy", "way"),
-    [("learned", "whole"), ("learned", "companies"), ("learned", "steps"), ("dips", "stretch")],
+    [("learned", "whole"), ("learned", "user_batches"), ("learned", "steps"), ("dips", "stretch")],
 )
 def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, way: str) -> None:
     """Runs of different users, lengths and rates, with different numbers of lessons.
@@ -43,7 +43,7 @@ def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, way: str) -> Non
     """
     world = lab(double=True)
     credit = "survival" if policy == "learned" else "identity"
-    settings = [{"seed": 1, "policy_rate": 0.03}, {"seed": 2, "policy_decay": 0.1}]
+    settings = [{"seed": 1, "policy_lr": 0.03}, {"seed": 2, "policy_weight_decay": 0.1}]
     jobs = [
         world.job(policy=policy, credit=credit, epochs=2, **{**QUICK, **WAYS[way], **each})
         for each in settings
@@ -80,13 +80,13 @@ def test_every_prediction_is_seen_once_an_epoch(
     seen: list[Counter[tuple[int, int]]] = []
     plain = epoch._Lessons.learn
 
-    def spy(lessons: Any, block: Block) -> None:
-        if len(seen) < lessons.epoch:
+    def spy(policy_batches: Any, block: Block) -> None:
+        if len(seen) < policy_batches.epoch:
             seen.append(Counter())
-        rows = torch.cat([*block.batches([0], lessons.epoch, job.config.batch)], 1)[0]
+        rows = torch.cat([*block.batches([0], policy_batches.epoch, job.config.batch)], 1)[0]
         trace = block.trace
         seen[-1].update((int(trace.user[r]), int(trace.step[r])) for r in rows.tolist() if r >= 0)
-        plain(lessons, block)
+        plain(policy_batches, block)
 
     monkeypatch.setattr(epoch._Lessons, "learn", spy)
     fitting = world.train([job])
@@ -102,9 +102,9 @@ def test_every_prediction_is_seen_once_an_epoch(
 def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
     world = lab()
     jobs = [world.job(users=3, stretch=4, seed=seed) for seed in (0, 1)]
-    walks = Walks(jobs, world.columns)
+    walks = TrainingRollouts(jobs, world.columns)
     stack = world.start(jobs).stack
-    companies: list[list[list[int]]] = []
+    user_batches: list[list[list[int]]] = []
     for number in (1, 2, 1):
         blocks = [b for b in walks.blocks(number, stack, None) if b.ends]
         assert all(isinstance(block, Stretch) for block in blocks)
@@ -112,11 +112,11 @@ def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
         for block in blocks:
             first, last = block.trace.run_rows[:2]
             found.append(sorted(set(block.trace.user[first:last].tolist())))
-        assert sorted(user for company in found for user in company) == list(range(8))
-        companies.append(found)
-    assert companies[0] == companies[2] != companies[1]
+        assert sorted(user for user_batch in found for user in user_batch) == list(range(8))
+        user_batches.append(found)
+    assert user_batches[0] == user_batches[2] != user_batches[1]
     skipped = [b for b in walks.blocks(1, stack, None, 2) if b.ends]
-    assert len(skipped) == len(companies[0]) - 2
+    assert len(skipped) == len(user_batches[0]) - 2
 
 
 @pytest.mark.parametrize("policy", ["learned", "dips"])
@@ -133,11 +133,14 @@ def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
     world = lab()
     states: list[dict[str, torch.Tensor]] = []
 
-    def watch(fitting: Fitting) -> None:
+    def watch(fitting: TrainingState) -> None:
         states.append({name: value.clone() for name, value in fitting.parameters().items()})
 
     job = world.job(
-        policy="learned", epochs=6, **{**QUICK, "policy_wait": 2, "policy_rest": 1}, **way
+        policy="learned",
+        epochs=6,
+        **{**QUICK, "policy_warmup_epochs": 2, "policy_freeze_epochs": 1},
+        **way,
     )
     first = world.start([job]).parameters()
     world.train([job], watch=watch)
@@ -153,7 +156,7 @@ def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
 
 def test_a_policy_learns_for_one_epoch_at_least(lab: Make) -> None:
     world = lab()
-    job = world.job(policy="learned", epochs=2, policy_wait=1, policy_rest=2)
+    job = world.job(policy="learned", epochs=2, policy_warmup_epochs=1, policy_freeze_epochs=2)
     before = world.start([job]).policies.state["last"]
     assert not torch.equal(world.train([job]).policies.state["last"], before)
 
@@ -161,7 +164,7 @@ def test_a_policy_learns_for_one_epoch_at_least(lab: Make) -> None:
 def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     """By SGD where it has a rate of its own; and then Adam leaves it alone."""
     world = lab()
-    job = world.job(user_rate=0.05, epochs=1, batch=10**6, annealing="constant")
+    job = world.job(user_lr=0.05, epochs=1, batch=10**6, lr_schedule="constant")
     fitting = world.start([job])
     assert sorted(fitting.optimizers) == ["items", "user"]
     assert "user_prior" not in fitting.optimizers["items"].first
@@ -171,16 +174,16 @@ def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     after = trained.stack.state["user_prior"]
     torch.testing.assert_close(after, before - 0.05 * moving)  # one step: momentum is the slope
     assert float((after - before).abs().max()) > 1e-4
-    plain = world.train([world.job(epochs=1, batch=10**6, annealing="constant")])
+    plain = world.train([world.job(epochs=1, batch=10**6, lr_schedule="constant")])
     assert sorted(plain.optimizers) == ["items"]
     for name in ("vectors", "bias", "loading"):
         assert torch.equal(plain.stack.state[name], trained.stack.state[name])
     assert not torch.equal(plain.stack.state["user_prior"], after)
 
 
-def _lesson(rows: list[list[int]]) -> Lesson:
+def _lesson(rows: list[list[int]]) -> PolicyBatch:
     predicted = torch.tensor(rows)
-    return Lesson(predicted, predicted, predicted[..., None])
+    return PolicyBatch(predicted, predicted, predicted[..., None])
 
 
 @pytest.mark.parametrize(
@@ -190,9 +193,9 @@ def test_turns_are_those_of_each_run_alone(counts: list[tuple[int, int]]) -> Non
     """(batches, lessons) of two runs; the number in a cell says whose batch or lesson it is."""
     many, most = (max(column) for column in zip(*counts, strict=True))
     batches = [torch.tensor([[i if i < b else -1] for b, _ in counts]) for i in range(many)]
-    lessons = [_lesson([[i if i < n else -1] for _, n in counts]) for i in range(most)]
+    policy_batches = [_lesson([[i if i < n else -1] for _, n in counts]) for i in range(most)]
     told: list[list[str]] = [[], []]
-    for batch, due in turns(batches, lessons):
+    for batch, due in turns(batches, policy_batches):
         for run in (0, 1):
             told[run] += [f"batch {int(batch[run])}"] if int(batch[run]) >= 0 else []
             told[run] += [
@@ -216,15 +219,17 @@ def test_a_lone_lesson_comes_last() -> None:
 def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
     """Users who are missing and steps that nobody takes come last, wherever a batch is cut."""
     world = lab()
-    trace = next(Walks([world.job(stretch=1)], world.columns).blocks(1, None, None)).trace
+    trace = next(
+        TrainingRollouts([world.job(stretch=1)], world.columns).blocks(1, None, None)
+    ).trace
     base, length = torch.tensor([[0, 6, 11]]), torch.tensor([[6, 5, 3]])
     alone = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 3)
     assert [rows[rows >= 0].tolist() for rows in alone] == [[2, 3, 4], [5, 8, 9], [10, 13], []]
     more = [torch.nn.functional.pad(field, (0, 2)) for field in (base, length)]
-    beside = Stretch(trace, *more, range(2, 9)).batches([0], 1, 3)
-    for mine, other in zip(beside, alone, strict=False):
+    baseline_config = Stretch(trace, *more, range(2, 9)).batches([0], 1, 3)
+    for mine, other in zip(baseline_config, alone, strict=False):
         assert torch.equal(mine, other)
-    assert all(bool((rows == -1).all()) for rows in beside[len(alone) :])
+    assert all(bool((rows == -1).all()) for rows in baseline_config[len(alone) :])
     (everything,) = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 0)
     assert everything.shape == (1, 12)
 
@@ -232,24 +237,26 @@ def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
 def test_whole_histories_end_at_once(lab: Make) -> None:
     world = lab()
     jobs = [world.job(users=3)]
-    blocks = list(Walks(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
+    blocks = list(TrainingRollouts(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
     assert all(isinstance(block, Whole) and block.ends for block in blocks)
     assert len(blocks) == 3
 
 
 @BY_WAY
-@pytest.mark.parametrize("caution", [0.0, 0.1])
-def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], caution: float) -> None:
+@pytest.mark.parametrize("revert_tolerance", [0.0, 0.1])
+def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], revert_tolerance: float) -> None:
     """The policy is again what it was, goes on half as fast, and the recommender keeps learning."""
     world = lab()
     scores = {1: [1.0, 1.0], 2: [1.05, 1.2], 3: [1.0, 1.0]}  # epoch: each run's validation
     states: list[dict[str, torch.Tensor]] = []
 
-    def watch(fitting: Fitting) -> None:
+    def watch(fitting: TrainingState) -> None:
         states.append({name: value.clone() for name, value in fitting.parameters().items()})
 
     jobs = [
-        world.job(policy="learned", seed=seed, epochs=3, caution=caution, **QUICK, **way)
+        world.job(
+            policy="learned", seed=seed, epochs=3, revert_tolerance=revert_tolerance, **QUICK, **way
+        )
         for seed in (1, 2)
     ]
     calls = iter(scores.values())
@@ -259,7 +266,7 @@ def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], caution: float
         run: all(torch.equal(second[n][run], first[n][run]) for n in first if "policy" in n)
         for run in (0, 1)
     }
-    assert same == {0: False, 1: caution > 0}
-    assert fitting.progress.ease == [1.0, 0.75 if caution else 1.0]  # half, and half more
+    assert same == {0: False, 1: revert_tolerance > 0}
+    assert fitting.progress.ease == [1.0, 0.75 if revert_tolerance else 1.0]  # half, and half more
     assert not torch.equal(second["recommender.bias"][1], first["recommender.bias"][1])
     assert not torch.equal(third["policy.last"][1], second["policy.last"][1])

@@ -63,7 +63,7 @@ def test_chances_follow_the_power_of_popularity(lab: Make, power: float) -> None
     job = lab(explicit=False).job(popularity=power)
     weight = (1 + popularity(job.train).double()) ** power
     expected = weight / weight.sum()
-    draws = torch.cat([_drawn([job], step, 1)[0] for step in range(3000)])
+    is_random = torch.cat([_drawn([job], step, 1)[0] for step in range(3000)])
     share = torch.bincount(draws, minlength=len(weight)) / len(draws)
     assert float((share - expected).abs().max()) < 0.03
 

@@ -15,8 +15,8 @@ from dips.policy.base import Policy, Signals
 from dips.policy.registry import make_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import Walk
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import Rollout
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
@@ -24,10 +24,10 @@ from dips.stream.users import Stream
 from dips.training.policy_batches import (
     ORDER,
     Clock,
-    asking,
-    stretch_lesson,
-    whole_lessons,
-    with_ghosts,
+    interval_policy_batch,
+    pack_policy_batches,
+    rebuild_inputs,
+    with_dropped_candidates,
 )
 
 World = Callable[..., Interactions]
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 class Spy(Policy):
     """Asks for another, and remembers every question by (key, seen)."""
 
-    asks = ("loss", "residual")
+    required_signals = ("loss", "residual")
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -63,13 +63,18 @@ class Scene:
     """Two runs that have walked, one of fewer users."""
 
     def __init__(
-        self, world: World, stream_of: StreamOf, schedule: Schedule, spy: Spy, stack: Stack | None
+        self,
+        world: World,
+        stream_of: StreamOf,
+        schedule: Schedule,
+        spy: Spy,
+        stack: StackedRecommenders | None,
     ) -> None:
         data = world(LENGTHS, items=5, seed=3)
         self.stream = stream_of([data, data.select([2, 0, 6, 7, 1])])
         self.schedule, keys = schedule, self.stream.keys(SEEDS)
         noted = ["loss", "residual"] if stack else []
-        walk = Walk(self.stream, size=SIZE, schedule=schedule, keys=keys, noted=noted)
+        walk = Rollout(self.stream, size=SIZE, schedule=schedule, keys=keys, noted=noted)
         walk.advance(spy if stack else spy.policy, stack)
         self.trace, self.base = walk.trace, walk.base
         self.clock = Clock.of(schedule, SIZE, self.stream.longest, CPU)
@@ -85,9 +90,13 @@ def scene(
 ) -> Callable[..., tuple[Scene, Spy]]:
     """`scene(schedule, policy, asks=True)`: a walk and what was heard on it."""
 
-    def make(schedule: Schedule, policy: str = "frequent", asks: bool = True) -> Any:
+    def make(schedule: Schedule, policy: str = "frequent", required_signals: bool = True) -> Any:
         spy = Spy(make_policy(policy, size=SIZE))
-        stack = Stack.of([dot(losses["mse"], seed=seed) for seed in SEEDS]) if asks else None
+        stack = (
+            StackedRecommenders.of([dot(losses["mse"], seed=seed) for seed in SEEDS])
+            if required_signals
+            else None
+        )
         return Scene(world, stream_of, schedule, spy, stack), spy
 
     return make
@@ -103,7 +112,7 @@ def test_asking_again_is_what_was_asked(scene: Any, schedule: Schedule, policy: 
     ]
     most = max(map(len, rows)) + 1
     decided = torch.tensor([[*found, *[-1] * (most - len(found))] for found in rows])
-    asked = asking(at.trace, at.clock, decided)
+    asked = rebuild_inputs(at.trace, at.clock, decided)
     width = SIZE + schedule.longest
     assert asked.kept.shape == (2 * most, width)
     for place, row in enumerate(decided.flatten().tolist()):
@@ -135,22 +144,22 @@ def test_whole_lessons_hold_every_prediction_once(
     scene: Any, schedule: Schedule, width: int
 ) -> None:
     """In the order of time, with what each decision is followed by: against a plain loop."""
-    at, _ = scene(schedule, asks=False)
-    lessons = whole_lessons(at.trace, at.clock, SEEDS, 3, width)
+    at, _ = scene(schedule, required_signals=False)
+    policy_batches = pack_policy_batches(at.trace, at.clock, SEEDS, 3, width)
     owner, step = at.trace.asked.owner.tolist(), at.trace.step.tolist()
     ends = [*at.refreshes, 10**6]
     orders: list[list[int]] = []
     for run in (0, 1):
         seen, order = [], []
-        for lesson in lessons:
-            predicted = [row for row in lesson.predicted[run].tolist() if row >= 0]
-            decided = [row for row in lesson.decided[run].tolist() if row >= 0]
+        for policy_batch in policy_batches:
+            predicted = [row for row in policy_batch.predicted[run].tolist() if row >= 0]
+            decided = [row for row in policy_batch.decided[run].tolist() if row >= 0]
             assert decided == [row for row in predicted if step[row] in at.refreshes]
             assert len(predicted) <= max(width, max(LENGTHS))
             for decision, places in zip(
-                lesson.decided[run].tolist(), lesson.held[run].tolist(), strict=True
+                policy_batch.decided[run].tolist(), policy_batch.held[run].tolist(), strict=True
             ):
-                held = [int(lesson.predicted[run, place]) for place in places if place >= 0]
+                held = [int(policy_batch.predicted[run, place]) for place in places if place >= 0]
                 if decision < 0:
                     assert held == []
                     continue
@@ -178,16 +187,18 @@ def test_whole_lessons_hold_every_prediction_once(
 @BY_SCHEDULE
 @pytest.mark.parametrize("width", [1, 20])
 def test_a_run_is_packed_as_if_alone(scene: Any, schedule: Schedule, width: int) -> None:
-    at, _ = scene(schedule, asks=False)
-    together = whole_lessons(at.trace, at.clock, SEEDS, 3, width)
+    at, _ = scene(schedule, required_signals=False)
+    together = pack_policy_batches(at.trace, at.clock, SEEDS, 3, width)
     for run, seed in enumerate(SEEDS):
         first = at.trace.run_rows[run]
-        alone = whole_lessons(at.trace.part(run, run + 1), at.clock, [seed], 3, width)
-        for index, lesson in enumerate(together):
+        alone = pack_policy_batches(at.trace.part(run, run + 1), at.clock, [seed], 3, width)
+        for index, policy_batch in enumerate(together):
             if index >= len(alone):
-                assert all(bool((field[run] == -1).all()) for field in lesson)
+                assert all(bool((field[run] == -1).all()) for field in policy_batch)
                 continue
-            for field, own, shift in zip(lesson, alone[index], (first, first, 0), strict=True):
+            for field, own, shift in zip(
+                policy_batch, alone[index], (first, first, 0), strict=True
+            ):
                 mine, other = field[run], own[0]
                 mine = torch.where(mine >= 0, mine - shift, -1)
                 size = len(other)
@@ -200,13 +211,13 @@ def test_a_run_without_users_has_empty_lessons(world: World, stream_of: StreamOf
     data = world([5, 4, 6])
     stream = stream_of([data.select([0, 2]), data.select([1])])
     stream = stream.take(torch.tensor([[0, 1], [-1, -1]]))
-    walk = Walk(stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), noted=[])
+    walk = Rollout(stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), noted=[])
     walk.advance(make_policy("last", size=2))
     clock = Clock.of(Schedule(), 2, 6, CPU)
-    (lesson,) = whole_lessons(walk.trace, clock, SEEDS, 1, 100)
-    assert lesson.predicted[0].sort().values.tolist() == list(range(11))
-    assert bool((lesson.predicted[1] == -1).all())
-    assert bool((lesson.held[1] == -1).all())
+    (policy_batch,) = pack_policy_batches(walk.trace, clock, SEEDS, 1, 100)
+    assert policy_batch.predicted[0].sort().values.tolist() == list(range(11))
+    assert bool((policy_batch.predicted[1] == -1).all())
+    assert bool((policy_batch.held[1] == -1).all())
 
 
 @BY_SCHEDULE
@@ -216,29 +227,29 @@ def test_stretch_lessons_hold_every_prediction_once(
     scene: Any, schedule: Schedule, queue: int, stretch: int
 ) -> None:
     """And with it the decisions of the queue: those in force, and the `queue` - 1 before."""
-    at, _ = scene(schedule, asks=False)
+    at, _ = scene(schedule, required_signals=False)
     refreshes, step, owner = list(at.refreshes), at.trace.step, at.trace.asked.owner
     seen: list[list[int]] = [[], []]
     for first in range(0, at.stream.longest, stretch):
         span = range(first, min(first + stretch, at.stream.longest))
-        lesson = stretch_lesson(at.clock, queue, at.base, at.stream.length, span)
-        if lesson is None:
+        policy_batch = interval_policy_batch(at.clock, queue, at.base, at.stream.length, span)
+        if policy_batch is None:
             assert span.stop <= refreshes[0]
             for run in (0, 1):
                 seen[run] += [row for row in at.rows(run) if int(step[row]) in span]
             continue
         for run in (0, 1):
-            predicted = lesson.predicted[run]
+            predicted = policy_batch.predicted[run]
             rows = predicted[predicted >= 0].tolist()
             assert rows == [row for row in at.rows(run) if int(step[row]) in span]
             seen[run] += rows
-            decided = lesson.decided[run][lesson.decided[run] >= 0].tolist()
+            decided = policy_batch.decided[run][policy_batch.decided[run] >= 0].tolist()
             due = [t for t in refreshes if t < span.stop]
             force = sum(t <= span.start for t in due) - 1
             due = due[max(0, force - queue + 1) :]
             assert decided == [row for row in at.rows(run) if int(step[row]) in due]
             for decision, places in zip(
-                lesson.decided[run].tolist(), lesson.held[run], strict=True
+                policy_batch.decided[run].tolist(), policy_batch.held[run], strict=True
             ):
                 held = predicted[places[places >= 0]].tolist()
                 if decision < 0:
@@ -257,10 +268,10 @@ def test_stretch_lessons_hold_every_prediction_once(
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_ghosts_are_what_was_dropped_before(scene: Any, schedule: Schedule, count: int) -> None:
     at, _ = scene(schedule, "reservoir")
-    (lesson,) = whole_lessons(at.trace, at.clock, SEEDS, 1, 1000)
-    asked = asking(at.trace, at.clock, lesson.decided)
+    (policy_batch,) = pack_policy_batches(at.trace, at.clock, SEEDS, 1, 1000)
+    asked = rebuild_inputs(at.trace, at.clock, policy_batch.decided)
     width = asked.kept.shape[1]
-    tracked, weight = with_ghosts(asked, count, width - SIZE)
+    tracked, weight = with_dropped_candidates(asked, count, width - SIZE)
     assert tracked.kept.shape[1] == width + count * (width - SIZE)
     position, present = asked.candidates.position, asked.candidates.present
     for place, owner in enumerate(asked.owner.tolist()):
@@ -273,13 +284,13 @@ def test_ghosts_are_what_was_dropped_before(scene: Any, schedule: Schedule, coun
             if owner >= 0 and place - back >= 0 and int(asked.owner[place - back]) == owner:
                 gone = present[place - back] & ~asked.kept[place - back]
                 expected += position[place - back][gone].tolist()
-        ghosts = tracked.candidates.position[place, width:]
-        assert ghosts[ghosts >= 0].tolist() == expected
-        first = int(at.trace.event[lesson.decided.flatten()[place]]) - int(
+        dropped_candidates = tracked.candidates.position[place, width:]
+        assert dropped_candidates[dropped_candidates >= 0].tolist() == expected
+        first = int(at.trace.event[policy_batch.decided.flatten()[place]]) - int(
             asked.candidates.seen[place]
         )
-        for slot in (ghosts >= 0).nonzero()[:, 0].tolist():
-            event = first + int(ghosts[slot])
+        for slot in (dropped_candidates >= 0).nonzero()[:, 0].tolist():
+            event = first + int(dropped_candidates[slot])
             assert int(tracked.candidates.item[place, width + slot]) == int(
                 at.trace.columns.item[event]
             )

@@ -13,20 +13,20 @@ from torch.nn.functional import cosine_similarity
 
 from dips.credit.replay import replay
 from dips.data.interactions import from_arrays
-from dips.numerics.exact import PARAMETER_BITS, snap
+from dips.numerics.exact import PARAMETER_BITS, quantize
 from dips.numerics.relaxation import keep_k
 from dips.policy.base import NoSignals
 from dips.policy.network import Network
 from dips.policy.stacked import Answers
 from dips.recommender.base import Evidence
 from dips.recommender.signals import StackSignals
-from dips.rollout.rollout import Walk
+from dips.rollout.rollout import Rollout
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import gumbel_noise
 from dips.sketch.update import join
 from dips.stream.users import make_stream
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, stretch_lesson, whole_lessons
+from dips.training.policy_batches import Clock, interval_policy_batch, pack_policy_batches
 from dips.training.policy_gradients import policy_gradients
 from dips.training.rollouts import noted
 
@@ -80,10 +80,10 @@ def _story(at: Any, policy: Network, rows: list[int]) -> Story:
                 zip(candidates.position[0].tolist(), candidates.repeats[0].tolist(), strict=True)
             )
             answers = {}
-            if at.policies.asks:
-                asked = StackSignals(at.stack.settled(), before, candidates)
+            if at.policies.required_signals:
+                asked = StackSignals(at.stack.quantized(), before, candidates)
                 answers["residual"] = asked.residual()
-                answers["embedding"] = snap(model.embedding(candidates.item), PARAMETER_BITS)
+                answers["embedding"] = quantize(model.embedding(candidates.item), PARAMETER_BITS)
             scores = policy.score(candidates, Answers(answers))[0]
             gone = set(candidates.position[0].tolist()) - set(kept[t])
             noise = gumbel_noise(candidates)[0]
@@ -228,9 +228,11 @@ def test_stretches_add_up_to_whole_histories(
             total = {name: torch.zeros_like(value) for name, value in whole.items()}
             for first in range(0, at.stream.longest, stretch):
                 span = range(first, min(first + stretch, at.stream.longest))
-                lesson = stretch_lesson(at.clock, queue, at.walk.base, at.stream.length, span)
-                if lesson is not None:
-                    for name, value in at.gradient(lesson, **changes).items():
+                policy_batch = interval_policy_batch(
+                    at.clock, queue, at.walk.base, at.stream.length, span
+                )
+                if policy_batch is not None:
+                    for name, value in at.gradient(policy_batch, **changes).items():
                         total[name] += value
             _same(total, whole, 1e-9)
 
@@ -277,7 +279,9 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
     """Different networks, recommenders and users; the shorter run is padded."""
     world = lab()
     for policy, more in (("dips", {}), ("learned", {"credit": "survival"})):
-        jobs = [world.job(policy=policy, seed=seed, policy_batch=30, **more) for seed in (0, 1)]
+        jobs = [
+            world.job(policy=policy, seed=seed, policy_batch_size=30, **more) for seed in (0, 1)
+        ]
         fitting = world.start(jobs)
         fitting.policies.state[next(iter(fitting.policies.state))] += 0.1
         clock = Clock.of(jobs[0].config.schedule, SIZE, 12, torch.device("cpu"))
@@ -288,7 +292,7 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
             stream = make_stream([jobs[run].train for run in runs], world.columns)
             stack, policies = fitting.stack.select(runs), fitting.policies.select(runs)
             config = jobs[0].config
-            walk = Walk(
+            walk = Rollout(
                 stream,
                 size=SIZE,
                 schedule=config.schedule,
@@ -296,10 +300,12 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
                 noted=noted(policies.template),
             )
             walk.advance(policies, stack)
-            lessons = whole_lessons(walk.trace, clock, runs, 1, config.policy_batch)
+            policy_batches = pack_policy_batches(
+                walk.trace, clock, runs, 1, config.policy_batch_size
+            )
             return [
-                policy_gradients(stack, policies, walk.trace, clock, lesson, config)
-                for lesson in lessons
+                policy_gradients(stack, policies, walk.trace, clock, policy_batch, config)
+                for policy_batch in policy_batches
             ]
 
         together = gradients([0, 1])

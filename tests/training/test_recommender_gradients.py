@@ -13,7 +13,7 @@ from dips.kernels import softmax_cpu
 from dips.numerics import chunks as pieces
 from dips.training import recommender_gradients as module
 from dips.training.recommender_gradients import recommender_gradients
-from dips.training.rollouts import Walks
+from dips.training.rollouts import TrainingRollouts
 
 Make = Callable[..., Any]
 
@@ -25,7 +25,7 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
     jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
     fitting = world.start(jobs)
     players = fitting.players(fitting.parameters())
-    trace, _ = Walks(jobs, world.columns).sketches(1, players, players)
+    trace, _ = TrainingRollouts(jobs, world.columns).sketches(1, players, players)
     batch = torch.tensor([[0, 5, 2, -1, 9, 11, 3], [1, 7, -1, -1, -1, -1, -1]])[:runs]
     for run in range(runs):
         batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
@@ -57,7 +57,7 @@ def test_compiled_loops_find_the_same(
     jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
     fitting = world.start(jobs)
     players = fitting.players(fitting.parameters())
-    trace, _ = Walks(jobs, world.columns).sketches(1, players, players)
+    trace, _ = TrainingRollouts(jobs, world.columns).sketches(1, players, players)
     batch = torch.tensor([[0, 5, 2, -1, 9], [1, 7, -1, -1, -1]])[:runs]
     for run in range(runs):
         batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)

@@ -12,17 +12,22 @@ import pytest
 import torch
 
 from dips.training import checkpoint, epoch, trainer
-from dips.training.state import Fitting
+from dips.training.state import TrainingState
 from dips.training.trainer import fit
 
 Make = Callable[..., Any]
-QUICK: dict[str, Any] = {"policy_wait": 0, "policy_rest": 0, "policy_rate": 0.01, "epochs": 3}
+QUICK: dict[str, Any] = {
+    "policy_warmup_epochs": 0,
+    "policy_freeze_epochs": 0,
+    "policy_lr": 0.01,
+    "epochs": 3,
+}
 RUNS: dict[str, dict[str, Any]] = {
     "learned": {"policy": "learned"},
-    "learned-reroll": {"policy": "learned", "reroll": 2, "epochs": 4, "policy_rate": 0.5},
-    "sampled-reroll": {"policy": "hardest", "reroll": 3, "choice": "sampled", "epochs": 5},
+    "learned-reroll": {"policy": "learned", "resketch_epochs": 2, "epochs": 4, "policy_lr": 0.5},
+    "sampled-reroll": {"policy": "hardest", "resketch_epochs": 3, "choice": "sampled", "epochs": 5},
     "learned-companies": {"policy": "learned", "users": 3},
-    "dips-steps": {"policy": "dips", "users": 5, "stretch": 1, "user_rate": 0.01, "epochs": 2},
+    "dips-steps": {"policy": "dips", "users": 5, "stretch": 1, "user_lr": 0.01, "epochs": 2},
     "hardest-stretch": {"policy": "hardest", "users": 3, "stretch": 3},
 }
 
@@ -35,7 +40,7 @@ def _stopped(world: Any, jobs: Any, at: int) -> tuple[dict[str, torch.Tensor], A
     """What is left of a run that is killed right after it saved for the `at`-th time."""
     saved: list[tuple[dict[str, torch.Tensor], Any]] = []
 
-    def save(fitting: Fitting) -> None:
+    def save(fitting: TrainingState) -> None:
         tensors = {name: value.clone() for name, value in fitting.tensors().items()}
         saved.append((tensors, copy.deepcopy(fitting.progress)))
         if len(saved) == at:
@@ -52,20 +57,22 @@ def _stopped(world: Any, jobs: Any, at: int) -> tuple[dict[str, torch.Tensor], A
 def test_a_resumed_run_is_the_run(
     lab: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    """Bit for bit, from every place at which it saves: after epochs, and after companies."""
+    """Bit for bit, from every place at which it saves: after epochs, and after user_batches."""
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     world = lab()
     jobs = [world.job(seed=seed, **{**QUICK, **settings}) for seed in (0, 1)]
     saves: list[tuple[int, int]] = []
-    whole = world.train(jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.companies)))
+    whole = world.train(
+        jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.user_batches))
+    )
     epochs = jobs[0].config.epochs
-    companies = 0
+    user_batches = 0
     if settings.get("users"):
-        companies = -(-max(job.train.users for job in jobs) // settings["users"])
+        user_batches = -(-max(job.train.users for job in jobs) // settings["users"])
     assert saves == [
-        (number, done % (companies + 1))
+        (number, done % (user_batches + 1))
         for number in range(1, epochs + 1)
-        for done in (range(1, companies + 2) if companies else [0])
+        for done in (range(1, user_batches + 2) if user_batches else [0])
     ]
     for at in {1, len(saves) // 2, len(saves) - 1}:
         left = _stopped(world, jobs, at)
@@ -77,7 +84,7 @@ def test_a_resumed_run_is_the_run(
             assert torch.equal(resumed.tensors()[name], value), (at, name)
         assert resumed.progress.history == whole.progress.history
         assert resumed.progress.best_epoch == whole.progress.best_epoch
-        assert resumed.progress.companies == 0
+        assert resumed.progress.user_batches == 0
 
 
 def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +94,7 @@ def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatc
     jobs = [world.job(users=3, epochs=4, patience=1)]
     left = _stopped(world, jobs, 6)  # in the second epoch, and nothing was better yet
     assert left is not None
-    assert (left[1].epoch, left[1].companies) == (2, 2)
+    assert (left[1].epoch, left[1].user_batches) == (2, 2)
     resumed = world.start(jobs)
     left[1].best_epoch = [1]
     resumed.load(*left)
@@ -110,7 +117,7 @@ def test_a_file_holds_where_in_the_epoch_it_was(
     checkpoint.save(fitting, tmp_path)
     other = world.start(jobs)
     assert checkpoint.load(other, tmp_path)
-    assert other.progress.companies == 2
+    assert other.progress.user_batches == 2
     assert other.progress.taken == left[1].taken
     assert other.progress.total == left[1].total
     assert other.progress.epoch == 0  # it goes on with the first
@@ -123,7 +130,7 @@ def test_saves_are_not_too_many(lab: Make) -> None:
     assert trainer.SAVE_SECONDS == 30
     for way in ({}, {"users": 2}, {"users": 2, "stretch": 1}):
         saves: list[int] = []
-        world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.companies))
+        world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches))
         assert saves == [0, 0, 0]
 
 
@@ -134,7 +141,9 @@ def test_a_run_that_diverges_ends_early(
     """It says at which step, under which rates, and what to lower first."""
     monkeypatch.setattr(epoch, "LOOK", 4)
     world = lab()
-    job = world.job(policy="learned", inner_rate=1e8, policy_wait=0, batch=4, epochs=9, **way)
+    job = world.job(
+        policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch=4, epochs=9, **way
+    )
     fitting = world.train([job])
     (text,) = fitting.progress.diverged
     assert "the loss was no longer a number in epoch 1 (step " in text
@@ -149,7 +158,7 @@ def test_a_policy_that_diverges_says_so(lab: Make) -> None:
     """Losses stay numbers where choices are made by scores that are none."""
     world = lab()
     jobs = [
-        world.job(policy="learned", policy_rate=rate, policy_wait=0, seed=seed)
+        world.job(policy="learned", policy_lr=rate, policy_warmup_epochs=0, seed=seed)
         for seed, rate in enumerate((0.001, 1e39))
     ]
     fitting = world.train(jobs)
@@ -169,7 +178,7 @@ def test_a_diverged_run_stands_still_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(epoch, "LOOK", 2)
     world = lab()
-    jobs = [world.job(seed=0, batch=8), world.job(seed=1, batch=8, inner_rate=1e8)]
+    jobs = [world.job(seed=0, batch=8), world.job(seed=1, batch=8, inner_lr=1e8)]
     fitting = world.train(jobs)
     alone = world.train(jobs[:1])
     assert fitting.progress.diverged[0] == ""

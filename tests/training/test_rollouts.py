@@ -1,4 +1,4 @@
-"""Walks: where events are read from changes nothing."""
+"""TrainingRollouts: where events are read from changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from dips.stream.users import Columns
 
-LIVE = {"users": 3, "policy_wait": 0, "policy_rest": 0}
+LIVE = {"users": 3, "policy_warmup_epochs": 0, "policy_freeze_epochs": 0}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ LIVE = {"users": 3, "policy_wait": 0, "policy_rest": 0}
 def test_events_that_wait_in_host_memory_train_the_same(
     lab: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
-    """To the bit: companies bring their own events along."""
+    """To the bit: user_batches bring their own events along."""
     _assert_the_same(lab, [{"seed": seed, **settings} for seed in (0, 1)])
 
 
@@ -35,7 +35,10 @@ def test_events_that_wait_in_host_memory_train_the_same(
     "runs",
     [
         [{"policy": "last"}, {"policy": "last", "seed": 1}, {"policy": "reservoir", "seed": 1}],
-        [{"policy": "last", "reroll": 2}, {"policy": "hardest", "reroll": 2, "seed": 1}],
+        [
+            {"policy": "last", "resketch_epochs": 2},
+            {"policy": "hardest", "resketch_epochs": 2, "seed": 1},
+        ],
     ],
     ids=["last-last-reservoir", "last-hardest"],
 )

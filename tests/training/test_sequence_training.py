@@ -13,13 +13,13 @@ import torch
 from dips.data.interactions import Interactions, from_arrays
 from dips.evaluation.progressive import evaluate
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import Trace
 from dips.stream.users import Columns
 from dips.testing import random_world
 from dips.training.config import TrainConfig
 from dips.training.rollouts import Job
-from dips.training.state import Fitting, Progress, start
+from dips.training.state import Progress, TrainingState, start
 from dips.training.trainer import fit
 
 ITEMS = 12
@@ -51,7 +51,7 @@ def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job
     ]
 
 
-def _start(jobs: Sequence[Job]) -> Fitting:
+def _start(jobs: Sequence[Job]) -> TrainingState:
     config = jobs[0].config
     models = [
         make_recommender(
@@ -70,11 +70,11 @@ def _start(jobs: Sequence[Job]) -> Fitting:
     return start(jobs, models, "cpu")
 
 
-def _validate(stack: Stack, trace: Trace) -> list[float]:
+def _validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
     return [-scores.metrics["mrr@20"] for scores in evaluate(stack, trace)]
 
 
-def _train(jobs: Sequence[Job], **rest: Any) -> Fitting:
+def _train(jobs: Sequence[Job], **rest: Any) -> TrainingState:
     fitting = _start(jobs)
     fit(fitting, jobs, Columns.of(jobs[0].train), _validate, **rest)
     return fitting
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_the_run(settings: dict[str, Any]) -> None:
     jobs = _jobs(data, (0, 1), **settings)
     left: list[tuple[dict[str, torch.Tensor], Progress]] = []
 
-    def save(fitting: Fitting) -> None:
+    def save(fitting: TrainingState) -> None:
         tensors = {name: value.clone() for name, value in fitting.tensors().items()}
         left.append((tensors, copy.deepcopy(fitting.progress)))
 
@@ -116,8 +116,8 @@ def test_a_run_in_a_stack_is_the_run_alone(settings: dict[str, Any]) -> None:
         {"recommender": "gru", "policy": "last", "loss": "top1-max"},
         {"recommender": "sasrec", "policy": "all"},
         {"recommender": "sasrec", "policy": "last", "loss": "top1-max"},
-        {"policy": "last", "size": 1, "loss": "bpr", "inner_steps": 5, "inner_rate": 1.0},
-        {"policy": "last", "size": 1, "loss": "top1", "inner_steps": 5, "inner_rate": 1.0},
+        {"policy": "last", "size": 1, "loss": "bpr", "inner_steps": 5, "inner_lr": 1.0},
+        {"policy": "last", "size": 1, "loss": "top1", "inner_steps": 5, "inner_lr": 1.0},
     ],
     ids=lambda settings: "-".join(str(value) for value in settings.values()),
 )

@@ -14,11 +14,11 @@ from dips.data.interactions import Interactions
 from dips.numerics.descent import keep
 from dips.recommender.gru import GRU
 from dips.recommender.losses import BPRMax, FullSoftmax, Loss
-from dips.recommender.sasrec import SelfAttention
+from dips.recommender.sasrec import SASRec
 from dips.recommender.sequential import Sequential
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import WholeWalk
-from dips.rollout.trace import WholeTrace
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import FullHistoryRollout
+from dips.rollout.trace import FullHistoryTrace
 from dips.stream.users import Columns, make_stream
 from dips.training.batches import Whole
 from dips.training.config import TrainConfig
@@ -30,8 +30,8 @@ Kind = Callable[..., Sequential]
 LENGTHS = [9, 3, 12, 1, 7, 6]
 
 
-def _trace(parts: list[Interactions]) -> WholeTrace:
-    return WholeWalk(make_stream(parts, Columns.of(parts[0]))).trace
+def _trace(parts: list[Interactions]) -> FullHistoryTrace:
+    return FullHistoryRollout(make_stream(parts, Columns.of(parts[0]))).trace
 
 
 def _model(loss: Loss, seed: int = 0, kind: Kind = GRU) -> Sequential:
@@ -39,13 +39,13 @@ def _model(loss: Loss, seed: int = 0, kind: Kind = GRU) -> Sequential:
     return kind(items=8, loss=loss, dim=3, generator=generator)
 
 
-@pytest.mark.parametrize("kind", [GRU, SelfAttention])
+@pytest.mark.parametrize("kind", [GRU, SASRec])
 @pytest.mark.parametrize("loss", [FullSoftmax(), BPRMax(4)])
 def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss, kind: Kind) -> None:
     data = world(LENGTHS, items=8, explicit=False)
     late = replace(data, warmup=np.array([2, 0, 5, 0, 0, 1]))
     trace = _trace([data, late.select([2, 0, 5])])
-    stack = Stack.of([_model(loss, seed, kind) for seed in (0, 1)])
+    stack = StackedRecommenders.of([_model(loss, seed, kind) for seed in (0, 1)])
     for rows in Sequences(trace).batches([0, 1], 1, 16):
         found = sequence_gradients(stack, trace, rows, [keep, keep])
         losses, gradients = recommender_gradients(stack, trace, rows)

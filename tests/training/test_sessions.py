@@ -9,7 +9,7 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.policy.registry import make_policy
-from dips.rollout.rollout import WholeWalk, rollout
+from dips.rollout.rollout import FullHistoryRollout, rollout
 from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
@@ -55,7 +55,7 @@ def test_the_last_before_the_session_and_the_session(
 
 def test_no_sketch_is_the_session_alone(world: World, stream_of: Callable[..., Stream]) -> None:
     stream = stream_of([world(LENGTHS, items=20, explicit=False)])
-    for step, seen in _positions(sessions(WholeWalk(stream).trace)):
+    for step, seen in _positions(sessions(FullHistoryRollout(stream).trace)):
         so_far = list(range(step - step % 4, step))
         assert seen == so_far + [-1] * (3 - len(so_far))
 

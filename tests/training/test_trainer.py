@@ -1,4 +1,4 @@
-"""Fitting: a stacked run is the run alone, a resumed run is the run, and bad runs say so."""
+"""TrainingState: a stacked run is the run alone, a resumed run is the run, and bad runs say so."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 
 from dips.rollout.trace import Trace
 from dips.training.batches import Whole
-from dips.training.trainer import Fitting, fit
+from dips.training.trainer import TrainingState, fit
 
 Make = Callable[..., Any]
 
 
-def _valid(fitting: Fitting, run: int) -> list[float]:
+def _valid(fitting: TrainingState, run: int) -> list[float]:
     return [line["valid"][run] for line in fitting.progress.history]
 
 
@@ -27,8 +27,8 @@ def _valid(fitting: Fitting, run: int) -> list[float]:
 def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, explicit: bool) -> None:
     world = lab(explicit)
     settings = [
-        {"seed": 0, "inner_rate": 0.1},
-        {"seed": 1, "inner_rate": 0.05, "weight_decay": 0.1},
+        {"seed": 0, "inner_lr": 0.1},
+        {"seed": 1, "inner_lr": 0.05, "weight_decay": 0.1},
         {"seed": 2, "learning_rate": 0.01},
     ]
     jobs = [world.job(policy=policy, **each) for each in settings]
@@ -104,7 +104,7 @@ def test_a_resumed_run_is_the_run(lab: Make, policy: str, cut: int) -> None:
     class Stop(Exception):
         pass
 
-    def interrupt(fitting: Fitting) -> None:
+    def interrupt(fitting: TrainingState) -> None:
         if fitting.progress.epoch == cut:
             saved["tensors"] = {name: value.clone() for name, value in fitting.tensors().items()}
             saved["progress"] = copy.deepcopy(fitting.progress)
@@ -124,7 +124,7 @@ def test_a_resumed_run_is_the_run(lab: Make, policy: str, cut: int) -> None:
 def test_a_diverged_run_says_where_and_what_to_do_and_the_others_go_on(lab: Make) -> None:
     world = lab()
     good = world.job(seed=0)
-    jobs = [good, world.job(seed=1, inner_rate=1e6)]
+    jobs = [good, world.job(seed=1, inner_lr=1e6)]
     fitting = world.train(jobs)
     text = fitting.progress.diverged[1]
     assert "no longer a number in epoch 1" in text
@@ -188,7 +188,7 @@ def test_the_rate_falls_as_a_cosine(lab: Make) -> None:
     world = lab()
     bias: list[torch.Tensor] = []
 
-    def watch(fitting: Fitting) -> None:
+    def watch(fitting: TrainingState) -> None:
         bias.append(fitting.stack.state["bias"].clone())
 
     world.train([world.job(epochs=12)], watch=watch)

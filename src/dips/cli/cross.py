@@ -43,10 +43,12 @@ def _print(found: Mapping[str, Any]) -> None:
     value = {(row["reader"], row["sketches"]): row[metric] for row in found["rows"]}
     table = Table(title=f"test {metric}, {found['users']} users", title_justify="left")
     table.add_column("recommender of")
-    for chooser in (old, new):
-        table.add_column(f"sketches of {chooser}", justify="right")
+    for source_policy in (old, new):
+        table.add_column(f"sketches of {source_policy}", justify="right")
     for reader in (old, new):
-        table.add_row(reader, *(f"{value[reader, chooser]:.4f}" for chooser in (old, new)))
+        table.add_row(
+            reader, *(f"{value[reader, source_policy]:.4f}" for source_policy in (old, new))
+        )
     Console().print(table)
     changes = Table(title=f"{new} minus {old} (95 %)", title_justify="left")
     for name in ("changed", "difference", "interval", "p"):

@@ -28,16 +28,16 @@ def evaluate(
     """
     if predictions is not None:
         check_suffix(predictions)
-    bundle = run_directory.open_run(run)
+    trained = run_directory.open_run(run)
     if data is None:
         unseen = run_directory.own_part(run, "test")
     else:
-        other = api.load(data, side=bundle.sides.names)
+        other = api.load(data, side=trained.sides.names)
         unseen = run_directory.strangers(other, [run_directory.read_split(run)])
     source = data or unseen.name
-    metrics = api.evaluate(bundle, unseen)
+    metrics = api.evaluate(trained, unseen)
     if predictions is not None:
-        write_columns(nightly.predictions(bundle, unseen), predictions)
+        write_columns(nightly.predictions(trained, unseen), predictions)
     if as_json:
         print_json({"run": str(run), "data": source, "users": unseen.users, "test": metrics})
         return

@@ -108,7 +108,7 @@ def _line(moment: Moment) -> str:
 
 def _note(moment: Moment) -> str:
     rate = moment.interactions_per_second / 1000
-    whose = "rival's " if moment.rival else ""
+    whose = "rival's " if moment.baseline else ""
     return f"{whose}validation {abs(moment.valid[0]):.4f}, {rate:.0f}K interactions/s"
 
 

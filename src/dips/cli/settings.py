@@ -36,7 +36,7 @@ PANELS = {
     "task": "The task: what is predicted, for whom",
     "recommender": "The recommender",
     "learning_rate": "Training",
-    "policy_rate": "Policies that learn",
+    "policy_lr": "Policies that learn",
     "device": "Data and machine",
 }
 """Headings of the help, by the first setting below each."""

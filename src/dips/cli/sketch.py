@@ -44,8 +44,8 @@ def sketch(
     if run is None or data is None or out is None:
         raise ConfigError("give a run, data and --out FILE; or --store URL and --user U")
     check_suffix(out)
-    bundle = run_directory.open_run(run)
-    columns = api.sketches(bundle, api.load(data, side=bundle.sides.names), at=at)
+    trained = run_directory.open_run(run)
+    columns = api.sketches(trained, api.load(data, side=trained.sides.names), at=at)
     write_columns(columns, out)
     users = len(set(columns["user"]))
     print(f"{len(columns['t'])} entries of {users} users are in {out}")

@@ -19,7 +19,7 @@ from dips.data.columns import Columns
 from dips.data.parts import open_parts
 from dips.data.side_information import columns_in
 from dips.errors import ConfigError
-from dips.numerics.process_group import Crew, gathered
+from dips.numerics.process_group import ProcessGroup, gathered
 from dips.studies.checks import device_of, split
 from dips.studies.result import Watch
 from dips.studies.run_directory import Source
@@ -67,12 +67,15 @@ def train(
         source, whole = data, api.load(data, side=further)
         config = settings(whole)
         parts = split(whole, config)
-    with gathered(device_of(config)) as crew, _watched(config.epochs, crew) as watch:
+    with (
+        gathered(device_of(config)) as process_group,
+        _watched(config.epochs, process_group) as watch,
+    ):
         outcome = api.train_with(
             parts, config, out=out, source=source, test=not no_test, resume=resume, watch=watch,
-            crew=crew,
+            process_group=process_group,
         )  # fmt: skip
-    if not crew.leads:
+    if not process_group.leads:
         return
     note_origin(out)
     metrics = outcome.metrics()
@@ -90,9 +93,9 @@ def train(
 
 
 @contextmanager
-def _watched(epochs: int, crew: Crew) -> Iterator[Watch | None]:
+def _watched(epochs: int, process_group: ProcessGroup) -> Iterator[Watch | None]:
     """Progress on the screen of the process that leads; of others nothing is seen."""
-    if not crew.leads:
+    if not process_group.leads:
         yield None
         return
     with watch_training(epochs) as watch:

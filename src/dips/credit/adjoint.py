@@ -112,7 +112,7 @@ def worth(
     assert isinstance(model, DotProduct)
     if isinstance(effect, Listwise | Struck):
         value = model.worth(item, effect.pull) - effect.common[:, None]
-        if model.fades or model.tallies:
+        if model.has_recency_decay or model.counts_repeats:
             value = model.strength(age, repeats) * value
         return value - _chances(model, effect, item) if isinstance(effect, Struck) else value
     features = model.features(item)  # [rows, n, dim]
@@ -133,7 +133,7 @@ def path_of(
     rate = model.rate(evidence)[:, None]
 
     def step(user: Tensor) -> Tensor:
-        fall = model.slope(user, evidence) + 2 * model.inner_pull * (user - start)
+        fall = model.slope(user, evidence) + 2 * model.prior_penalty * (user - start)
         return user - rate * fall
 
     users = [start]
@@ -193,7 +193,7 @@ def _quadratic(
 
     def step(vector: Tensor, aim: Tensor | float, home: Tensor | float) -> Tensor:
         error = evidence.weight * (_product(features, vector) - aim)
-        fall = _product(features.transpose(1, 2), error) + model.inner_pull * (vector - home)
+        fall = _product(features.transpose(1, 2), error) + model.prior_penalty * (vector - home)
         return vector - 2 * rate * fall
 
     users = [start]

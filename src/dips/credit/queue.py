@@ -48,7 +48,7 @@ def queue_credit(
     A recommender in whose eyes interactions fade has to know `when` they were.
     """
     often = None if when is None else when.repeats.to(rating.dtype)
-    if additive(effect) and not model.fades:
+    if additive(effect) and not model.has_recency_decay:
         sums = [windowed(_held(field, rows), owner, length, discount) for field in effect]
         return worth(model, type(effect)(*sums), item, rating, repeats=often)
     total = torch.zeros_like(rating)

@@ -102,7 +102,9 @@ def _losses(
     """
     if last <= first:
         return past.rating[:, :0]
-    if model.fades and last > first + 1:  # as time goes on, the same sketch is read otherwise
+    if (
+        model.has_recency_decay and last > first + 1
+    ):  # as time goes on, the same sketch is read otherwise
         steps = range(first, last)
         return torch.cat([_losses(model, past, weight, met, t, t + 1, slots) for t in steps], 1)
     width = max(1, weight.shape[1])

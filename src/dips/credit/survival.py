@@ -49,7 +49,7 @@ def survival_credit(
     """[decisions, n] effect of the weights after a decision on it and its next `length` - 1.
 
     `value` [decisions, n] is the effect on the decision's own predictions, `score` how much to keep
-    each, `weight` 1 for candidates and 0 for ghosts (dropped before, still `tracked`), `position`
+    each, `weight` 1 for candidates and 0 for dropped_candidates (dropped before, still `tracked`), `position`
     what an entry is recognised by in the next decision of the same `owner` [decisions]. What is no
     longer tracked there counts as dropped. `online`: every decision drops one.
     """

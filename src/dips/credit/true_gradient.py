@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dips.credit.replay import replay
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
-from dips.recommender.stacked import Stack, State
+from dips.recommender.stacked import StackedRecommenders, State
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.stream.schedule import Schedule
@@ -44,8 +44,8 @@ def history(trace: StoredTrace, row: Tensor) -> Candidates:
 
 
 def true_gradient(
-    stack: Stack,
-    policies: Stacked,
+    stack: StackedRecommenders,
+    policies: StackedPolicies,
     past: Candidates,
     size: int,
     schedule: Schedule,

@@ -17,7 +17,7 @@ from dips.data.source import open_source
 from dips.errors import ConfigError, DataError
 
 _GROUPLENS = "https://files.grouplens.org/datasets/movielens"
-_SNAP = "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles"
+_SNAP = "https://quantize.stanford.edu/data/amazon/productGraph/categoryFiles"
 _YANG = "https://sites.google.com/site/yangdingqi/home/foursquare-dataset"
 _TSMC = "http://www-public.tem-tsp.eu/~zhang_da/pub/dataset_tsmc2014.zip"
 

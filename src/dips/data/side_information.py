@@ -70,7 +70,7 @@ class Coded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sides:
+class SideInformation:
     """The side information that a run was asked to use."""
 
     kinds: int = 0
@@ -87,7 +87,7 @@ class Sides:
     """[items, width] categories of each item, -1 where there is none; no part of `to_dict`."""
 
     @classmethod
-    def of(cls, data: Interactions, names: Sequence[str], *, timed: bool = True) -> Sides:
+    def of(cls, data: Interactions, names: Sequence[str], *, timed: bool = True) -> SideInformation:
         """What these names mean in the data; `timed`: whether predictions can use the time.
 
         Means, deviations and names are those of the whole source, as the range of ratings is, so
@@ -128,7 +128,7 @@ class Sides:
         return packed if self.clock is None else packed | self.clock.codes(_times(data))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Sides:
+    def from_dict(cls, values: Mapping[str, Any]) -> SideInformation:
         """From what `to_dict` gave."""
         clock = values.get("clock")
         return cls(**{
@@ -143,7 +143,7 @@ class Sides:
         return {name: value for name, value in values.items() if name != "table"}
 
 
-NOTHING: Final = Sides()
+NOTHING: Final = SideInformation()
 
 
 def category_table(data: Interactions) -> Int64:

@@ -135,12 +135,14 @@ def _parsed(rows: Rows) -> pl.Series:
 
 
 def _item_facts(source: Source, name: str) -> ItemFacts:
-    beside = PurePosixPath(name).with_name(f"{PurePosixPath(name).stem}_items.parquet").as_posix()
-    if beside not in source.names:
+    baseline_config = (
+        PurePosixPath(name).with_name(f"{PurePosixPath(name).stem}_items.parquet").as_posix()
+    )
+    if baseline_config not in source.names:
         return ItemFacts()
-    frame = pl.read_parquet(source.local(beside) or source.read(beside))
+    frame = pl.read_parquet(source.local(baseline_config) or source.read(baseline_config))
     if "item" not in frame.columns:
-        raise DataError(f"{source.place(beside)}: there is no column 'item' to join on")
+        raise DataError(f"{source.place(baseline_config)}: there is no column 'item' to join on")
     items = frame["item"].cast(pl.String).to_list()
     found = {
         "titles": guess(frame.columns, TITLES),

@@ -11,9 +11,9 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs
 from dips.evaluation.progressive import Scores, evaluate
-from dips.evaluation.transfer import Chooser
-from dips.model.trained_model import Bundle
-from dips.recommender.stacked import Stack
+from dips.evaluation.transfer import SourcePolicy
+from dips.model.trained_model import TrainedModel
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.users import Stream
 
@@ -21,28 +21,28 @@ Places = tuple[str, str]
 """Who reads, and whose sketches."""
 
 
-def walk(chooser: Chooser, stream: Stream) -> StoredTrace:
+def walk(source_policy: SourcePolicy, stream: Stream) -> StoredTrace:
     """The sketches that a policy keeps; one that keeps everything has none."""
-    trace = chooser.walk(stream)
+    trace = source_policy.walk(stream)
     if not isinstance(trace, StoredTrace):
-        raise ConfigError(f"the policy '{chooser.name}' keeps everything: there is no sketch")
+        raise ConfigError(f"the policy '{source_policy.name}' keeps everything: there is no sketch")
     return trace
 
 
-def read(reader: Bundle, trace: Trace) -> Scores:
+def read(reader: TrainedModel, trace: Trace) -> Scores:
     """Score the predictions that a bundle's recommender makes from any policy's sketches."""
-    stack = Stack.of([reader.recommender], trace.event.device)
+    stack = StackedRecommenders.of([reader.recommender], trace.event.device)
     return evaluate(stack, trace, low=reader.spec.low, high=reader.spec.high)[0]
 
 
 def cross(
-    readers: Mapping[str, Bundle], choosers: Mapping[str, Chooser], stream: Stream
+    readers: Mapping[str, TrainedModel], choosers: Mapping[str, SourcePolicy], stream: Stream
 ) -> dict[Places, Scores]:
     """Scores of every recommender with everyone's sketches, for the users of one stream."""
-    traces = {name: walk(chooser, stream) for name, chooser in choosers.items()}
+    traces = {name: walk(source_policy, stream) for name, source_policy in choosers.items()}
     return {
-        (reader, name): read(bundle, trace)
-        for reader, bundle in readers.items()
+        (reader, name): read(trained, trace)
+        for reader, trained in readers.items()
         for name, trace in traces.items()
     }
 

@@ -17,17 +17,17 @@ from torch import Tensor
 from dips.evaluation.crossing import read, walk
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
-from dips.evaluation.transfer import Chooser
+from dips.evaluation.transfer import SourcePolicy
 from dips.evaluation.verdict import compare_scores
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.numerics.chunks import rows_at_once
-from dips.numerics.exact import SCORE_BITS, snap
+from dips.numerics.exact import SCORE_BITS, quantize
 from dips.policy.base import Policy, Signals
 from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.signals import as_evidence, settle
+from dips.recommender.signals import as_evidence, rounding
 from dips.recommender.sketch_filter import outcomes
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
@@ -47,7 +47,7 @@ class Oracle(Policy):
     """
 
     def __init__(self, recommender: Recommender, stream: Stream, size: int, ahead: int = AHEAD):
-        self._stack = Stack.of([recommender], stream.start.device).settled()
+        self._stack = StackedRecommenders.of([recommender], stream.start.device).quantized()
         self._stream, self._size, self._ahead = stream, size, ahead
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
@@ -57,7 +57,7 @@ class Oracle(Policy):
         weight = candidates.present.double()
         for _ in range(weight.shape[1] - self._size):
             missed = self._missed(candidates, weight, future).masked_fill(weight == 0, torch.inf)
-            order = snap(missed, SCORE_BITS).sort(dim=1, stable=True).indices  # oldest first
+            order = quantize(missed, SCORE_BITS).sort(dim=1, stable=True).indices  # oldest first
             weight = weight.scatter(1, order[:, :1], 0.0)
         return weight
 
@@ -108,11 +108,11 @@ def _loss(
 ) -> Tensor:  # fmt: skip
     """[rows] what a sketch loses on the interactions that count, read once: it does not age."""
     past = Evidence(item, rating, weight, slots, age, repeats)
-    losses = outcomes(model, model.read(past, settle), past, token, outcome)
+    losses = outcomes(model, model.read(past, rounding), past, token, outcome)
     return (losses * counts).sum(1)
 
 
-def foresee(reader: Bundle, stream: Stream, ahead: int = AHEAD) -> StoredTrace:
+def foresee(reader: TrainedModel, stream: Stream, ahead: int = AHEAD) -> StoredTrace:
     """The sketches of the oracle that a bundle's recommender makes possible, at its size."""
     who = torch.arange(stream.start.shape[1], device=stream.start.device)[None]
     oracle = Oracle(reader.recommender, stream, reader.size, ahead)
@@ -138,16 +138,19 @@ def numbered(trace: StoredTrace, *, even: bool) -> StoredTrace:
 
 
 def room(
-    reader: Bundle, choosers: Mapping[str, Chooser], stream: Stream, ahead: int = AHEAD
+    reader: TrainedModel, choosers: Mapping[str, SourcePolicy], stream: Stream, ahead: int = AHEAD
 ) -> dict[str, Scores]:
     """Even-numbered predictions of one recommender from sketches of last-K, others, the oracle."""
-    newest = Chooser(
+    newest = SourcePolicy(
         name="last",
         policy=make_policy("last", size=reader.size),
         size=reader.size,
         schedule=reader.schedule,
     )
-    traces = {name: walk(chooser, stream) for name, chooser in {**choosers, "last": newest}.items()}
+    traces = {
+        name: walk(source_policy, stream)
+        for name, source_policy in {**choosers, "last": newest}.items()
+    }
     traces["oracle"] = foresee(reader, stream, ahead)
     return {name: read(reader, numbered(trace, even=True)) for name, trace in traces.items()}
 

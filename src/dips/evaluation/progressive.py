@@ -22,13 +22,13 @@ from dips.evaluation.metrics import (
     rating_terms,
 )
 from dips.numerics.chunks import rows_at_once
-from dips.numerics.process_group import ALONE, Crew
+from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import is_looped, scores
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.sequential import Sequential
-from dips.recommender.stacked import Stack
-from dips.rollout.trace import Trace, WholeTrace
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.trace import FullHistoryTrace, Trace
 
 CHUNK = 1 << 26
 """Most numbers in the widest intermediate of a prediction."""
@@ -60,23 +60,28 @@ class Predictions:
 
 
 def evaluate(
-    stack: Stack, trace: Trace, *, low: float = 0.0, high: float = 0.0, crew: Crew = ALONE
+    stack: StackedRecommenders,
+    trace: Trace,
+    *,
+    low: float = 0.0,
+    high: float = 0.0,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[Scores]:
     """Metrics of every run of a walk; `low` and `high` are the range of ratings.
 
-    Where a crew has walked, each process its own users, all of them count.
+    Where a process_group has walked, each process its own users, all of them count.
     """
-    return [_score(stack, trace, run, low, high, crew) for run in range(trace.runs)]
+    return [_score(stack, trace, run, low, high, process_group) for run in range(trace.runs)]
 
 
-def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
+def predict(stack: StackedRecommenders, trace: Trace, run: int) -> Predictions:
     """Predict every interaction of one run from the sketch before it."""
     model = stack.template
     columns, outputs, targets = trace.columns, [], []
     for rows in _pieces(trace, run, model):
         event = trace.event[rows]
         item, rating = columns.token[event], columns.rating[event]
-        if isinstance(model, Sequential) and isinstance(trace, WholeTrace):
+        if isinstance(model, Sequential) and isinstance(trace, FullHistoryTrace):
             outputs.append(_call(stack, run, _predict_after, *trace.histories(rows), item))
         else:
             outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item))
@@ -84,7 +89,14 @@ def predict(stack: Stack, trace: Trace, run: int) -> Predictions:
     return Predictions(torch.cat(outputs), torch.cat(targets))
 
 
-def _score(stack: Stack, trace: Trace, run: int, low: float, high: float, crew: Crew) -> Scores:
+def _score(
+    stack: StackedRecommenders,
+    trace: Trace,
+    run: int,
+    low: float,
+    high: float,
+    process_group: ProcessGroup,
+) -> Scores:
     model, loss = stack.template, stack.template.loss
     made = predict(stack, trace, run)
     extra: dict[str, float] = {}
@@ -95,14 +107,14 @@ def _score(stack: Stack, trace: Trace, run: int, low: float, high: float, crew: 
         chance = made.output.double().clamp(1e-12, 1 - 1e-12)
         cross = -(liked * chance.log() + (1 - liked) * (1 - chance).log())
         terms = {"squared_error": (chance - liked) ** 2, "logloss": cross}
-        scores, good = crew.join(made.output), crew.join(liked)
+        scores, good = process_group.join(made.output), process_group.join(liked)
         if 0 < int(good.sum()) < len(good):  # else there is nothing to tell apart
             extra["auc"] = area_under_curve(scores, good)
     else:
         terms = rating_terms(made.output, made.target, low, high)
     if isinstance(loss, CategoricalCrossEntropy):
         terms["logloss"] = _log_loss(stack, trace, run, model)
-    return _pool(trace, run, terms, extra, crew)
+    return _pool(trace, run, terms, extra, process_group)
 
 
 def evaluate_scores(
@@ -116,17 +128,21 @@ def evaluate_scores(
     for rows in torch.split(_rows(trace, run), max(1, CHUNK // breadth)):
         target = trace.columns.item[trace.event[rows]]
         parts.append(ranks(score(trace.evidence(rows)), target))
-    return _pool(trace, run, ranking_terms(torch.cat(parts)), {}, ALONE)
+    return _pool(trace, run, ranking_terms(torch.cat(parts)), {}, SINGLE_PROCESS)
 
 
 def _pool(
-    trace: Trace, run: int, terms: dict[str, Tensor], extra: dict[str, float], crew: Crew
+    trace: Trace,
+    run: int,
+    terms: dict[str, Tensor],
+    extra: dict[str, float],
+    process_group: ProcessGroup,
 ) -> Scores:
     """Metrics over all predictions, and sums for each user: every user walks in one process."""
     user = trace.user[trace.run_rows[run] : trace.run_rows[run + 1]]
-    users = int(crew.join(user.max()[None]).max()) + 1
-    count = crew.sum(_by_user(user, torch.ones_like(user, dtype=torch.float64), users))
-    sums = {name: crew.sum(_by_user(user, term, users)) for name, term in terms.items()}
+    users = int(process_group.join(user.max()[None]).max()) + 1
+    count = process_group.sum(_by_user(user, torch.ones_like(user, dtype=torch.float64), users))
+    sums = {name: process_group.sum(_by_user(user, term, users)) for name, term in terms.items()}
     totals = {name: math.fsum(total.tolist()) for name, total in sums.items()}  # in any order
     return Scores({**pooled(totals, float(count.sum())), **extra}, count, sums)
 
@@ -156,13 +172,13 @@ def _predict_after(
     """From whole histories, each read once."""
     assert isinstance(model, Sequential)
     scores = model.predict_all(model.after(item, owner, step))
-    if model.strikes:
+    if model.filters_sketch:
         known = torch.arange(item.shape[1], device=step.device) < step[:, None]
         scores = model.offered(scores, item[owner], known)
     return ranks(scores, target)
 
 
-def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tensor:
+def _log_loss(stack: StackedRecommenders, trace: Trace, run: int, model: Recommender) -> Tensor:
     def cross(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
         age: Tensor, repeats: Tensor, target: Tensor, given: Tensor,
@@ -178,7 +194,9 @@ def _log_loss(stack: Stack, trace: Trace, run: int, model: Recommender) -> Tenso
     return torch.cat(parts).double()
 
 
-def _call(stack: Stack, run: int, function: Callable[..., Tensor], *fields: Tensor) -> Tensor:
+def _call(
+    stack: StackedRecommenders, run: int, function: Callable[..., Tensor], *fields: Tensor
+) -> Tensor:
     with torch.no_grad():
         alone = stack.select([run])
         result: Tensor = alone.call(function, *(item[None] for item in fields))[0]
@@ -189,11 +207,11 @@ def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     """Rows of a run in pieces whose intermediates are of bounded size."""
     rows, dim = _rows(trace, run), model.user_prior.shape[0]
     if model.loss.listwise:
-        reading = 0 if isinstance(trace, WholeTrace) else 4 * dim * trace.width
+        reading = 0 if isinstance(trace, FullHistoryTrace) else 4 * dim * trace.width
         breadth = max(model.breadth, model.items, reading)
         fits = max(1, LOOPED // model.items)
         at_once = fits if is_looped(model) else rows_at_once(CHUNK, breadth, rows.device)
-        if isinstance(trace, WholeTrace):  # what was read is as wide as the history
+        if isinstance(trace, FullHistoryTrace):  # what was read is as wide as the history
             at_once = min(at_once, max(1, CHUNK // (8 * trace.width)))
         yield from torch.split(rows, at_once)
         return

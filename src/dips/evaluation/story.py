@@ -1,6 +1,6 @@
 """The story of one user: what was kept when, what helped which prediction, why something went.
 
-Walks one history under a trained policy and notes everything on the way. Plain values come out;
+TrainingRollouts one history under a trained policy and notes everything on the way. Plain values come out;
 how they look is not decided here.
 """
 
@@ -19,11 +19,11 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.metrics import CUTOFF
 from dips.evaluation.progressive import predict
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.base import Policy, Signals
 from dips.recommender.losses import BinaryCrossEntropy
 from dips.recommender.sequential import Sequential
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
@@ -145,7 +145,11 @@ class _Listening(Policy):
     """A policy that notes what it is asked and what it answers; its sketches are the same."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.asks, self.draws = policy, policy.asks, policy.draws
+        self.policy, self.required_signals, self.is_random = (
+            policy,
+            policy.required_signals,
+            policy.is_random,
+        )
         self.heard: list[tuple[Candidates, Tensor]] = []
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
@@ -157,7 +161,7 @@ class _Listening(Policy):
 
 @torch.no_grad()
 def tell(
-    bundle: Bundle,
+    trained: TrainedModel,
     data: Interactions,
     user: int,
     *,
@@ -170,39 +174,39 @@ def tell(
     `title` gives an item's title by its original id; `of` names the policy that the run is of,
     where the bundle may hold a rival of it.
     """
-    if bundle.policy.unlimited:
+    if trained.policy.keeps_all:
         raise ConfigError("the policy 'all' keeps everything: there is no story to tell")
     alone = _alone(data, user)
-    stack = Stack.of([bundle.recommender], "cpu")
-    stream = make_stream([alone], Columns.of(alone, sides=bundle.sides))
-    listening = _Listening(bundle.policy)
+    stack = StackedRecommenders.of([trained.recommender], "cpu")
+    stream = make_stream([alone], Columns.of(alone, sides=trained.sides))
+    listening = _Listening(trained.policy)
     trace = rollout(
         stream,
         listening,
-        size=bundle.size,
-        schedule=bundle.schedule,
-        keys=stream.keys([bundle.seed]),
+        size=trained.size,
+        schedule=trained.schedule,
+        keys=stream.keys([trained.seed]),
         recommenders=stack,
-        selector=bundle.selector,
+        selector=trained.selector,
     )
     assert isinstance(trace, StoredTrace)
     ids = [data.item_ids[int(item)] for item in alone.item]
-    steps = tuple(_steps(bundle, stack, trace, ids))
+    steps = tuple(_steps(trained, stack, trace, ids))
     titles = {item: name for item in dict.fromkeys(ids) if (name := title(item))}
     return Story(
         user=data.user_id(user),
         data=data.name,
         part=part,
-        policy=bundle.policy_spec.name,
-        of=of or bundle.policy_spec.name,
-        size=bundle.size,
-        periods=bundle.periods,
-        explicit=bundle.explicit,
-        items=len(bundle.item_ids),
+        policy=trained.policy_spec.name,
+        of=of or trained.policy_spec.name,
+        size=trained.size,
+        periods=trained.periods,
+        explicit=trained.explicit,
+        items=len(trained.item_ids),
         length=len(ids),
         titles=titles,
         steps=steps,
-        refreshes=tuple(_refreshes(bundle, listening, ids)),
+        refreshes=tuple(_refreshes(trained, listening, ids)),
     )
 
 
@@ -221,12 +225,14 @@ def _alone(data: Interactions, user: int) -> Interactions:
     )
 
 
-def _steps(bundle: Bundle, stack: Stack, trace: StoredTrace, ids: list[str]) -> Iterator[Step]:
+def _steps(
+    trained: TrainedModel, stack: StackedRecommenders, trace: StoredTrace, ids: list[str]
+) -> Iterator[Step]:
     """Every prediction, with what it was made from."""
     made = predict(stack, trace, 0)
-    effects = _effects(bundle, trace)
-    rated = bundle.explicit and trace.columns.rating.tolist()
-    output, errors = _outcomes(bundle, made.output, made.target)
+    effects = _effects(trained, trace)
+    rated = trained.explicit and trace.columns.rating.tolist()
+    output, errors = _outcomes(trained, made.output, made.target)
     for t, (value, kept, worths) in enumerate(zip(output, trace.kept, effects, strict=True)):
         places = [int(place) for place in kept if place >= 0]
         shares = [None if np.isnan(effect) else effect for effect in worths.tolist()]
@@ -234,42 +240,44 @@ def _steps(bundle: Bundle, stack: Stack, trace: StoredTrace, ids: list[str]) -> 
             t=t,
             item=ids[t],
             rating=rated[t] if rated else None,
-            estimate=value if bundle.explicit else None,
-            rank=None if bundle.explicit else value,
-            error=errors[t] if bundle.explicit else None,
+            estimate=value if trained.explicit else None,
+            rank=None if trained.explicit else value,
+            error=errors[t] if trained.explicit else None,
             kept=tuple(Kept(p, ids[p], share) for p, share in zip(places, shares, strict=False)),
         )
 
 
-def _outcomes(bundle: Bundle, output: Tensor, target: Tensor) -> tuple[list[float], list[float]]:
+def _outcomes(
+    trained: TrainedModel, output: Tensor, target: Tensor
+) -> tuple[list[float], list[float]]:
     """What was predicted, and how far off: as the metrics have it."""
-    if not bundle.explicit:
+    if not trained.explicit:
         return output.tolist(), []
-    loss = bundle.recommender.loss
+    loss = trained.recommender.loss
     if isinstance(loss, BinaryCrossEntropy):
         return output.tolist(), (output - loss.liked(target)).abs().tolist()
-    clamped = output.clamp(bundle.spec.low, bundle.spec.high)
+    clamped = output.clamp(trained.spec.low, trained.spec.high)
     return clamped.tolist(), (clamped - target).abs().tolist()
 
 
-def _effects(bundle: Bundle, trace: StoredTrace) -> Tensor:
+def _effects(trained: TrainedModel, trace: StoredTrace) -> Tensor:
     """[steps, size] effects of the kept interactions; NaN where there is none to know."""
     evidence = trace.evidence(torch.arange(len(trace.event)))
     nothing = torch.full_like(evidence.weight, torch.nan)
-    if isinstance(bundle.recommender, Sequential):  # it has no inner loop
+    if isinstance(trained.recommender, Sequential):  # it has no inner loop
         return nothing
     columns = trace.columns
     target = columns.token[trace.event], columns.rating[trace.event]
-    _, effect = effect_of(bundle.recommender, evidence, *target)
+    _, effect = effect_of(trained.recommender, evidence, *target)
     past = (evidence.item, evidence.rating, evidence.age, evidence.repeats)
-    found = worth(bundle.recommender, effect, *past)
+    found = worth(trained.recommender, effect, *past)
     return torch.where(evidence.weight > 0, found, nothing)
 
 
-def _refreshes(bundle: Bundle, listening: _Listening, ids: list[str]) -> Iterator[Refresh]:
+def _refreshes(trained: TrainedModel, listening: _Listening, ids: list[str]) -> Iterator[Refresh]:
     """Every choice, decided once more from the scores that were noted."""
     for candidates, scores in listening.heard:
-        chosen = bundle.selector.choose(scores, candidates, bundle.size)[0].tolist()
+        chosen = trained.selector.choose(scores, candidates, trained.size)[0].tolist()
         places, values = candidates.position[0].tolist(), scores[0].tolist()
         yield Refresh(
             int(candidates.seen[0]),

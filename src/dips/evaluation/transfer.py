@@ -11,14 +11,14 @@ from typing import Any, final
 from torch import nn
 
 from dips.data.interactions import Interactions
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.evaluation.equivalence import EqualSize, equal_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores, evaluate
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.base import Policy
 from dips.recommender.base import Recommender
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import Greedy, Selector
@@ -28,7 +28,7 @@ from dips.stream.users import Columns, Stream, make_stream
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Chooser:
+class SourcePolicy:
     """A policy, and the recommender that it asks if it asks: it chooses, and others read."""
 
     name: str
@@ -39,20 +39,20 @@ class Chooser:
     seed: int = 0
     selector: Selector = field(default_factory=Greedy)
     recommender: Recommender | None = None
-    sides: Sides = NOTHING
+    sides: SideInformation = NOTHING
 
     @classmethod
-    def of(cls, bundle: Bundle) -> Chooser:
+    def of(cls, trained: TrainedModel) -> SourcePolicy:
         """As it was trained."""
         return cls(
-            name=bundle.policy_spec.name,
-            policy=bundle.policy,
-            size=bundle.size,
-            schedule=bundle.schedule,
-            seed=bundle.seed,
-            selector=bundle.selector,
-            recommender=bundle.recommender,
-            sides=bundle.sides,
+            name=trained.policy_spec.name,
+            policy=trained.policy,
+            size=trained.size,
+            schedule=trained.schedule,
+            seed=trained.seed,
+            selector=trained.selector,
+            recommender=trained.recommender,
+            sides=trained.sides,
         )
 
     def walk(self, stream: Stream, epoch: int = 0) -> Trace:
@@ -67,17 +67,19 @@ class Chooser:
             size=self.size,
             schedule=self.schedule,
             keys=stream.keys([self.seed], epoch),
-            recommenders=None if self.recommender is None else Stack.of([self.recommender], device),
+            recommenders=None
+            if self.recommender is None
+            else StackedRecommenders.of([self.recommender], device),
             selector=self.selector,
         )
 
 
 def read_with(
-    reader: Recommender, chooser: Chooser, part: Interactions, columns: Columns
+    reader: Recommender, source_policy: SourcePolicy, part: Interactions, columns: Columns
 ) -> Scores:
     """Score the predictions that one recommender makes from sketches chosen with another."""
-    trace = chooser.walk(make_stream([part], columns))
-    return evaluate(Stack.of([reader], columns.device), trace)[0]
+    trace = source_policy.walk(make_stream([part], columns))
+    return evaluate(StackedRecommenders.of([reader], columns.device), trace)[0]
 
 
 def size_ratios(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

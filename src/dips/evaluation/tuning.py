@@ -8,12 +8,12 @@ import numpy as np
 
 RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "explicit": {
-        "inner_rate": (0.03, 0.3),
+        "inner_lr": (0.03, 0.3),
         "weight_decay": (5e-5, 4e-3),
         "learning_rate": (3e-3, 2e-2),
     },
     "implicit": {
-        "inner_rate": (0.05, 5.0),
+        "inner_lr": (0.05, 5.0),
         "weight_decay": (1e-5, 1e-2),
         "learning_rate": (2e-3, 2e-2),
     },

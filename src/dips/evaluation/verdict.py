@@ -33,38 +33,40 @@ class Entrant:
 
 
 def of_run(
-    own: Entrant | None, rivals: Sequence[Entrant], size: int, *, taught: bool = True
+    own: Entrant | None, baselines: Sequence[Entrant], size: int, *, taught: bool = True
 ) -> str:
     """Is what was learned better than the rivals that were trained beside it?
 
     `own` is None where it diverged; `taught` is False where its best epoch is from before the
     policy began to learn. Without a rival there is nothing to say.
     """
-    if not rivals:
+    if not baselines:
         return ""
-    metric = headline(rivals[0].valid)
-    rival = max(rivals, key=lambda one: _gain(metric, one.valid[metric], 0.0))
-    simple = f"{rival.name}-{size}"
+    metric = headline(baselines[0].valid)
+    baseline = max(baselines, key=lambda one: _gain(metric, one.valid[metric], 0.0))
+    simple = f"{baseline.name}-{size}"
     if own is None:
-        return f"{rival.name} stays: what was learned diverged; use {simple}"
-    gain = _relative(metric, own.valid[metric], rival.valid[metric])
-    values = f"{metric} {own.valid[metric]:.4f} against {rival.valid[metric]:.4f}"
+        return f"{baseline.name} stays: what was learned diverged; use {simple}"
+    gain = _relative(metric, own.valid[metric], baseline.valid[metric])
+    values = f"{metric} {own.valid[metric]:.4f} against {baseline.valid[metric]:.4f}"
     if gain < 0:
         return (
-            f"{rival.name} stays: what was learned is {_percent(-gain)} worse on validation "
+            f"{baseline.name} stays: what was learned is {_percent(-gain)} worse on validation "
             f"({values}); use {simple}"
         )
     if gain == 0 or not taught:
-        same = f": its policy keeps what {rival.name} keeps" if own.valid == rival.valid else ""
+        same = (
+            f": its policy keeps what {baseline.name} keeps" if own.valid == baseline.valid else ""
+        )
         return f"nothing that was learned is better than {simple} on validation{same}; use {simple}"
     return f"{own.name} beats {simple} on validation by {_percent(gain)} ({values}); " + _on_test(
-        own, rival, metric, simple
+        own, baseline, metric, simple
     )
 
 
-def _on_test(own: Entrant, rival: Entrant, metric: str, simple: str) -> str:
+def _on_test(own: Entrant, baseline: Entrant, metric: str, simple: str) -> str:
     """What the test users of this split say to a choice that validation made."""
-    found = _paired(own, rival, metric)
+    found = _paired(own, baseline, metric)
     if found is None:
         return "'dips compare' tells whether that holds on test, over several splits"
     gain, low, high = found
@@ -79,12 +81,12 @@ def _on_test(own: Entrant, rival: Entrant, metric: str, simple: str) -> str:
     )
 
 
-def _paired(own: Entrant, rival: Entrant, metric: str) -> tuple[float, float, float] | None:
+def _paired(own: Entrant, baseline: Entrant, metric: str) -> tuple[float, float, float] | None:
     """The relative gain on test with its interval over users; None where it is not known."""
-    if own.test is None or rival.test is None:
+    if own.test is None or baseline.test is None:
         return None
-    base = rival.test.metrics.get(metric)
-    for row in compare_scores(own.test, rival.test):
+    base = baseline.test.metrics.get(metric)
+    for row in compare_scores(own.test, baseline.test):
         if row["metric"] == metric and base:
             values = sorted(_gain(metric, row[end], 0.0) / base for end in ("low", "high"))
             return _gain(metric, row["diff"], 0.0) / base, values[0], values[1]

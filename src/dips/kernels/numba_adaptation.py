@@ -1,7 +1,7 @@
 """Reading a sketch, as compiled loops: importing this needs numba.
 
 By gradient descent on squared errors, the same bits as `descent.descend_linear` leaves at decision
-time; and on a quadratic in the place of a softmax (`listen`), the same bits as `hunch.hunch`.
+time; and on a quadratic in the place of a softmax (`listen`), the same bits as `predicted_score.predicted_score`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import STATE, add, dot, loop, put, snap
+from dips.kernels.numba_fixed_point import STATE, add, dot, loop, put, quantize
 
 
 class Desk(NamedTuple):
@@ -68,14 +68,14 @@ def _by_coefficients(reader, run, rate, item, rating, desk):
         for right in range(left + 1):
             if item[left] >= 0 and item[right] >= 0:
                 product = dot(vectors[item[left]], vectors[item[right]]) + loading * loading
-                desk.gram[left, right] = desk.gram[right, left] = snap(product, STATE)
+                desk.gram[left, right] = desk.gram[right, left] = quantize(product, STATE)
     for _ in range(reader.steps):
         for slot in range(size):
             if item[slot] >= 0:
                 fall = 2 * (desk.score[slot] - rating[slot])
                 if reader.pulls:
                     fall = fall + pull * desk.share[slot]
-                desk.share[slot] = snap(desk.share[slot] - rate * fall, STATE)
+                desk.share[slot] = quantize(desk.share[slot] - rate * fall, STATE)
         for slot in range(size):
             desk.score[slot] = desk.begun[slot] + dot(desk.gram[slot], desk.share)
     for slot in range(size):
@@ -83,7 +83,7 @@ def _by_coefficients(reader, run, rate, item, rating, desk):
             add(desk.user[:dim], desk.share[slot], vectors[item[slot]])
             desk.user[dim] += loading * desk.share[slot]
     for place in range(dim + 1):
-        desk.user[place] = snap(desk.user[place], STATE)
+        desk.user[place] = quantize(desk.user[place], STATE)
 
 
 @loop
@@ -103,7 +103,7 @@ def _by_vector(reader, run, rate, item, rating, desk):
             if reader.pulls:
                 home = desk.user[place] - prior[place]
                 desk.fall[place] = desk.fall[place] + pull * home
-            desk.user[place] = snap(desk.user[place] - rate * desk.fall[place], STATE)
+            desk.user[place] = quantize(desk.user[place] - rate * desk.fall[place], STATE)
         for slot in range(len(item)):
             if item[slot] >= 0:
                 desk.score[slot] = predicted(reader, run, item[slot], desk.user)
@@ -129,7 +129,7 @@ def listen(listener, run, item, place, seen, desk):
             desk.home[entry] = dot(listener.bend[run, entry], way)
         for entry in range(dim):
             fall = pulled[entry] - total * desk.home[entry]
-            way[entry] = snap(way[entry] + pace * fall, STATE)
+            way[entry] = quantize(way[entry] + pace * fall, STATE)
 
 
 @loop

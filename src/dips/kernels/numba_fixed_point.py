@@ -47,8 +47,8 @@ WHOLE = 2.0**52
 
 
 @loop
-def snap(value, scale):
-    """The nearest multiple of 1 / scale, halves to even: as `exact.snap`."""
+def quantize(value, scale):
+    """The nearest multiple of 1 / scale, halves to even: as `exact.quantize`."""
     scaled = value * scale
     size = abs(scaled)
     near = (size + WHOLE) - WHOLE if size < WHOLE else size

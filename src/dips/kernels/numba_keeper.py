@@ -1,7 +1,7 @@
 """Sketches that are kept up to date from arrivals, as one compiled loop: this needs numba.
 
 Either a network over sets decides, to which the dot product may tell residuals (squared error) or
-hunches (softmax); or age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
+predicted_scores (softmax); or age and lots do. The same bits as `sketch.update` leaves arrival by arrival.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dips.kernels.numba_adaptation import adapt, desk_for, expected, listen, predicted
-from dips.kernels.numba_fixed_point import loop, put, snap
+from dips.kernels.numba_fixed_point import loop, put, quantize
 from dips.kernels.numba_set_network import choose, judge, know, meet, meet_nothing, room_for
 from dips.numerics.exact import SCORE_BITS
 from dips.numerics.hashing import FIRST, GOLDEN, SECOND, UNIT
@@ -163,7 +163,7 @@ def _dropped(position, place, key, newest):
         at = position[slot] if slot < len(position) else place
         if place - at < newest:
             break
-        score = snap(_lot(key, at), SCORE)
+        score = quantize(_lot(key, at), SCORE)
         if score < least:
             worst, least = slot, score
     return worst

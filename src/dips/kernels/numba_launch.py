@@ -44,7 +44,7 @@ def installed(compiler: str) -> bool:
 def walk_set(
     way: Way, memory: Memory, layers: SetLayers, teller: Reader | Listener | None, period: int
 ) -> None:
-    """Walk under a network over sets, at most `period` new at once, told residuals or hunches."""
+    """Walk under a network over sets, at most `period` new at once, told residuals or predicted_scores."""
     from dips.kernels.numba_rollout import set_walk
 
     width = memory.position.shape[1] + period

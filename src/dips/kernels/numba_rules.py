@@ -1,4 +1,4 @@
-"""Walks under rules that ask a recommender, as compiled loops: importing this needs numba.
+"""TrainingRollouts under rules that ask a recommender, as compiled loops: importing this needs numba.
 
 The same as the walk in plain torch under `hardest` and `influence`, with the dot product and
 squared error; the gains of `influence` are no sums on the grid, but rounded to it as they are
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from dips.kernels.numba_adaptation import adapt, desk_for, predicted
-from dips.kernels.numba_fixed_point import STATE, add, dot, loop, put, snap
+from dips.kernels.numba_fixed_point import STATE, add, dot, loop, put, quantize
 from dips.kernels.numba_rollout import join, remember
 from dips.kernels.numba_set_network import SCORE, room_for
 
@@ -64,7 +64,7 @@ def influence_walk(way, memory, reader, damping, width, first, stride):
                     gain = 0.0
                     for other in range(count):
                         gain += desk.gram[slot, other] * solved[other]
-                    gain = snap(slope[slot] * gain, SCORE)
+                    gain = quantize(slope[slot] * gain, SCORE)
                     more = gain >= most or gain != gain  # the last among equals; no numbers first
                     if chosen[slot] == 0.0 and more:
                         best, most = slot, gain
@@ -83,7 +83,7 @@ def _know(reader, run, room, count, desk, near):
         for right in range(left + 1):
             product = dot(vectors[room.item[left]], vectors[room.item[right]]) + loading * loading
             desk.gram[left, right] = desk.gram[right, left] = product
-            near[left, right] = near[right, left] = snap(product, STATE)
+            near[left, right] = near[right, left] = quantize(product, STATE)
 
 
 @loop
@@ -97,7 +97,7 @@ def _refit(reader, run, room, count, weight, rate, desk, near):
             fall = 2 * (desk.score[slot] - room.rating[slot]) * weight[slot]
             if reader.pulls:
                 fall = fall + pull * desk.share[slot]
-            desk.share[slot] = snap(desk.share[slot] - rate * fall, STATE)
+            desk.share[slot] = quantize(desk.share[slot] - rate * fall, STATE)
         for slot in range(count):
             desk.score[slot] = desk.begun[slot] + dot(near[slot, :count], desk.share[:count])
     put(desk.user, reader.prior[run])
@@ -105,7 +105,7 @@ def _refit(reader, run, room, count, weight, rate, desk, near):
         add(desk.user[:dim], desk.share[slot], reader.vectors[run, room.item[slot]])
         desk.user[dim] += loading * desk.share[slot]
     for place in range(dim + 1):
-        desk.user[place] = snap(desk.user[place], STATE)
+        desk.user[place] = quantize(desk.user[place], STATE)
 
 
 @loop

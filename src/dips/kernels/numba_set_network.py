@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import add, dot, fixed, loop, multiply, put, snap
+from dips.kernels.numba_fixed_point import add, dot, fixed, loop, multiply, put, quantize
 from dips.numerics.exact import SCORE_BITS
 
 SCORE = 2.0**SCORE_BITS
@@ -38,7 +38,7 @@ class Room(NamedTuple):
     second: np.ndarray  # [candidates, hidden]
     mean: np.ndarray  # [hidden]
     score: np.ndarray  # [candidates]
-    settled: np.ndarray  # [candidates] scores as they are compared
+    quantized: np.ndarray  # [candidates] scores as they are compared
     stays: np.ndarray  # [candidates]
     vector: np.ndarray  # [dim] of an item, on the grid
     some: np.ndarray  # which units are not 0
@@ -152,13 +152,15 @@ def judge(layers, run, room, count, total):
 def choose(room, count, size):
     """Which candidates stay: the highest scores, the newer of equals, as `selection.Greedy`."""
     for slot in range(count):
-        settled = min(max(snap(room.score[slot], SCORE), -FAR), FAR)
-        room.settled[slot] = np.inf if np.isnan(settled) else settled  # above all, as torch sorts
+        quantized = min(max(quantize(room.score[slot], SCORE), -FAR), FAR)
+        room.quantized[slot] = (
+            np.inf if np.isnan(quantized) else quantized
+        )  # above all, as torch sorts
     for slot in range(count):
         above = 0
         for other in range(count):
-            better = room.settled[other] > room.settled[slot]
-            above += better or (other > slot and room.settled[other] == room.settled[slot])
+            better = room.quantized[other] > room.quantized[slot]
+            above += better or (other > slot and room.quantized[other] == room.quantized[slot])
         room.stays[slot] = above < size
 
 

@@ -149,11 +149,11 @@ def _strike(reading, desk, aim, first):
         line = first + row
         for slot in range(aim.struck.shape[1]):
             item, weight = reading.item[line, slot], aim.struck[line, slot]
-            rival = weight > NONE and item != aim.target[line]
+            baseline = weight > NONE and item != aim.target[line]
             for before in range(slot):  # whoever came twice is struck out once
                 met = reading.item[line, before] == item and aim.struck[line, before] > NONE
-                rival = rival and not met
-            if rival:
+                baseline = baseline and not met
+            if baseline:
                 tile, at = _place(item)
                 rest = np.log(ONE - weight) if weight < ONE else NEVER
                 desk.chance[last, tile, row * TILE + at] += rest

@@ -162,7 +162,7 @@ def walk_set(
     period: int,
     warps: int = 0,
 ) -> None:
-    """Walk under a network over sets, at most `period` new at once, told residuals or hunches."""
+    """Walk under a network over sets, at most `period` new at once, told residuals or predicted_scores."""
     from dips.kernels.triton_rollout import set_walk
 
     runs, items, hidden = layers.table.shape

@@ -30,8 +30,8 @@ LONG = tl.constexpr(16.0)
 
 
 @triton.jit
-def snap(value, SCALE: tl.constexpr):
-    """The nearest multiple of 1 / SCALE, halves to even: as `exact.snap`."""
+def quantize(value, SCALE: tl.constexpr):
+    """The nearest multiple of 1 / SCALE, halves to even: as `exact.quantize`."""
     scaled = value * SCALE
     size = tl.abs(scaled)
     near = tl.where(size < WHOLE, (size + WHOLE) - WHOLE, size)
@@ -82,10 +82,12 @@ def remember(
     """Keep the SIZE highest scores, the newer of equals, for the predictions that follow."""
     slot = tl.arange(0, N)
     there = slot < SIZE + period
-    settled = tl.minimum(tl.maximum(snap(score, SCORE), -FAR), FAR)
-    settled = tl.where(score == score, settled, 2 * FAR)  # what is no number first, as torch sorts
+    quantized = tl.minimum(tl.maximum(quantize(score, SCORE), -FAR), FAR)
+    quantized = tl.where(
+        score == score, quantized, 2 * FAR
+    )  # what is no number first, as torch sorts
     left, right = slot[:, None], slot[None, :]
-    mine, other = settled[:, None], settled[None, :]
+    mine, other = quantized[:, None], quantized[None, :]
     above = (other > mine) | ((other == mine) & (right > left))
     rank = tl.sum((above & (right < SIZE + period)).to(tl.int32), 1)
     stays = there & (rank < SIZE)
@@ -129,16 +131,16 @@ def adapted(
             left = tl.load(vectors + item[:, None] * D + place, there[:, None], 0)
             right = tl.load(vectors + item[None, :] * D + place, there[None, :], 0)
             gram = tl.fma(left, right, gram)
-        gram = snap(gram, STATE)
+        gram = quantize(gram, STATE)
         share = tl.zeros((K,), tl.float64)
         for _ in range(STEPS):
             fall = 2 * (score - rating)
             if PULL:
                 fall = fall + pull * share
-            share = tl.where(there, snap(share - rate * fall, STATE), 0.0)
+            share = tl.where(there, quantize(share - rate * fall, STATE), 0.0)
             score = first + tl.sum(gram * share[None, :], 1)
-        user = snap(begun + tl.sum(rows * share[:, None], 0), STATE)
-        bias = snap(begun_bias + loading * tl.sum(share, 0), STATE)
+        user = quantize(begun + tl.sum(rows * share[:, None], 0), STATE)
+        bias = quantize(begun_bias + loading * tl.sum(share, 0), STATE)
     else:
         for _ in range(STEPS):
             error = tl.where(there, 2 * (score - rating), 0.0)
@@ -146,7 +148,10 @@ def adapted(
             if PULL:
                 fall = fall + pull * (user - begun)
                 fall_bias = fall_bias + pull * (bias - begun_bias)
-            user, bias = snap(user - rate * fall, STATE), snap(bias - rate * fall_bias, STATE)
+            user, bias = (
+                quantize(user - rate * fall, STATE),
+                quantize(bias - rate * fall_bias, STATE),
+            )
             score = own + tl.sum(rows * user[None, :], 1) + loading * bias
     return user, bias
 
@@ -156,7 +161,7 @@ def listened(
     items, position, begin, row, seen, pulls, bend, strength, dials, ages,
     SIZE: tl.constexpr, STEPS: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """The way [D] of a user's vector from the start: as `hunch.hunch`."""
+    """The way [D] of a user's vector from the start: as `predicted_score.predicted_score`."""
     slot, unit = tl.arange(0, K), tl.arange(0, D)
     there = slot < SIZE
     place = tl.load(position + row * SIZE + slot, there, 0)
@@ -167,10 +172,10 @@ def listened(
     rate = tl.load(dials)
     pace = rate / tl.maximum(rate * total * tl.load(dials + 1), 1.0)
     back = tl.load(bend + unit[:, None] * D + unit[None, :])
-    way = snap(pace * pulled, STATE)
+    way = quantize(pace * pulled, STATE)
     for _ in range(STEPS - 1):
         home = tl.sum(back * way[:, None], 0)
-        way = snap(way + pace * (pulled - total * home), STATE)
+        way = quantize(way + pace * (pulled - total * home), STATE)
     return way
 
 
@@ -187,7 +192,7 @@ def set_walk(
 ):  # fmt: skip
     """Walk one user under a network over sets.
 
-    With a `prior` it is told residuals, with `pulls` hunches.
+    With a `prior` it is told residuals, with `pulls` predicted_scores.
     """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first

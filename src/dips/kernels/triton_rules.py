@@ -1,4 +1,4 @@
-"""Walks under rules that ask a recommender, in Triton: importing this needs triton.
+"""TrainingRollouts under rules that ask a recommender, in Triton: importing this needs triton.
 
 As in `walk_kernels`, every program walks one user of one run, and shapes are powers of two: N
 candidates, K slots of the sketch, D entries of an item's vector. The recommender is the dot
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dips.kernels.triton_rollout import SCORE, STATE, adapted, candidates, remember, snap
+from dips.kernels.triton_rollout import SCORE, STATE, adapted, candidates, quantize, remember
 
 
 @triton.jit(do_not_specialize=["users", "runs", "count"])
@@ -106,7 +106,7 @@ def influence_walk(
             left = tl.load(vectors + item[:, None] * D + unit, there[:, None], 0)
             right = tl.load(vectors + item[None, :] * D + unit, there[None, :], 0)
             gram = tl.fma(left, right, gram)
-        near = snap(gram, STATE)
+        near = quantize(gram, STATE)
         diagonal = both & (slot[:, None] == slot[None, :])
         system = 2 * gram + tl.where(diagonal, ridge, 0.0)
         chosen = tl.zeros((N,), tl.float64)
@@ -119,18 +119,20 @@ def influence_walk(
                 fall = 2 * (guess - rating) * chosen
                 if PULL:
                     fall = fall + pull * share
-                share = snap(share - rate * fall, STATE)
+                share = quantize(share - rate * fall, STATE)
                 guess = at_first + tl.sum(near * share[None, :], 1)
-            user = snap(begun + tl.sum(rows * share[:, None], 0), STATE)
-            bias = snap(begun_bias + loading * tl.sum(share, 0), STATE)
+            user = quantize(begun + tl.sum(rows * share[:, None], 0), STATE)
+            bias = quantize(begun_bias + loading * tl.sum(share, 0), STATE)
             output = own + tl.sum(rows * user[None, :], 1) + loading * bias
             slope = tl.where(there, 2 * (output - rating), 0.0)
             solved = _solved(system, slope, SIZE + period, N)
             gain = slope * tl.sum(gram * solved[None, :], 1)
             free = there & (chosen == 0)
-            settled = tl.where(gain == gain, snap(gain, SCORE), float("inf"))  # no numbers first
-            settled = tl.where(free, settled, -float("inf"))
-            best = tl.max(tl.where(free & (settled == tl.max(settled, 0)), slot, -1), 0)
+            quantized = tl.where(
+                gain == gain, quantize(gain, SCORE), float("inf")
+            )  # no numbers first
+            quantized = tl.where(free, quantized, -float("inf"))
+            best = tl.max(tl.where(free & (quantized == tl.max(quantized, 0)), slot, -1), 0)
             chosen = tl.where(slot == best, 1.0, chosen)
             score = score + chosen  # the earlier the higher
         remember(

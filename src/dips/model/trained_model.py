@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dips.data.atomic import written
 from dips.data.interactions import Strings
-from dips.data.side_information import Sides
+from dips.data.side_information import SideInformation
 from dips.errors import ConfigError, PluginError, RunError
 from dips.numerics.stacking import under
 from dips.policy.base import Policy
@@ -33,7 +33,7 @@ VERSION = 2
 
 
 @dataclass(eq=False, kw_only=True)
-class Bundle:
+class TrainedModel:
     """What it takes to keep sketches and to predict from them."""
 
     spec: RecommenderSpec
@@ -61,7 +61,7 @@ class Bundle:
         return selector_named(self.choice)
 
     @property
-    def sides(self) -> Sides:
+    def sides(self) -> SideInformation:
         """What else is told of interactions: data is read with it."""
         return self.policy_spec.side
 
@@ -93,8 +93,8 @@ class Bundle:
             save_file(tensors, part, metadata={"dips": json.dumps(about)})
 
 
-def open_bundle(directory: Path) -> Bundle:
-    """Open what `Bundle.save` wrote."""
+def open_model(directory: Path) -> TrainedModel:
+    """Open what `TrainedModel.save` wrote."""
     path = directory / FILE
     if not path.exists():
         raise RunError(f"{directory} is not a finished run: there is no {FILE} in it")
@@ -118,7 +118,7 @@ def open_bundle(directory: Path) -> Bundle:
     )
 
 
-def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
+def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedModel:
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
     state = under("recommender.", tensors)
@@ -132,7 +132,7 @@ def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> Bundle:
     if isinstance(policy, nn.Module):
         policy.load_state_dict(under("policy.", tensors))
         policy.eval().requires_grad_(False)
-    return Bundle(
+    return TrainedModel(
         spec=spec,
         recommender=recommender,
         item_ids=Strings(tensors["items.blob"].numpy(), tensors["items.offsets"].numpy()),

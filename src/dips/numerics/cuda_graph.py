@@ -16,7 +16,7 @@ WARM_UP = 1
 
 
 @final
-class Recorded:
+class CapturedGraph:
     """A function that works by changing tensors in place and never waits for the device.
 
     `inert` are arguments for which it changes nothing: warming up calls it with them. Later calls

@@ -2,7 +2,7 @@
 
 Two forms of the same iteration: by automatic differentiation for any loss, and a closed form for
 scores that are linear in the user's vector (that of the softmax over all items stands in
-`softmax_descent`). Both can be differentiated again. `settle` rounds the iterate after each step;
+`softmax_descent`). Both can be differentiated again. `rounding` rounds the iterate after each step;
 it is the identity except at decision time.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Settle = Callable[[Tensor], Tensor]
+Rounding = Callable[[Tensor], Tensor]
 
 
 def keep(value: Tensor) -> Tensor:
-    """Do not round: the `settle` of training and prediction."""
+    """Do not round: the `rounding` of training and prediction."""
     return value
 
 
@@ -27,7 +27,7 @@ def descend(
     rate: Tensor,
     steps: int,
     pull: float = 0.0,
-    settle: Settle = keep,
+    rounding: Rounding = keep,
 ) -> Tensor:
     """Gradient descent on `objective(user) -> [rows]`, each row on its own.
 
@@ -39,7 +39,7 @@ def descend(
         slope = gradient(user)
         if pull:
             slope = slope + 2 * pull * (user - start)
-        user = settle(user - rate[:, None] * slope)
+        user = rounding(user - rate[:, None] * slope)
     return user
 
 
@@ -51,7 +51,7 @@ def descend_linear(
     rate: Tensor,
     steps: int,
     pull: float = 0.0,
-    settle: Settle = keep,
+    rounding: Rounding = keep,
 ) -> Tensor:
     """The same for scores `intercept + features . user`, given d objective / d score.
 
@@ -62,20 +62,20 @@ def descend_linear(
     scores = intercept + (features @ start[:, :, None])[:, :, 0]
     step = rate[:, None]
     if features.shape[1] < features.shape[2]:
-        gram = settle(features @ features.transpose(1, 2))  # [rows, n, n]
+        gram = rounding(features @ features.transpose(1, 2))  # [rows, n, n]
         first, coefficients = scores, torch.zeros_like(scores)
         for _ in range(steps):
             fall = slope(scores)
             if pull:
                 fall = fall + 2 * pull * coefficients
-            coefficients = settle(coefficients - step * fall)
+            coefficients = rounding(coefficients - step * fall)
             scores = first + (gram * coefficients[:, None, :]).sum(2)
-        return settle(start + (features.transpose(1, 2) @ coefficients[:, :, None])[:, :, 0])
+        return rounding(start + (features.transpose(1, 2) @ coefficients[:, :, None])[:, :, 0])
     user = start
     for _ in range(steps):
         fall = (features.transpose(1, 2) @ slope(scores)[:, :, None])[:, :, 0]
         if pull:
             fall = fall + 2 * pull * (user - start)
-        user = settle(user - step * fall)
+        user = rounding(user - step * fall)
         scores = intercept + (features @ user[:, :, None])[:, :, 0]
     return user

@@ -27,7 +27,7 @@ PARAMETER_LIMIT, STATE_LIMIT, TERMS = 2.0**4, 2.0**9, 2**12 - 1
 """Parameters and states of a network are cut off here: so many products sum up below 2^53."""
 
 
-def snap(value: Tensor, bits: int) -> Tensor:
+def quantize(value: Tensor, bits: int) -> Tensor:
     """The nearest multiple of 2^-bits, in float64."""
     scale = float(2**bits)
     return (value.double() * scale).round_().mul_(1 / scale)  # in place: tables may be large
@@ -35,8 +35,8 @@ def snap(value: Tensor, bits: int) -> Tensor:
 
 def softmax(logits: Tensor) -> Tensor:
     """Probabilities on a grid, from a sum that is exact in any order."""
-    powers = snap((logits - logits.amax(-1, keepdim=True)).exp(), CHANCE_BITS)
-    return snap(powers / powers.sum(-1, keepdim=True), CHANCE_BITS)
+    powers = quantize((logits - logits.amax(-1, keepdim=True)).exp(), CHANCE_BITS)
+    return quantize(powers / powers.sum(-1, keepdim=True), CHANCE_BITS)
 
 
 def rounded(value: Tensor, bits: int, limit: float) -> Tensor:
@@ -51,7 +51,7 @@ def rounded(value: Tensor, bits: int, limit: float) -> Tensor:
 
 def nearest(value: Tensor, bits: int, limit: float) -> Tensor:
     """The same without a slope."""
-    return snap(value.clamp(-limit, limit), bits)
+    return quantize(value.clamp(-limit, limit), bits)
 
 
 class Rounded(torch.autograd.Function):

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 State = dict[str, Tensor]
 
 
-class Crew(ABC):
+class ProcessGroup(ABC):
     """All processes of a run, as one of them sees them. Every one has to make the same calls."""
 
     rank: int
@@ -55,7 +55,7 @@ class Crew(ABC):
 
 
 @final
-class Alone(Crew):
+class SingleProcess(ProcessGroup):
     """One process: everything is as it is."""
 
     rank = 0
@@ -81,11 +81,11 @@ class Alone(Crew):
         """Nothing to do."""
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()
 
 
 @final
-class Together(Crew):
+class TorchProcessGroup(ProcessGroup):
     """Several processes, each with a part of the users."""
 
     def __init__(self) -> None:
@@ -142,10 +142,10 @@ def _heard(call: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> 
 
 
 @contextmanager
-def gathered(device: str) -> Iterator[Crew]:
+def gathered(device: str) -> Iterator[ProcessGroup]:
     """The processes that a launcher such as torchrun has started; alone where there is none."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
-        yield Alone()
+        yield SingleProcess()
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -153,7 +153,7 @@ def gathered(device: str) -> Iterator[Crew]:
     else:
         distributed.init_process_group("gloo")
     try:
-        yield Together()
+        yield TorchProcessGroup()
         _heard(distributed.barrier)  # who leaves early cuts off those who still talk
     finally:
         distributed.destroy_process_group()

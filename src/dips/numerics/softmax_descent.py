@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dips.numerics.descent import Settle, keep
+from dips.numerics.descent import Rounding, keep
 
 
 class AllItems(NamedTuple):
@@ -79,7 +79,7 @@ def descend_softmax(
     setting: Setting,
     steps: int,
     softmax: Callable[[Tensor], Tensor] = softmax,
-    settle: Settle = keep,
+    rounding: Rounding = keep,
 ) -> Tensor:
     """Gradient descent on the weighted losses of a sketch, each row on its own.
 
@@ -92,7 +92,7 @@ def descend_softmax(
         slope = weight[:, None] * items.mean(softmax(items.logits(user))) - pulled
         if pull:
             slope = slope + 2 * pull * (user - start)
-        user = settle(user - rate[:, None] * slope)
+        user = rounding(user - rate[:, None] * slope)
     return user
 
 

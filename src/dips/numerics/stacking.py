@@ -25,7 +25,7 @@ def under(prefix: str, tensors: State) -> State:
     }
 
 
-class SideBySide(Generic[Module]):
+class StackedModules(Generic[Module]):
     """Parameters and buffers of all runs, and a template that says what to do with them."""
 
     def __init__(self, template: Module, state: State) -> None:

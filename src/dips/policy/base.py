@@ -10,7 +10,7 @@ from torch import Tensor
 from dips.errors import ConfigError
 from dips.sketch.records import Candidates
 
-SIGNALS = ("loss", "residual", "hunch", "embedding", "read")
+SIGNALS = ("loss", "residual", "predicted_score", "embedding", "read")
 """What a policy may ask a recommender: the methods of `Signals`."""
 
 
@@ -39,7 +39,7 @@ class Signals(Protocol):
     def residual(self) -> Tensor:
         """[users, candidates] derivative of each candidate's loss in its score, sign reversed."""
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """[users, candidates] rating or score that the sketch before predicts, perhaps roughly."""
 
     def read(self, weights: Tensor) -> Reading:
@@ -47,7 +47,7 @@ class Signals(Protocol):
 
 
 class NoSignals:
-    """There is no recommender: for policies that need none. Asking is an error."""
+    """There is no recommender: for policies that need none. DecisionInputs is an error."""
 
     def loss(self) -> Tensor:
         """Refuse."""
@@ -61,7 +61,7 @@ class NoSignals:
         """Refuse."""
         return self.loss()
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """Refuse."""
         return self.loss()
 
@@ -75,11 +75,11 @@ class NoSignals:
 class Policy(ABC):
     """Scores candidates: how much is each worth keeping? A pure function of its arguments."""
 
-    asks: tuple[str, ...] | bool = ()
+    required_signals: tuple[str, ...] | bool = ()
     """The signals it uses, True for any: then its sketches change as the recommender does."""
-    draws: bool = False
+    is_random: bool = False
     """Whether it uses the users' keys: then training draws its sketches anew each epoch."""
-    unlimited: bool = False
+    keeps_all: bool = False
     """Whether it keeps everything, whatever the size."""
 
     @abstractmethod
@@ -87,12 +87,14 @@ class Policy(ABC):
         """[users, candidates] scores; high means keep. Values in empty slots are ignored."""
 
 
-def questions(policy: Policy) -> tuple[str, ...]:
+def signals_of(policy: Policy) -> tuple[str, ...]:
     """The names of the signals that a policy uses."""
-    if isinstance(policy.asks, bool):
-        return SIGNALS if policy.asks else ()
-    unknown = [name for name in policy.asks if name not in SIGNALS]
-    if unknown or isinstance(policy.asks, str):
+    if isinstance(policy.required_signals, bool):
+        return SIGNALS if policy.required_signals else ()
+    unknown = [name for name in policy.required_signals if name not in SIGNALS]
+    if unknown or isinstance(policy.required_signals, str):
         known = ", ".join(SIGNALS)
-        raise ConfigError(f"{type(policy).__name__}.asks = {policy.asks!r}: a tuple of {known}")
-    return policy.asks
+        raise ConfigError(
+            f"{type(policy).__name__}.asks = {policy.required_signals!r}: a tuple of {known}"
+        )
+    return policy.required_signals

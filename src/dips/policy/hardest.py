@@ -23,17 +23,17 @@ class Hardest(Policy):
 
     half_life: float | None = None
 
-    asks = ("loss",)
+    required_signals = ("loss",)
 
     def __post_init__(self) -> None:
         check_half_life("hardest", self.half_life)
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """The loss under the user as adapted to the sketch before this refresh."""
-        return signals.loss() * fading(candidates, self.half_life)
+        return signals.loss() * recency_decay(candidates, self.half_life)
 
 
-def fading(candidates: Candidates, half_life: float | None) -> Tensor:
+def recency_decay(candidates: Candidates, half_life: float | None) -> Tensor:
     """[users, candidates] 1 for the newest, half of it after each half-life."""
     age = candidates.age.double()
     if half_life is None:

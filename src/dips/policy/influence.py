@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
-from dips.numerics.exact import SCORE_BITS, snap
+from dips.numerics.exact import SCORE_BITS, quantize
 from dips.policy.base import Policy, Signals
-from dips.policy.hardest import check_half_life, fading
+from dips.policy.hardest import check_half_life, recency_decay
 from dips.sketch.records import Candidates
 
 
@@ -28,7 +28,7 @@ class Influence(Policy):
     damping: float = 1.0
     half_life: float | None = None
 
-    asks = ("read",)
+    required_signals = ("read",)
 
     def __post_init__(self) -> None:
         check_half_life("influence", self.half_life)
@@ -38,7 +38,7 @@ class Influence(Policy):
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """The earlier a candidate is added the higher it scores; the rest keep score 0."""
         present = candidates.present
-        fade = fading(candidates, self.half_life)
+        fade = recency_decay(candidates, self.half_life)
         chosen = torch.zeros_like(fade)
         scores = torch.zeros_like(fade)
         for turn in range(min(self.size, present.shape[1] - 1)):
@@ -52,6 +52,6 @@ class Influence(Policy):
 
 def first_largest(values: Tensor, allowed: Tensor) -> Tensor:
     """[rows, n] one-hot of the largest allowed value, the last slot among equals; 0 if none is."""
-    settled = snap(values, SCORE_BITS).masked_fill(~allowed, -float("inf"))
-    slot = values.shape[1] - 1 - settled.flip(1).argmax(1, keepdim=True)
+    quantized = quantize(values, SCORE_BITS).masked_fill(~allowed, -float("inf"))
+    slot = values.shape[1] - 1 - quantized.flip(1).argmax(1, keepdim=True)
     return (values.new_zeros(values.shape).scatter(1, slot, 1.0)) * allowed

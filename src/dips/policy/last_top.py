@@ -18,7 +18,7 @@ ABOVE = 2.0**30
 
 @final
 @dataclass(frozen=True)
-class Likely(Policy):
+class LastTop(Policy):
     """Keep the newest M, and in the other slots what the recommender expects most of all.
 
     Where items do not come back, what the sketch holds is struck out of the ranking: an old item is
@@ -27,13 +27,13 @@ class Likely(Policy):
 
     newest: int
 
-    asks = ("hunch",)
+    required_signals = ("predicted_score",)
 
     def __post_init__(self) -> None:
         if self.newest < 1:
-            raise ConfigError(f"likely:{self.newest}: the number of newest must be at least 1")
+            raise ConfigError(f"last-top:{self.newest}: the number of newest must be at least 1")
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """The newest M score above whatever is expected."""
         age = candidates.age.double()
-        return torch.where(age < self.newest, ABOVE - age, signals.hunch())
+        return torch.where(age < self.newest, ABOVE - age, signals.predicted_score())

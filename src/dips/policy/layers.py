@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import Sides
+from dips.data.side_information import SideInformation
 from dips.numerics import exact
 from dips.numerics.embedding_bag import sum_rows
 from dips.sketch.records import Candidates
@@ -40,7 +40,9 @@ class SideInputs(nn.Module):
 
     categories: Tensor
 
-    def __init__(self, sides: Sides, items: int, dim: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, sides: SideInformation, items: int, dim: int, generator: torch.Generator
+    ) -> None:
         super().__init__()
         self.kinds, self.columns = sides.kinds, sides.columns
         names = sides.kinds + sum(len(column.names) for column in sides.columns)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.numerics import exact
 from dips.numerics.hashing import uniform
 from dips.policy.base import Policy, Signals
@@ -35,7 +35,7 @@ class Network(nn.Module, Policy, ABC):
 
 
 @final
-class RatingNetwork(Network):
+class PaperNetwork(Network):
     """The paper's network: from the ratings of the candidates, M wide, to a score for each item.
 
     Computed sparsely: the first layer adds up the candidates' rows, the last one looks them up.
@@ -49,7 +49,7 @@ class RatingNetwork(Network):
         items: int,
         hidden: int = 128,
         dropout: float = 0.1,
-        sides: Sides = NOTHING,
+        sides: SideInformation = NOTHING,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()

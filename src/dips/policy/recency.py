@@ -33,10 +33,10 @@ class LastDistinct(Policy):
 
 
 @final
-class Everything(Policy):
+class KeepAll(Policy):
     """Keep the whole history: the ceiling of the comparison, not a sketch."""
 
-    unlimited = True
+    keeps_all = True
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """Equally good."""

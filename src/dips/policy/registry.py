@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.errors import ConfigError
 from dips.plugins.loading import make_own
 from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
-from dips.policy.last_top import Likely
-from dips.policy.network import RatingNetwork
-from dips.policy.recency import Everything, Last, LastDistinct
+from dips.policy.last_top import LastTop
+from dips.policy.network import PaperNetwork
+from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import SetNetwork
 
 NEWEST = 4
-"""Where `learned` has a hunch, and room for more than these, they almost always stay at first."""
+"""Where `learned` has a predicted_score, and room for more than these, they almost always stay at first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class PolicySpec:
     items: int = 1
     dim: int = 0
     residual: bool = True
-    hunch: bool = False
-    returning: bool = False
+    predicted_score: bool = False
+    repeat_feature: bool = False
     center: float = 0.0
     spread: float = 1.0
     dropout: float = 0.1
-    side: Sides = NOTHING
+    side: SideInformation = NOTHING
 
     @property
     def argument(self) -> str | None:
@@ -55,7 +55,7 @@ class PolicySpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PolicySpec:
         """From what `to_dict` gave."""
-        return cls(**{**values, "side": Sides.from_dict(values.get("side", {}))})
+        return cls(**{**values, "side": SideInformation.from_dict(values.get("side", {}))})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -83,16 +83,16 @@ def _newest(name: str, spec: PolicySpec, others: str) -> int:
 
 def _paper(spec: PolicySpec, seed: int) -> Policy:
     generator = torch.Generator().manual_seed(seed)
-    return RatingNetwork(
+    return PaperNetwork(
         items=spec.items, dropout=spec.dropout, sides=spec.side, generator=generator
     )
 
 
 def _slope(spec: PolicySpec) -> float:
     """What each newer candidate costs at first."""
-    if spec.hunch and spec.size > NEWEST:
+    if spec.predicted_score and spec.size > NEWEST:
         return 0.0
-    return 0.5 / spec.size if spec.returning else 1.0
+    return 0.5 / spec.size if spec.repeat_feature else 1.0
 
 
 def _learned(spec: PolicySpec, seed: int) -> Policy:
@@ -103,10 +103,10 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         spread=spec.spread,
         items=spec.items,
         residual=spec.residual,
-        hunch=spec.hunch,
-        returning=spec.returning,
+        predicted_score=spec.predicted_score,
+        repeat_feature=spec.repeat_feature,
         slope=_slope(spec),
-        newest=NEWEST if spec.hunch and spec.size > NEWEST else 0,
+        newest=NEWEST if spec.predicted_score and spec.size > NEWEST else 0,
         sides=spec.side,
         generator=generator,
     )
@@ -120,15 +120,15 @@ POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
         spec.size, spec.damping, _number("influence", spec.argument, "the half-life")
     ),
     "mix": lambda spec, seed: Mix(_newest("mix", spec, "to sample")),
-    "likely": lambda spec, seed: Likely(_newest("likely", spec, "for what is likely")),
+    "last-top": lambda spec, seed: LastTop(_newest("last-top", spec, "for predicted scores")),
     "last-distinct": lambda spec, seed: LastDistinct(),
     "frequent": lambda spec, seed: Frequent(),
-    "all": lambda spec, seed: Everything(),
+    "all": lambda spec, seed: KeepAll(),
     "dips": _paper,
     "dips@1": _paper,
     "learned": _learned,
 }
-WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M", "likely": "M"}
+WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M", "last-top": "M"}
 
 
 def make_policy(name: str, *, seed: int = 0, **shape: Any) -> Policy:
@@ -151,7 +151,7 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
         return POLICIES[head](spec, seed)
     if "." in head or argument:
         return make_own("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
-    known = ", ".join(f"{p}:M" if p in ("mix", "likely") else p for p in sorted(POLICIES))
+    known = ", ".join(f"{p}:M" if p in ("mix", "last-top") else p for p in sorted(POLICIES))
     raise ConfigError(
         f"unknown policy '{spec.name}': choose one of {known}, or package.module:Class"
     )

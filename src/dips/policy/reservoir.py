@@ -18,7 +18,7 @@ from dips.sketch.records import Candidates
 class Reservoir(Policy):
     """Keep a uniform sample of K of all interactions so far (the paper's Random)."""
 
-    draws = True
+    is_random = True
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """Each interaction has one lot for life; the K highest lots stay."""
@@ -33,7 +33,7 @@ class Mix(Policy):
 
     newest: int
 
-    draws = True
+    is_random = True
 
     def __post_init__(self) -> None:
         if self.newest < 1:

@@ -9,13 +9,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.kernels import numba_launch
 from dips.kernels.triton_launch import Question, SetNet
 from dips.numerics import exact
 from dips.numerics.newer_candidates import newer_twins, newer_weight
 from dips.numerics.stacking import State
-from dips.policy.base import Signals, questions
+from dips.policy.base import Signals, signals_of
 from dips.policy.layers import Layer, SideInputs
 from dips.policy.network import Network
 from dips.sketch.records import Candidates
@@ -41,8 +41,8 @@ class SetNetwork(Network):
 
     The last layer, and a direct one beside it for what is simple, start at zero: the score is then
     minus `slope` for each newer candidate, which is the policy `last`. Where items come back
-    (`returning`, with a small slope) it starts near the policy `frequent` instead. With
-    `newest` of them it starts with these, and fills up with what is told to be likeliest (`hunch`).
+    (`repeat_feature`, with a small slope) it starts near the policy `frequent` instead. With
+    `newest` of them it starts with these, and fills up with what is told to be likeliest (`predicted_score`).
     Its size does not grow with the catalogue; only with categories it has a table of which items
     have which.
     """
@@ -61,15 +61,19 @@ class SetNetwork(Network):
         newest: int = 0,
         items: int = 1,
         residual: bool = True,
-        hunch: bool = False,
-        returning: bool = False,
-        sides: Sides = NOTHING,
+        predicted_score: bool = False,
+        repeat_feature: bool = False,
+        sides: SideInformation = NOTHING,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
-        wanted = {"hunch": hunch, "residual": residual and not hunch, "embedding": bool(dim)}
-        self.asks = tuple(name for name, asked in wanted.items() if asked)
+        wanted = {
+            "predicted_score": predicted_score,
+            "residual": residual and not predicted_score,
+            "embedding": bool(dim),
+        }
+        self.required_signals = tuple(name for name, asked in wanted.items() if asked)
         self.dim = dim
         self.register_buffer("center", torch.tensor(float(center)))  # each run of a stack its own
         self.register_buffer("spread", torch.tensor(float(spread)))
@@ -81,7 +85,7 @@ class SetNetwork(Network):
         self.direct = nn.Parameter(torch.zeros(dim + OWN + self.side.width, 1))
         self.slope = nn.Parameter(torch.tensor(float(slope)))
         with torch.no_grad():
-            if returning:
+            if repeat_feature:
                 self.direct[REPEATS : REPEATS + 2, 0] = torch.tensor([MET, AGAIN])
             if newest:
                 self._trust(newest)
@@ -130,9 +134,9 @@ class SetNetwork(Network):
 
     def _told(self, signals: Signals, like: Tensor) -> Tensor:
         """[users, candidates] what the recommender tells of each, if it is asked."""
-        asked = questions(self)
-        if "hunch" in asked:
-            return signals.hunch()
+        asked = signals_of(self)
+        if "predicted_score" in asked:
+            return signals.predicted_score()
         return signals.residual() if "residual" in asked else torch.zeros_like(like)
 
 
@@ -158,7 +162,7 @@ def set_scores(
     question = Question(
         **{name: getattr(candidates, name) for name in Question._fields[:6]},
         weight=weight,
-        told=answers.get("hunch", answers.get("residual", none)).double(),
+        told=answers.get("predicted_score", answers.get("residual", none)).double(),
         embedding=answers["embedding"].double() if network.dim else nothing,
     )
     return numba_launch.set_scores(question, grid_layers(state, LOGS))

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dips.errors import ConfigError
-from dips.numerics.stacking import SideBySide, State, each
-from dips.policy.base import Policy, Signals, questions
+from dips.numerics.stacking import StackedModules, State, each
+from dips.policy.base import Policy, Signals, signals_of
 from dips.policy.network import Network
 from dips.policy.set_network import SetNetwork, set_scores
 from dips.sketch.records import Candidates
@@ -36,9 +36,9 @@ class Answers:
         """As it was answered."""
         return self._answer("residual")
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """As it was answered."""
-        return self._answer("hunch")
+        return self._answer("predicted_score")
 
     def embedding(self) -> Tensor:
         """As it was answered."""
@@ -50,15 +50,17 @@ class Answers:
 
     def _answer(self, name: str) -> Tensor:
         if name not in self._answers:
-            raise ConfigError(f"signals.{name} was not asked for: name it in the policy's `asks`")
+            raise ConfigError(
+                f"signals.{name} was not asked for: name it in the policy's `required_signals`"
+            )
         return self._answers[name]
 
 
 @final
-class Stacked(SideBySide[nn.Module], Policy):
+class StackedPolicies(StackedModules[nn.Module], Policy):
     """Policies that are modules, side by side: itself a policy, over the users of all runs."""
 
-    asks: tuple[str, ...]
+    required_signals: tuple[str, ...]
     weighs: bool
     """Whether `call` takes weights."""
 
@@ -67,23 +69,25 @@ class Stacked(SideBySide[nn.Module], Policy):
         name = type(template).__name__
         if not isinstance(template, Policy) or not state:
             raise ConfigError(f"{name} is not a policy with parameters")
-        if template.asks is not True and "read" in questions(template):
+        if template.required_signals is not True and "read" in signals_of(template):
             raise ConfigError(f"{name} has parameters: it cannot ask for 'read'")
-        self.asks = tuple(asked for asked in questions(template) if asked != "read")
-        self.draws, self.unlimited = template.draws, template.unlimited
+        self.required_signals = tuple(asked for asked in signals_of(template) if asked != "read")
+        self.is_random, self.keeps_all = template.is_random, template.keeps_all
         self.weighs = isinstance(template, Network)
 
     @classmethod
-    def of(cls, modules: Sequence[nn.Module], device: torch.device | str = "cpu") -> Stacked:
+    def of(
+        cls, modules: Sequence[nn.Module], device: torch.device | str = "cpu"
+    ) -> StackedPolicies:
         """Put policies of one shape side by side, as they decide: without dropout."""
         return super().of(modules, device).with_dropout(False)
 
-    def with_dropout(self, on: bool) -> Stacked:
+    def with_dropout(self, on: bool) -> StackedPolicies:
         """The same policies in training mode or not; the parameters are shared."""
-        return Stacked(copy.deepcopy(self.template).train(on), self.state)
+        return StackedPolicies(copy.deepcopy(self.template).train(on), self.state)
 
     @cached_property
-    def thinned(self) -> Stacked:
+    def thinned(self) -> StackedPolicies:
         """The same policies with dropout, as they learn."""
         return self.with_dropout(True)
 
@@ -93,7 +97,7 @@ class Stacked(SideBySide[nn.Module], Policy):
 
     def ask(self, signals: Signals) -> dict[str, Tensor]:
         """The answers to all that the policies use."""
-        return {name: getattr(signals, name)() for name in self.asks}
+        return {name: getattr(signals, name)() for name in self.required_signals}
 
     def call(
         self,

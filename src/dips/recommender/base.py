@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.descent import Settle, descend, keep
+from dips.numerics.descent import Rounding, descend, keep
 from dips.numerics.influence import influences
 from dips.recommender.losses import FAR, Contrast, Loss, SampledSoftmax
 
@@ -44,28 +44,28 @@ class Recommender(nn.Module, ABC):
     """A differentiable recommender with a vector per user, adapted from a shared prior.
 
     Subclasses implement `predict`; an `__init__` of theirs calls this one. A user's vector has
-    `user_dim` entries, `dim` unless given. `inner_rate` and `offset` (the mean rating for squared
+    `user_dim` entries, `dim` unless given. `inner_lr` and `offset` (the mean rating for squared
     error, else 0) are buffers, so that runs that differ in them can be stacked. So are the
     `negatives` of a loss that has some: training draws them anew for every step, and reading and
     deciding take the last, so that they are the same for everyone. A softmax knows the `chances`
     they had, in logs: the rarer the draw, the more an item stands for.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading", "heat")
+    undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading", "logit_scale")
     """Parameters that weight decay leaves alone: a bias of 0 is nobody's prior."""
     by_item: ClassVar[tuple[str, ...]] = ()
     """Tables with a row for each item, of which a loss of single items reads the named rows only.
 
     Where there are very many items, training then moves just those rows; none: always all.
     """
-    fades: bool = False
+    has_recency_decay: bool = False
     """Whether what happened long ago counts less as it is read."""
-    tallies: bool = False
+    counts_repeats: bool = False
     """Whether what happened often counts more as it is read."""
-    strikes: bool = False
+    filters_sketch: bool = False
     """Whether what was read goes to the end of the ranking: it does not come back."""
     user_prior: nn.Parameter
-    inner_rate: Tensor
+    inner_lr: Tensor
     offset: Tensor
     negatives: Tensor
     chances: Tensor
@@ -78,17 +78,17 @@ class Recommender(nn.Module, ABC):
         dim: int = 32,
         user_dim: int | None = None,
         offset: float = 0.0,
-        inner_rate: float = 0.1,
+        inner_lr: float = 0.1,
         inner_steps: int = 10,
-        inner_pull: float = 0.0,
+        prior_penalty: float = 0.0,
     ) -> None:
         super().__init__()
         self.items = items
         self.loss = loss
         self.inner_steps = inner_steps
-        self.inner_pull = inner_pull
+        self.prior_penalty = prior_penalty
         self.user_prior = nn.Parameter(torch.zeros(user_dim or dim))
-        self.register_buffer("inner_rate", torch.tensor(float(inner_rate)))
+        self.register_buffer("inner_lr", torch.tensor(float(inner_lr)))
         self.register_buffer("offset", torch.tensor(float(offset)))
         if isinstance(loss, Contrast):
             count = min(loss.negatives, items)
@@ -113,11 +113,11 @@ class Recommender(nn.Module, ABC):
         del repeats
         return torch.ones_like(age)
 
-    def counted(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def counted(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """[rows, n] the weights as they count in the inner loop."""
-        if not (self.fades or self.tallies):
+        if not (self.has_recency_decay or self.counts_repeats):
             return evidence.weight
-        return evidence.weight * settle(self.strength(evidence.age, evidence.repeats))
+        return evidence.weight * rounding(self.strength(evidence.age, evidence.repeats))
 
     def start(self, rows: int) -> Tensor:
         """[rows, dim] users' vectors before anything is read."""
@@ -130,7 +130,7 @@ class Recommender(nn.Module, ABC):
 
     def offered(self, scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
         """[rows, items] scores as they rank, after a sketch with these entries [rows, n]."""
-        return struck(scores, item, weight) if self.strikes else scores
+        return struck(scores, item, weight) if self.filters_sketch else scores
 
     def embedding(self, items: Tensor) -> Tensor:
         """A detached vector per item, for policies that look at items; none unless overridden."""
@@ -158,17 +158,17 @@ class Recommender(nn.Module, ABC):
         """[rows, n] what reading an entry lowers: its loss, unless overridden."""
         return self.losses(user, items, ratings)
 
-    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """[rows, dim] the user's vector after the inner loop, by automatic differentiation."""
 
-        weight = self.counted(evidence, settle)
+        weight = self.counted(evidence, rounding)
 
         def objective(user: Tensor) -> Tensor:
             return (self.heard(user, evidence.item, evidence.rating) * weight).sum(1)
 
         start = self.start(len(evidence.item))
         rate = self.rate(evidence)
-        return descend(objective, start, rate, self.inner_steps, self.inner_pull, settle)
+        return descend(objective, start, rate, self.inner_steps, self.prior_penalty, rounding)
 
     def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
         """[rows, dim] gradient in the user's vector of what is heard, weighted and summed."""
@@ -207,7 +207,7 @@ class Recommender(nn.Module, ABC):
         A rate that suits 4 entries diverges at 32: the curvature grows with the sum.
         """
         shrink = COMFORTABLE / evidence.slots.clamp_min(COMFORTABLE)
-        return self.inner_rate * shrink.to(self.inner_rate.dtype)
+        return self.inner_lr * shrink.to(self.inner_lr.dtype)
 
     def forward(self, task: Callable[[Recommender], T]) -> T:
         """Run any function of this module: `functional_call` then swaps the parameters under it."""

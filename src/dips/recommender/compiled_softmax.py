@@ -54,5 +54,5 @@ def _reading(model: DotProduct, evidence: Evidence) -> Reading:
     pulled = (model.told(evidence.item) * weight[:, :, None]).sum(1)
     return Reading(
         table, bias, square, weight, model.user_prior, pulled, model.rate(evidence),
-        evidence.item, model.inner_pull, model.inner_steps,
+        evidence.item, model.prior_penalty, model.inner_steps,
     )  # fmt: skip

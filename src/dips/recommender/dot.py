@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from dips.kernels import softmax_cuda
 from dips.numerics import exact
-from dips.numerics.descent import Settle, descend_linear, keep
+from dips.numerics.descent import Rounding, descend_linear, keep
 from dips.numerics.influence import covariance, linear_influences, solve
 from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
 from dips.recommender.base import CURVE_STEPS, Evidence
@@ -42,15 +42,15 @@ class DotProduct(NCF):
     rating tells of it is learned, and starts small enough that a few do not settle it. With several
     channels (stars) each has its own bias and its own scaling of the item's vector.
 
-    Where items come back (`returning`, softmax only), every item also has an entry of its own in
+    Where items come back (`repeat_feature`, softmax only), every item also has an entry of its own in
     the user's vector: what was kept tells of itself, and not only of what is like it. How strongly,
     is learned. These entries start at 0 and are never stored for anyone. And what was met often
     counts more, by a learned power of how often.
 
-    With `fading` (softmax only) an interaction's weight falls with its age as a power of it, from a
+    With `recency_decay` (softmax only) an interaction's weight falls with its age as a power of it, from a
     learned age on: what was kept long ago is read as the past, not as the present.
 
-    With `telling` (softmax only) a kept item tells more than that it was chosen: reading pulls the
+    With `separate_input` (softmax only) a kept item tells more than that it was chosen: reading pulls the
     user's vector towards the item's own and what is learned of what comes after it, 0 at first.
     """
 
@@ -62,9 +62,9 @@ class DotProduct(NCF):
         loss: Loss,
         dim: int = 32,
         generator: torch.Generator | None = None,
-        returning: bool = False,
-        fading: bool = False,
-        telling: bool = False,
+        repeat_feature: bool = False,
+        recency_decay: bool = False,
+        separate_input: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -75,12 +75,17 @@ class DotProduct(NCF):
             generator=generator or torch.Generator().manual_seed(0),
             **settings,
         )
-        self.has_own, self.tallies, self.fades, self.tells = returning, returning, fading, telling
-        if telling:
-            self.telling = nn.Parameter(torch.zeros(self.items, dim))
-        if fading:
-            self.fading = nn.Parameter(torch.tensor(FADING[returning]))
-        if returning:
+        self.has_own, self.counts_repeats, self.has_recency_decay, self.has_separate_input = (
+            repeat_feature,
+            repeat_feature,
+            recency_decay,
+            separate_input,
+        )
+        if separate_input:
+            self.separate_input = nn.Parameter(torch.zeros(self.items, dim))
+        if recency_decay:
+            self.recency_decay = nn.Parameter(torch.tensor(FADING[repeat_feature]))
+        if repeat_feature:
             self.own = nn.Parameter(torch.tensor(OWN))
             self.tally = nn.Parameter(torch.tensor(TALLY))
         if not loss.listwise:
@@ -100,10 +105,10 @@ class DotProduct(NCF):
     def strength(self, age: Tensor, repeats: Tensor) -> Tensor:
         """repeats ^ tally / (1 + age / scale) ^ power."""
         grown = torch.zeros_like(age)
-        if self.tallies:
+        if self.counts_repeats:
             grown = self.tally * repeats.clamp_min(1).log()
-        if self.fades:
-            scale, power = self.fading.unbind()
+        if self.has_recency_decay:
+            scale, power = self.recency_decay.unbind()
             grown = grown - functional.softplus(power) * (age * (-scale).exp()).log1p()
         return grown.exp()
 
@@ -112,9 +117,9 @@ class DotProduct(NCF):
 
         So the curvature does not grow with the number of entries as it does elsewhere.
         """
-        if not (self.fades or self.has_own):
+        if not (self.has_recency_decay or self.has_own):
             return super().rate(evidence)
-        return self.inner_rate.expand(len(evidence.slots))
+        return self.inner_lr.expand(len(evidence.slots))
 
     def start(self, rows: int) -> Tensor:
         """The prior; an item's own entry starts at 0."""
@@ -145,21 +150,23 @@ class DotProduct(NCF):
     def told(self, items: Tensor) -> Tensor:
         """[rows, n, dim] what entries of a sketch pull a user's vector to."""
         rows = self.rows(items)
-        return rows + self._more(items) if self.tells else rows
+        return rows + self._more(items) if self.has_separate_input else rows
 
     def heard(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """The loss, less what an entry tells besides."""
         losses = self.losses(user, items, ratings)
-        return losses - self._along(self._more(items), user) if self.tells else losses
+        return losses - self._along(self._more(items), user) if self.has_separate_input else losses
 
     def worth(self, items: Tensor, vector: Tensor) -> Tensor:
         """[rows, n] what entries of a sketch, as they are read, pull along a vector."""
         scores = self.along(items, vector)
-        return scores + self._along(self._more(items), vector) if self.tells else scores
+        return (
+            scores + self._along(self._more(items), vector) if self.has_separate_input else scores
+        )
 
     def _more(self, items: Tensor) -> Tensor:
         """[rows, n, dim] what entries tell beyond that they were chosen."""
-        return rows_of(self.telling, self._item(items))
+        return rows_of(self.separate_input, self._item(items))
 
     def _along(self, rows: Tensor, vector: Tensor) -> Tensor:
         """[rows, n] products of vectors [rows, n, dim] with the entries that all items share."""
@@ -217,12 +224,12 @@ class DotProduct(NCF):
             return scores + self.own * own[:, items] if self.has_own else scores
         return super().predict_some(user, items)
 
-    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """The inner loop in closed form; a contrast's by automatic differentiation."""
         if isinstance(self.loss, Contrast):
-            return super().read(evidence, settle)
+            return super().read(evidence, rounding)
         if self.loss.listwise:
-            return self._read_listwise(evidence, settle)
+            return self._read_listwise(evidence, rounding)
         features = self.features(evidence.item)
         shape = features.shape[1:-1]  # (n,) or (n, channels)
         weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
@@ -238,26 +245,26 @@ class DotProduct(NCF):
             self.start(len(evidence.item)),
             self.rate(evidence),
             self.inner_steps,
-            self.inner_pull,
-            settle,
+            self.prior_penalty,
+            rounding,
         )
 
-    def descent(self, evidence: Evidence, settle: Settle = keep) -> Setting:
+    def descent(self, evidence: Evidence, rounding: Rounding = keep) -> Setting:
         """What the softmax descends on."""
-        weight = self.counted(evidence, settle)
+        weight = self.counted(evidence, rounding)
         pulled = self.total(self.told(evidence.item), evidence.item, weight)
         start, rate = self.start(len(weight)), self.rate(evidence)
-        return Setting(pulled, weight.sum(1), start, rate, self.inner_pull)
+        return Setting(pulled, weight.sum(1), start, rate, self.prior_penalty)
 
-    def _read_listwise(self, evidence: Evidence, settle: Settle) -> Tensor:
+    def _read_listwise(self, evidence: Evidence, rounding: Rounding) -> Tensor:
         """With a way back that is written out, unless nobody will go it."""
-        items, setting = self.all_items, self.descent(evidence, settle)
-        if settle is keep and (self.fused or torch.is_grad_enabled()):
+        items, setting = self.all_items, self.descent(evidence, rounding)
+        if rounding is keep and (self.fused or torch.is_grad_enabled()):
             way = softmax_cuda.Descent if self.fused else Descent
             user: Tensor = way.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
             return user
-        chances = softmax if settle is keep else exact.softmax
-        return descend_softmax(items, setting, self.inner_steps, chances, settle)
+        chances = softmax if rounding is keep else exact.softmax
+        return descend_softmax(items, setting, self.inner_steps, chances, rounding)
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """For the softmax, where programs sum over items: their sum less the own score."""

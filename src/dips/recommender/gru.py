@@ -10,10 +10,10 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, Sides
-from dips.numerics.descent import Settle, keep
+from dips.data.side_information import NOTHING, SideInformation
+from dips.numerics.descent import Rounding, keep
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.gru_layer import Recurrence
+from dips.recommender.gru_layer import GRULayer
 from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import Loss
 from dips.recommender.sequential import Sequential
@@ -28,7 +28,7 @@ class GRU(Linear, Sequential):
 
     undecayed: ClassVar[tuple[str, ...]] = (
         *Recommender.undecayed,
-        *(f"reader.{name}" for name in Recurrence.undecayed),
+        *(f"reader.{name}" for name in GRULayer.undecayed),
     )
 
     def __init__(
@@ -39,7 +39,7 @@ class GRU(Linear, Sequential):
         dim: int = 32,
         tied: bool = True,
         generator: torch.Generator | None = None,
-        sides: Sides = NOTHING,
+        sides: SideInformation = NOTHING,
         **settings: Any,
     ) -> None:
         super().__init__(items=items, loss=loss, dim=dim, **settings)
@@ -50,7 +50,7 @@ class GRU(Linear, Sequential):
             return nn.Parameter(torch.randn(items, dim, generator=generator) * dim**-0.5)
 
         self.vectors = vectors()
-        self.reader = Recurrence(dim, generator)
+        self.reader = GRULayer(dim, generator)
         self.bias = nn.Parameter(torch.zeros(items, 1))
         self.tied = tied
         if not tied:
@@ -61,13 +61,13 @@ class GRU(Linear, Sequential):
         """[items, dim] the vectors that score."""
         return self.vectors if self.tied else self.scoring
 
-    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """One step of the recurrence for every entry."""
         start = self.user_prior.expand(len(evidence.item), -1)
-        state = self.reader.read(start, self.shown(evidence.item), evidence.weight, settle)
-        return self.with_own(state, evidence, settle)
+        state = self.reader.read(start, self.shown(evidence.item), evidence.weight, rounding)
+        return self.with_own(state, evidence, rounding)
 
-    def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
+    def states(self, items: Tensor, drop: Rounding = keep) -> Tensor:
         """The same steps, in one call."""
         start = self.user_prior.expand(len(items), -1)
         if not items.shape[1]:

@@ -8,14 +8,14 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.descent import Settle, keep
+from dips.numerics.descent import Rounding, keep
 
 QUIET, LEAN = 0.3, 0.5
 """At the start: how loud the noise beside that mean is, and how much the update gate keeps."""
 
 
 @final
-class Recurrence(nn.Module):
+class GRULayer(nn.Module):
     """Reads vectors one after the other; an entry of weight z moves the state z of the way.
 
     At the start the state is about a mean of the vectors that were read, the last ones counting
@@ -40,11 +40,13 @@ class Recurrence(nn.Module):
             self.from_item[2 * dim :] += torch.eye(dim)
             self.item_shift[dim : 2 * dim] += LEAN
 
-    def read(self, state: Tensor, vectors: Tensor, weight: Tensor, settle: Settle = keep) -> Tensor:
+    def read(
+        self, state: Tensor, vectors: Tensor, weight: Tensor, rounding: Rounding = keep
+    ) -> Tensor:
         """[rows, dim] the state after the vectors [rows, n, dim] of weight [rows, n]."""
         arriving = vectors @ self.from_item.T + self.item_shift
         for arrival, share in zip(arriving.unbind(1), weight.unbind(1), strict=True):
-            state = settle(state + share[:, None] * (self._step(state, arrival) - state))
+            state = rounding(state + share[:, None] * (self._step(state, arrival) - state))
         return state
 
     def states(self, start: Tensor, vectors: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dips.recommender.dot import DotProduct
 from dips.recommender.losses import SquaredError
 from dips.recommender.ncf import NCF
 from dips.recommender.predicted_score import is_quick, listener_of
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 
 
@@ -26,56 +26,62 @@ def is_linear(model: Recommender) -> bool:
     return squared and not model.has_times
 
 
-def is_answered(asks: Sequence[str], model: Recommender) -> bool:
+def is_answered(required_signals: Sequence[str], model: Recommender) -> bool:
     """Whether programs can answer all these questions."""
-    if not set(asks) <= {"residual", "hunch", "embedding"}:
+    if not set(required_signals) <= {"residual", "predicted_score", "embedding"}:
         return False
     if not isinstance(model, NCF) or model.has_times:
         return False
-    quick = "hunch" not in asks or is_quick(model)
-    return quick and ("residual" not in asks or is_linear(model))
+    quick = "predicted_score" not in required_signals or is_quick(model)
+    return quick and ("residual" not in required_signals or is_linear(model))
 
 
 def teller_of(
-    asks: Sequence[str], stack: Stack, settled: Stack, items: Tensor, size: int
+    required_signals: Sequence[str],
+    stack: StackedRecommenders,
+    quantized: StackedRecommenders,
+    items: Tensor,
+    size: int,
 ) -> Reader | Listener | None:
     """Who answers them from sketches up to this size.
 
-    `settled` has tables of these items [n] alone; a hunch needs a look at the whole catalogue.
+    `quantized` has tables of these items [n] alone; a predicted_score needs a look at the whole catalogue.
     """
-    if "hunch" in asks:
-        return listener_of(stack.settled(), items, size)
-    return reader_of(settled, size) if "residual" in asks else None
+    if "predicted_score" in required_signals:
+        return listener_of(stack.quantized(), items, size)
+    return reader_of(quantized, size) if "residual" in required_signals else None
 
 
-def vectors_of(settled: Stack) -> Tensor:
+def vectors_of(quantized: StackedRecommenders) -> Tensor:
     """[runs, items, dim] the vectors of all items."""
-    vectors: Tensor = settled.call(lambda model: model.table)
+    vectors: Tensor = quantized.call(lambda model: model.table)
     return vectors
 
 
 @lru_cache(maxsize=2)
-def reader_of(settled: Stack, size: int) -> Reader:
+def reader_of(quantized: StackedRecommenders, size: int) -> Reader:
     """The dot product as it reads sketches of this size; kept, so of a stack that stands still."""
-    template, state = settled.template, settled.state
-    entries = torch.arange(size + 1, device=state["loading"].device).expand(settled.runs, -1)
-    rate = settled.call(lambda model, n: model.rate(Evidence.new(n, n, n, n)), entries)
-    pull = torch.full_like(state["loading"], 2 * template.inner_pull)
+    template, state = quantized.template, quantized.state
+    entries = torch.arange(size + 1, device=state["loading"].device).expand(quantized.runs, -1)
+    rate = quantized.call(lambda model, n: model.rate(Evidence.new(n, n, n, n)), entries)
+    pull = torch.full_like(state["loading"], 2 * template.prior_penalty)
     return Reader(
-        vectors_of(settled),
-        settled.call(lambda model: model.biases[:, 0] + model.offset),
+        vectors_of(quantized),
+        quantized.call(lambda model: model.biases[:, 0] + model.offset),
         state["user_prior"],
         torch.cat([torch.stack([state["loading"], pull], 1), rate], 1),
         template.inner_steps,
-        bool(template.inner_pull),
+        bool(template.prior_penalty),
     )
 
 
-def residuals(settled: Stack, sketch: Sketch, candidates: Candidates) -> Tensor | None:
+def residuals(
+    quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
+) -> Tensor | None:
     """[rows, candidates] `StackSignals.residual` from compiled loops; None: not possible."""
     plain = sketch.item.device.type == "cpu" and installed("numba")
-    if not plain or not is_linear(settled.template):
+    if not plain or not is_linear(quantized.template):
         return None
     item = torch.where(sketch.present, sketch.item, -1)
     glance = Glance(item, sketch.rating, candidates.item, candidates.rating)
-    return numba_launch.residuals(glance, reader_of(settled, item.shape[1]))
+    return numba_launch.residuals(glance, reader_of(quantized, item.shape[1]))

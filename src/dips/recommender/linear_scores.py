@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.descent import Settle, keep
+from dips.numerics.descent import Rounding, keep
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.ncf import rows_of
 from dips.recommender.repeat_scores import START, STRUCK, Own, meetings, own_scores
@@ -24,9 +24,9 @@ FAINT = 1e-4
 class Linear(Recommender, ABC):
     """A recommender whose scores are linear in the user's state, or in its direction (`cosine`).
 
-    Where items come back (`returning`) the state has a score of its own for each item besides: what
+    Where items come back (`repeat_feature`) the state has a score of its own for each item besides: what
     was read also speaks for itself. How strongly, and for how long, is learned. Where they never do
-    (`striking`) it speaks against itself. With `cosine` lengths do not count: vectors are read as
+    (`filter_sketch`) it speaks against itself. With `cosine` lengths do not count: vectors are read as
     if of length 1, and scores are cosines times a learned heat.
     """
 
@@ -36,20 +36,20 @@ class Linear(Recommender, ABC):
     def __init__(
         self,
         *,
-        returning: bool = False,
-        striking: bool = False,
+        repeat_feature: bool = False,
+        filter_sketch: bool = False,
         cosine: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.cosine = cosine
-        self.has_own = returning or striking
+        self.has_own = repeat_feature or filter_sketch
         if self.has_own and self.items > MOST:
             raise ValueError(f"{self.items} items: their numbers are exact up to {MOST} here")
         if self.has_own:
-            self.loading = nn.Parameter(torch.tensor(START if returning else STRUCK))
+            self.loading = nn.Parameter(torch.tensor(START if repeat_feature else STRUCK))
         if cosine:
-            self.heat = nn.Parameter(torch.tensor(HEAT).log())
+            self.logit_scale = nn.Parameter(torch.tensor(HEAT).log())
 
     @property
     @abstractmethod
@@ -78,14 +78,14 @@ class Linear(Recommender, ABC):
         scores = self._heated(state @ vectors.T, vectors) + rows_of(self.bias, items)[:, 0]
         return scores + own.of_some(items, self.items) if self.has_own else scores
 
-    def with_own(self, state: Tensor, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def with_own(self, state: Tensor, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """The state after a sketch, and what its entries say for themselves."""
         if not self.has_own:
             return state
-        return self.remember(state, evidence.item, meetings(evidence), evidence.age, settle)
+        return self.remember(state, evidence.item, meetings(evidence), evidence.age, rounding)
 
     def remember(
-        self, state: Tensor, item: Tensor, weight: Tensor, age: Tensor, settle: Settle = keep
+        self, state: Tensor, item: Tensor, weight: Tensor, age: Tensor, rounding: Rounding = keep
     ) -> Tensor:
         """The state [rows, dim] and, where they have some, the own scores of what was read.
 
@@ -94,7 +94,7 @@ class Linear(Recommender, ABC):
         if not self.has_own:
             return state
         own = own_scores(self.loading, item, weight, age)
-        return torch.cat([state, own.item.to(state.dtype), settle(own.score)], 1)
+        return torch.cat([state, own.item.to(state.dtype), rounding(own.score)], 1)
 
     def _parts(self, user: Tensor) -> tuple[Tensor, Own]:
         """What meets the vectors, and the items' own scores."""
@@ -107,7 +107,7 @@ class Linear(Recommender, ABC):
 
         The vectors themselves are not scaled: a product of matrices may go piece by piece.
         """
-        return products * (self.heat.exp() / _length(vectors)) if self.cosine else products
+        return products * (self.logit_scale.exp() / _length(vectors)) if self.cosine else products
 
     def shown(self, items: Tensor) -> Tensor:
         """[rows, n, dim] the vectors of items as they are read."""

@@ -21,7 +21,7 @@ TIE = 1e-6
 """The weight of popularity beside neighbours: it decides only where they do not."""
 
 
-class Neighbours(NamedTuple):
+class MemoryBased(NamedTuple):
     """The items that go best with each item."""
 
     item: Tensor  # [items, near] int64
@@ -33,7 +33,7 @@ def popularity(data: Interactions) -> Tensor:
     return torch.bincount(events(data), minlength=data.items)
 
 
-def followers(data: Interactions, near: int, device: Device = "cpu") -> Neighbours:
+def followers(data: Interactions, near: int, device: Device = "cpu") -> MemoryBased:
     """The items that came next most often, with their share: a first-order Markov model."""
     item, user = events(data).to(device), owners(data).to(device)
     same = user[1:] == user[:-1]
@@ -46,7 +46,7 @@ def followers(data: Interactions, near: int, device: Device = "cpu") -> Neighbou
 
 def companions(
     data: Interactions, near: int, shrink: float = 0.0, device: Device = "cpu"
-) -> Neighbours:
+) -> MemoryBased:
     """The items that share most users, as a cosine (item-kNN), held down where few are shared."""
     met = (owners(data) * data.items + events(data)).to(device)
     met = torch.unique(met)  # user after user
@@ -65,10 +65,10 @@ def companions(
         own, other = pair // data.items, pair % data.items
         cosine = shared / (root[first + own] * root[other] + shrink)
         found.append(_nearest(own, other, cosine, block, near))
-    return Neighbours(*(torch.cat(fields) for fields in zip(*found, strict=True)))
+    return MemoryBased(*(torch.cat(fields) for fields in zip(*found, strict=True)))
 
 
-def recall(near: Neighbours, popular: Tensor, evidence: Evidence, fade: float = 1.0) -> Tensor:
+def recall(near: MemoryBased, popular: Tensor, evidence: Evidence, fade: float = 1.0) -> Tensor:
     """[rows, items] what goes with the entries of a sketch, added up; each counts `fade` of the
     next newer one. Where nothing does, and between equals, the more popular comes first.
     """
@@ -79,7 +79,7 @@ def recall(near: Neighbours, popular: Tensor, evidence: Evidence, fade: float = 
     return start.scatter_add(1, near.item[evidence.item].flatten(1), scores.flatten(1))
 
 
-def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -> Neighbours:
+def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -> MemoryBased:
     """Of pairs with a score the best `near` of each of the items; item 0 at a score of 0 pads."""
     order = score.argsort(descending=True, stable=True)
     order = order[own[order].argsort(stable=True)]
@@ -87,7 +87,7 @@ def _nearest(own: Tensor, other: Tensor, score: Tensor, items: int, near: int) -
     _, place = _spread(torch.bincount(own, minlength=items))
     kept = place < near
     start = torch.zeros(items, near, device=score.device)
-    table = Neighbours(start.long(), start)
+    table = MemoryBased(start.long(), start)
     table.item[own[kept], place[kept]] = other[kept]
     table.score[own[kept], place[kept]] = score[kept]
     return table

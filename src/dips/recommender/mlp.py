@@ -12,7 +12,7 @@ from dips.recommender.ncf import BY_ITEM, NCF
 
 
 @final
-class Perceptron(NCF):
+class MLP(NCF):
     """Scores by a small network over the user's and the item's vector (the MLP form of NCF)."""
 
     by_item: ClassVar[tuple[str, ...]] = BY_ITEM

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.numerics.embedding_bag import sum_rows
 from dips.recommender.base import Recommender
 from dips.recommender.losses import Loss
@@ -34,7 +34,7 @@ class NCF(Recommender, ABC):
     """
 
     undecayed: ClassVar[tuple[str, ...]] = (
-        *Recommender.undecayed, "kind_bias", "trend", "own", "fading",
+        *Recommender.undecayed, "kind_bias", "trend", "own", "recency_decay",
     )  # fmt: skip
     categories: Tensor
 
@@ -48,19 +48,19 @@ class NCF(Recommender, ABC):
         spread: float,
         generator: torch.Generator,
         offset: float = 0.0,
-        inner_rate: float = 0.1,
+        inner_lr: float = 0.1,
         inner_steps: int = 10,
-        inner_pull: float = 0.0,
-        sides: Sides = NOTHING,
+        prior_penalty: float = 0.0,
+        sides: SideInformation = NOTHING,
     ) -> None:
         super().__init__(
             items=items,
             user_dim=user_dim,
             loss=loss,
             offset=offset,
-            inner_rate=inner_rate,
+            inner_lr=inner_lr,
             inner_steps=inner_steps,
-            inner_pull=inner_pull,
+            prior_penalty=prior_penalty,
         )
         self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * spread)
         self.bias = nn.Parameter(torch.zeros(items, loss.channels))

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from dips.kernels.triton_launch import Listener
 from dips.numerics import exact
-from dips.numerics.descent import Settle
-from dips.numerics.exact import STATE_BITS, snap
+from dips.numerics.descent import Rounding
+from dips.numerics.exact import STATE_BITS, quantize
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 
 OLDEST = (1 << 12) - 1
 """Whatever is older counts as this old."""
@@ -29,7 +29,7 @@ OLDEST = (1 << 12) - 1
 
 def is_quick(model: Recommender) -> TypeGuard[DotProduct]:
     """Whether its softmax can be straightened out."""
-    dot = isinstance(model, DotProduct) and not model.has_own and not model.inner_pull
+    dot = isinstance(model, DotProduct) and not model.has_own and not model.prior_penalty
     return dot and isinstance(model.loss, FullSoftmax)
 
 
@@ -44,36 +44,36 @@ class Around(NamedTuple):
 def around(model: DotProduct) -> Around:
     """From one look at the whole catalogue."""
     chance = exact.softmax(model.predict_all(model.user_prior[None]))[0]
-    mean = snap(chance @ model.table, STATE_BITS)
+    mean = quantize(chance @ model.table, STATE_BITS)
     second = (model.table * chance[:, None]).T @ model.table
-    bend = snap(second - mean[:, None] * mean, STATE_BITS)
+    bend = quantize(second - mean[:, None] * mean, STATE_BITS)
     return Around(mean, bend, bend.abs().sum(1).amax())
 
 
 @lru_cache(maxsize=2)
-def around_of(settled: Stack) -> Around:
+def around_of(quantized: StackedRecommenders) -> Around:
     """The same with a leading axis of runs; kept, so of a stack that is asked again and again."""
-    return Around(*settled.call(around))
+    return Around(*quantized.call(around))
 
 
-def hunch(
-    model: DotProduct, near: Around, evidence: Evidence, items: Tensor, settle: Settle
+def predicted_score(
+    model: DotProduct, near: Around, evidence: Evidence, items: Tensor, rounding: Rounding
 ) -> Tensor:
     """[rows, n] scores of items from a sketch, where they are `near` the start."""
     aged = evidence._replace(age=evidence.age.clamp_max(OLDEST))
-    weight = model.counted(aged, settle)
+    weight = model.counted(aged, rounding)
     pulled = ((model.told(aged.item) - near.mean) * weight[:, :, None]).sum(1)
     total, rate = weight.sum(1), model.rate(aged)
     pace = (rate / (rate * total * near.norm).clamp_min(1))[:, None]
     way = torch.zeros_like(pulled)
     for _ in range(model.inner_steps):
-        way = settle(way + pace * (pulled - total[:, None] * (way @ near.bend)))
+        way = rounding(way + pace * (pulled - total[:, None] * (way @ near.bend)))
     return _at_first(model, items) + model.along(items, way)
 
 
-def listener_of(settled: Stack, items: Tensor, size: int) -> Listener:
+def listener_of(quantized: StackedRecommenders, items: Tensor, size: int) -> Listener:
     """What compiled programs need for it: of these items [n], for sketches up to this size."""
-    device, runs = items.device, settled.runs
+    device, runs = items.device, quantized.runs
     ages = torch.arange(OLDEST + 1, device=device).double().expand(runs, 1, -1)
     slots = torch.arange(size + 1, device=device).expand(runs, -1)
     every = items.expand(runs, 1, -1)
@@ -81,14 +81,14 @@ def listener_of(settled: Stack, items: Tensor, size: int) -> Listener:
     def tables(
         model: DotProduct, items: Tensor, mean: Tensor, ages: Tensor, slots: Tensor
     ) -> tuple[Tensor, ...]:
-        strength = snap(model.strength(ages, torch.ones_like(ages)), STATE_BITS)
+        strength = quantize(model.strength(ages, torch.ones_like(ages)), STATE_BITS)
         rate = model.rate(Evidence.new(slots, slots, slots, slots))
         pull, first = model.told(items) - mean, _at_first(model, items)
         return model.rows(items)[0], first[0], pull[0], rate, strength[0]
 
-    near = Around(*settled.call(around))
-    vectors, first, pull, rate, strength = settled.call(tables, every, near.mean, ages, slots)
-    steps = settled.template.inner_steps
+    near = Around(*quantized.call(around))
+    vectors, first, pull, rate, strength = quantized.call(tables, every, near.mean, ages, slots)
+    steps = quantized.template.inner_steps
     return Listener(vectors, first, pull, near.bend, near.norm, rate, strength, steps)
 
 

@@ -13,27 +13,27 @@ from typing import Any
 
 import torch
 
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.errors import ConfigError, PluginError
 from dips.plugins.loading import make_own
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
 from dips.recommender.losses import make_loss
-from dips.recommender.mlp import Perceptron
-from dips.recommender.sasrec import SelfAttention
+from dips.recommender.mlp import MLP
+from dips.recommender.sasrec import SASRec
 
 FORMS: dict[str, Callable[..., Recommender]] = {
     "dot": DotProduct,
-    "mlp": Perceptron,
+    "mlp": MLP,
     "gru": GRU,
     "gru-separate": partial(GRU, tied=False),
-    "sasrec": SelfAttention,
+    "sasrec": SASRec,
 }
 
 IN_ORDER = ("gru", "gru-separate", "sasrec")
 """Those that read in order, and learn how far down goes what they strike out."""
-PARTS = ("returning", "fading", "telling", "cosine")
+PARTS = ("repeat_feature", "recency_decay", "separate_input", "cosine")
 """What a recommender has, or has not."""
 
 
@@ -49,21 +49,21 @@ class RecommenderSpec:
     low: float = 0.0
     high: float = 1.0
     stars: tuple[float, ...] = ()
-    inner_rate: float = 0.1
+    inner_lr: float = 0.1
     inner_steps: int = 10
-    inner_pull: float = 0.0
+    prior_penalty: float = 0.0
     negatives: int = 0
-    returning: bool = False
-    fading: bool = False
-    telling: bool = False
-    striking: bool = False
+    repeat_feature: bool = False
+    recency_decay: bool = False
+    separate_input: bool = False
+    filter_sketch: bool = False
     cosine: bool = False
-    side: Sides = NOTHING
+    side: SideInformation = NOTHING
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RecommenderSpec:
         """From what `to_dict` gave."""
-        side = Sides.from_dict(values.get("side", {}))
+        side = SideInformation.from_dict(values.get("side", {}))
         return cls(**{**values, "stars": tuple(values["stars"]), "side": side})
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     settings = settings_of(spec, seed)
     settings |= {name: True for name in PARTS if getattr(spec, name)}
     if spec.form in IN_ORDER:
-        return FORMS[spec.form](**settings, striking=spec.striking, sides=spec.side)
+        return FORMS[spec.form](**settings, filter_sketch=spec.filter_sketch, sides=spec.side)
     made = _made(spec, seed, settings)
-    made.strikes = spec.striking  # by the ranking: they need not know
+    made.filters_sketch = spec.filter_sketch  # by the ranking: they need not know
     return made
 
 
@@ -113,9 +113,9 @@ def settings_of(spec: RecommenderSpec, seed: int = 0) -> dict[str, Any]:
         "loss": make_loss(spec.loss, spec.low, spec.high, spec.stars, spec.negatives),
         "dim": spec.dim,
         "offset": spec.offset,
-        "inner_rate": spec.inner_rate,
+        "inner_lr": spec.inner_lr,
         "inner_steps": spec.inner_steps,
-        "inner_pull": spec.inner_pull,
+        "prior_penalty": spec.prior_penalty,
         "generator": torch.Generator().manual_seed(seed),
     }
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, Sides
-from dips.numerics.descent import Settle, keep
+from dips.data.side_information import NOTHING, SideInformation
+from dips.numerics.descent import Rounding, keep
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import FAR, Loss
@@ -25,7 +25,7 @@ QUIET = 0.3
 
 
 @final
-class SelfAttention(Linear, Sequential):
+class SASRec(Linear, Sequential):
     """The state is what the newest item has gathered; without any item it is the prior.
 
     An entry of weight z is seen z times as much, and is the newest with chance z. At the start
@@ -43,7 +43,7 @@ class SelfAttention(Linear, Sequential):
         loss: Loss,
         dim: int = 32,
         generator: torch.Generator | None = None,
-        sides: Sides = NOTHING,
+        sides: SideInformation = NOTHING,
         **settings: Any,
     ) -> None:
         super().__init__(items=items, loss=loss, dim=dim, **settings)
@@ -56,7 +56,7 @@ class SelfAttention(Linear, Sequential):
             return torch.randn(LAYERS, dim, dim, generator=generator) * spread
 
         self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * scale)
-        self.asking, self.asked = nn.Parameter(matrices()), nn.Parameter(matrices())
+        self.rebuild_inputs, self.asked = nn.Parameter(matrices()), nn.Parameter(matrices())
         self.told = nn.Parameter(torch.eye(dim) + matrices(QUIET))
         self.hidden, self.output = nn.Parameter(matrices()), nn.Parameter(matrices(QUIET))
         self.hidden_shift = nn.Parameter(torch.zeros(LAYERS, dim))
@@ -72,7 +72,7 @@ class SelfAttention(Linear, Sequential):
         """[items, dim] the vectors that are read score as well."""
         return self.vectors
 
-    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """Entries of weight 0 are put at the end, where nothing that counts looks."""
         order = (evidence.weight <= 0).to(torch.int8).argsort(dim=1, stable=True)
         weight = evidence.weight.gather(1, order)
@@ -80,15 +80,15 @@ class SelfAttention(Linear, Sequential):
         state = self.user_prior.expand(len(weight), -1)
         for own, share in zip(gathered.unbind(1), weight.unbind(1), strict=True):
             state = state + share[:, None] * (own - state)
-        return self.with_own(settle(state), evidence, settle)
+        return self.with_own(rounding(state), evidence, rounding)
 
-    def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
+    def states(self, items: Tensor, drop: Rounding = keep) -> Tensor:
         """What every item has gathered, in one pass."""
         first = self.user_prior.expand(len(items), 1, -1)
         weight = torch.ones(items.shape, dtype=first.dtype, device=first.device)
         return drop(torch.cat([first, self._gathered(items, weight, drop)], 1))
 
-    def _gathered(self, items: Tensor, weight: Tensor, drop: Settle = keep) -> Tensor:
+    def _gathered(self, items: Tensor, weight: Tensor, drop: Rounding = keep) -> Tensor:
         """[rows, n, dim] what each item knows of itself and of those before it."""
         if not items.shape[1]:
             return self.user_prior.new_zeros(*items.shape, len(self.user_prior))
@@ -120,7 +120,7 @@ class SelfAttention(Linear, Sequential):
         distance = place[:, None] - past
         seen = (distance >= 0) & (distance < WINDOW)
         recency = self.recency[layer][distance.clamp(0, WINDOW - 1)]
-        match = (flow @ self.asking[layer]) @ asked.transpose(-1, -2) * dim**-0.5 + recency
+        match = (flow @ self.rebuild_inputs[layer]) @ asked.transpose(-1, -2) * dim**-0.5 + recency
         match = match.masked_fill(~seen, FAR)
         share = (match - match.amax(-1, keepdim=True).detach()).exp() * weight.transpose(-1, -2)
         mixed: Tensor = (share @ told) / share.sum(-1, keepdim=True).clamp_min(1e-30)

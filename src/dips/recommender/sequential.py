@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from dips.numerics.descent import Settle, keep
+from dips.numerics.descent import Rounding, keep
 from dips.recommender.base import Evidence, Recommender
 
 
@@ -19,17 +19,17 @@ class Sequential(Recommender, ABC):
     """
 
     @abstractmethod
-    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """[rows, dim] the state after a sketch; an entry of weight 0 is not there."""
 
     @abstractmethod
-    def states(self, items: Tensor, drop: Settle = keep) -> Tensor:
+    def states(self, items: Tensor, drop: Rounding = keep) -> Tensor:
         """[rows, n + 1, dim] the states after 0, 1, ..., n of the items [rows, n].
 
         `drop` leaves out some of the units as it learns.
         """
 
-    def after(self, items: Tensor, owner: Tensor, step: Tensor, drop: Settle = keep) -> Tensor:
+    def after(self, items: Tensor, owner: Tensor, step: Tensor, drop: Rounding = keep) -> Tensor:
         """[prefixes, wide] what `read` gives for some prefixes: whose, and how many items."""
         state = self.states(items, drop)[owner, step]
         age = step[:, None] - 1 - torch.arange(items.shape[1], device=step.device)
@@ -37,8 +37,8 @@ class Sequential(Recommender, ABC):
         return self.remember(state, items[owner], known, age)
 
     def remember(
-        self, state: Tensor, item: Tensor, weight: Tensor, age: Tensor, settle: Settle = keep
+        self, state: Tensor, item: Tensor, weight: Tensor, age: Tensor, rounding: Rounding = keep
     ) -> Tensor:
         """What is known of the entries [rows, n] besides the state: nothing, unless overridden."""
-        del item, weight, age, settle
+        del item, weight, age, rounding
         return state

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, Sides
-from dips.numerics.descent import Settle, keep
+from dips.data.side_information import NOTHING, SideInformation
+from dips.numerics.descent import Rounding, keep
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.gru_layer import Recurrence
+from dips.recommender.gru_layer import GRULayer
 from dips.recommender.linear_scores import Linear
 from dips.recommender.losses import Loss
 
@@ -31,7 +31,7 @@ class SessionGRU(Linear):
 
     undecayed: ClassVar[tuple[str, ...]] = (
         *Recommender.undecayed,
-        *(f"{reader}.{name}" for reader in ("now", "past") for name in Recurrence.undecayed),
+        *(f"{reader}.{name}" for reader in ("now", "past") for name in GRULayer.undecayed),
     )
 
     def __init__(
@@ -41,14 +41,14 @@ class SessionGRU(Linear):
         loss: Loss,
         dim: int = 32,
         generator: torch.Generator | None = None,
-        sides: Sides = NOTHING,
+        sides: SideInformation = NOTHING,
         **settings: Any,
     ) -> None:
         super().__init__(items=items, loss=loss, dim=dim, user_dim=2 * dim, **settings)
         del sides  # the recurrences see items alone
         generator = generator or torch.Generator().manual_seed(0)
         self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * dim**-0.5)
-        self.now, self.past = Recurrence(dim, generator), Recurrence(dim, generator)
+        self.now, self.past = GRULayer(dim, generator), GRULayer(dim, generator)
         self.turn = nn.Parameter(torch.eye(dim))
         self.bias = nn.Parameter(torch.zeros(items, 1))
 
@@ -57,11 +57,11 @@ class SessionGRU(Linear):
         """[items, 2 dim] what meets the session's state, and what meets the sketch's."""
         return torch.cat([self.vectors, self.vectors @ self.turn], 1)
 
-    def read(self, evidence: Evidence, settle: Settle = keep) -> Tensor:
+    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
         """Both from their own start: a reader to whom nothing is shown stays there."""
         vectors, weight = self.shown(evidence.item), evidence.weight
         sketched = weight.shape[1] - (LENGTH - 1)
         now, past = self.user_prior.expand(len(weight), -1).chunk(2, 1)
-        now = self.now.read(now, vectors[:, sketched:], weight[:, sketched:], settle)
-        past = self.past.read(past, vectors[:, :sketched], weight[:, :sketched], settle)
-        return self.with_own(torch.cat([now, past], 1), evidence, settle)
+        now = self.now.read(now, vectors[:, sketched:], weight[:, sketched:], rounding)
+        past = self.past.read(past, vectors[:, :sketched], weight[:, :sketched], rounding)
+        return self.with_own(torch.cat([now, past], 1), evidence, rounding)

@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from dips.numerics.chunks import rows_at_once
-from dips.numerics.exact import STATE_BITS, snap
+from dips.numerics.exact import STATE_BITS, quantize
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.kernel_inputs import residuals
 from dips.recommender.losses import Contrast
-from dips.recommender.predicted_score import Around, around_of, hunch, is_quick
-from dips.recommender.stacked import Stack
+from dips.recommender.predicted_score import Around, around_of, is_quick, predicted_score
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 
 CHUNK = {"cpu": 1 << 24, "cuda": 1 << 27}
 """Most numbers in the widest intermediate of a full softmax."""
 
 
-def settle(value: Tensor) -> Tensor:
+def rounding(value: Tensor) -> Tensor:
     """Round a user's state to the grid of decisions."""
-    return snap(value, STATE_BITS)
+    return quantize(value, STATE_BITS)
 
 
 def as_evidence(entries: Sketch, weight: Tensor, seen: Tensor) -> Evidence:
@@ -52,7 +52,7 @@ class StackReading:
             model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
             repeats: Tensor, user: Tensor,
         ) -> Tensor:  # fmt: skip
-            left = settle(model.strength(age, repeats))
+            left = rounding(model.strength(age, repeats))
             return left * model.influences(user, item, rating, left * present, damping)
 
         return self._signals.ask(ask, self._user)
@@ -62,8 +62,10 @@ class StackReading:
 class StackSignals:
     """Signals for rows of users in run-major order: the first rows belong to the first run."""
 
-    def __init__(self, settled: Stack, sketch: Sketch, candidates: Candidates) -> None:
-        self._stack, self._sketch, self._candidates = settled, sketch, candidates
+    def __init__(
+        self, quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
+    ) -> None:
+        self._stack, self._sketch, self._candidates = quantized, sketch, candidates
 
     def loss(self) -> Tensor:
         """[rows, candidates] with the user adapted to the sketch before the refresh."""
@@ -81,7 +83,7 @@ class StackSignals:
         user = self._read(self._sketch, self._sketch.present.double())
         return self.ask(_residual, user._user)
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """[rows, candidates] what is predicted, roughly where that is quicker."""
         sketch, weight = self._sketch, self._sketch.present.double()
         if not is_quick(self._stack.template):
@@ -91,7 +93,9 @@ class StackSignals:
             model: DotProduct, mean: Tensor, bend: Tensor, norm: Tensor, items: Tensor,
             *fields: Tensor,
         ) -> Tensor:  # fmt: skip
-            return hunch(model, Around(mean, bend, norm), Evidence(*fields), items, settle)
+            return predicted_score(
+                model, Around(mean, bend, norm), Evidence(*fields), items, rounding
+            )
 
         evidence = as_evidence(sketch, weight, self._candidates.seen)
         near = around_of(self._stack)
@@ -111,7 +115,7 @@ class StackSignals:
 
     def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
         evidence = as_evidence(entries, weight, self._candidates.seen)
-        user = self._call(lambda model, *fields: model.read(Evidence(*fields), settle), *evidence)
+        user = self._call(lambda model, *fields: model.read(Evidence(*fields), rounding), *evidence)
         return StackReading(self, user)
 
     def _call(

@@ -21,7 +21,7 @@ LEAST = 1e-3
 def is_struck(model: Recommender) -> TypeGuard[DotProduct]:
     """Whether losses of predictions depend on what was struck out: where credit can tell."""
     dot = isinstance(model, DotProduct) and not model.has_own
-    return dot and model.strikes and isinstance(model.loss, FullSoftmax)
+    return dot and model.filters_sketch and isinstance(model.loss, FullSoftmax)
 
 
 def outcomes(

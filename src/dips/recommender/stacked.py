@@ -12,34 +12,34 @@ from typing import Any
 
 from torch import Tensor
 
-from dips.numerics.exact import PARAMETER_BITS, snap
-from dips.numerics.stacking import SideBySide, State, each
+from dips.numerics.exact import PARAMETER_BITS, quantize
+from dips.numerics.stacking import StackedModules, State, each
 from dips.recommender.base import Recommender
 
-__all__ = ["Stack", "State"]
+__all__ = ["StackedRecommenders", "State"]
 
 
-class Stack(SideBySide[Recommender]):
+class StackedRecommenders(StackedModules[Recommender]):
     """Recommenders side by side."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """`function(recommender, *args)` for every run; tensors carry a leading axis of runs."""
         return each(self.template, self.state, function, *args)
 
-    def among(self, items: Tensor) -> Stack:
+    def among(self, items: Tensor) -> StackedRecommenders:
         """The same recommenders with tables of these items [n] alone, numbered anew."""
         tables = [name for name in self.state if name in self.template.by_item]
         few = {name: self.state[name][:, items] for name in tables}
-        return Stack(self.template, self.state | few)
+        return StackedRecommenders(self.template, self.state | few)
 
-    def settled(self) -> Stack:
+    def quantized(self) -> StackedRecommenders:
         """The same recommenders as decisions see them: float64, on the grid of DESIGN 1.6."""
         state = {
-            name: snap(value, PARAMETER_BITS) if value.is_floating_point() else value
+            name: quantize(value, PARAMETER_BITS) if value.is_floating_point() else value
             for name, value in self.state.items()
         }
-        state["inner_rate"] = self.state["inner_rate"].double()
-        return Stack(_in_double(self.template), state)
+        state["inner_lr"] = self.state["inner_lr"].double()
+        return StackedRecommenders(_in_double(self.template), state)
 
 
 @lru_cache(maxsize=2)

@@ -28,11 +28,11 @@ def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     right = left.twinx()
     scores = [abs(line["valid"]) for line in history]
     second = right.plot(epochs, scores, color="tab:orange", marker="o", label="validation")
-    known = [line for line in history if "rival" in line]
+    known = [line for line in history if "baseline" in line]
     if known:
-        rival = [abs(line["rival"]) for line in known]
+        baseline = [abs(line["baseline"]) for line in known]
         met = [line["epoch"] for line in known]
-        second += right.plot(met, rival, color="tab:gray", marker=".", label="its best rival")
+        second += right.plot(met, baseline, color="tab:gray", marker=".", label="its best rival")
     right.set_ylabel(f"validation {history[0].get('metric', '')}".strip())
     figure.legend(handles=[*first, *second], loc="outside upper center", ncols=3)
     figure.savefig(path, format="png", dpi=120)
@@ -99,7 +99,7 @@ def quality_by_size(
 def gradient_shares(
     ours: Mapping[str, Mapping[str, float]], paper: Mapping[str, Mapping[str, float]], path: Path
 ) -> None:
-    """Stacked bars: what became of the non-zero entries of true gradients, by method."""
+    """StackedPolicies bars: what became of the non-zero entries of true gradients, by method."""
     from matplotlib.figure import Figure
 
     bars = [(f"{name}\n{who}", found[name]) for name in ours

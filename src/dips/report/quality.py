@@ -65,8 +65,8 @@ def means_table(rows: Sequence[Row], metric: str, every: int, data: str) -> str:
     mine = chosen(rows, metric, every)
     sizes = sorted({row["size"] for row in mine})
     place = {(row["policy"], row["size"]): row for row in mine}
-    rivals = [row for row in mine if row["policy"] not in LEVEL]  # what keeps everything wins
-    best = {s: _best([row["mean"] for row in rivals if row["size"] == s], metric) for s in sizes}
+    baselines = [row for row in mine if row["policy"] not in LEVEL]  # what keeps everything wins
+    best = {s: _best([row["mean"] for row in baselines if row["size"] == s], metric) for s in sizes}
     lines: list[list[Cell]] = []
     for policy in policies(mine):
         cells = [
@@ -92,8 +92,8 @@ def _mean(row: Row | None, best: float | None, data: str, metric: str, every: in
         return Markup(value + spread)
     ahead = row["mean"] - paper.mean
     good = ahead < 0 if metric in LOWER_IS_BETTER else ahead > 0
-    beside = f"<small>paper's {paper.method} {paper.mean:.4f}</small>"
-    return Markup(f"{value}{spread}{beside}<small>{difference(ahead, good=good)}</small>")
+    baseline_config = f"<small>paper's {paper.method} {paper.mean:.4f}</small>"
+    return Markup(f"{value}{spread}{baseline_config}<small>{difference(ahead, good=good)}</small>")
 
 
 def size_chart(

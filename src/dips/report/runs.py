@@ -74,8 +74,10 @@ def _curve(run: Run, what: str) -> str:
         label = "training loss"
     else:
         lines = {"validation": [(row["epoch"], abs(row["valid"])) for row in run.history]}
-        rivals = [(row["epoch"], abs(row["rival"])) for row in run.history if "rival" in row]
-        lines |= {"its best rival": rivals} if rivals else {}
+        baselines = [
+            (row["epoch"], abs(row["baseline"])) for row in run.history if "baseline" in row
+        ]
+        lines |= {"its best rival": baselines} if baselines else {}
         label = f"validation {metric}"
     return _epochs(f"{run.name}: {label}", label, lines, {"training loss": 1, "its best rival": 7})
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from dips.numerics.cuda_graph import Recorded
+from dips.numerics.cuda_graph import CapturedGraph
 from dips.policy.base import NoSignals, Policy, Reading, Signals
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout import compiled
-from dips.rollout.trace import Asked, StoredTrace, Trace, WholeTrace
+from dips.rollout.trace import FullHistoryTrace, RecordedInputs, StoredTrace, Trace
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
 from dips.sketch.update import decide, join
@@ -40,7 +40,7 @@ def rollout(
     size: int,
     schedule: Schedule,
     keys: Tensor,
-    recommenders: Stack | None = None,
+    recommenders: StackedRecommenders | None = None,
     selector: Selector | None = None,
     with_scores: bool = False,
     noted: Sequence[str] | None = None,
@@ -51,9 +51,9 @@ def rollout(
     run. Each step is one batched call of the policy over the users who are still active. Given
     names of signals to note, the trace tells what the policy was asked.
     """
-    if policy.unlimited:
-        return WholeWalk(stream).trace
-    walk = Walk(
+    if policy.keeps_all:
+        return FullHistoryRollout(stream).trace
+    walk = Rollout(
         stream,
         size=size,
         schedule=schedule,
@@ -66,7 +66,7 @@ def rollout(
     return walk.trace
 
 
-class Walk:
+class Rollout:
     """All users of all runs on their way: what they remember now, and the trace so far."""
 
     def __init__(
@@ -103,38 +103,41 @@ class Walk:
             unknown = torch.full(shape, torch.nan, device=event.device)
             self._worth = unknown, torch.full_like(self._sketch.rating, torch.nan)
             self.trace.scores, self.trace.final_scores = unknown[rows], self._worth[1]
-        self._notes: Asked | None = None
+        self._notes: RecordedInputs | None = None
         if noted is not None:
             blank = torch.zeros(shape[0], size + schedule.longest, device=event.device)
             answers = {name: blank.clone() for name in noted}
-            self._notes = Asked(owner, keys.flatten()[owner], answers)
+            self._notes = RecordedInputs(owner, keys.flatten()[owner], answers)
             self.trace.asked = self._notes.part(rows)
 
     @torch.no_grad()
     def advance(
-        self, policy: Policy, recommenders: Stack | None = None, until: int = BEYOND
+        self, policy: Policy, recommenders: StackedRecommenders | None = None, until: int = BEYOND
     ) -> None:
         """Refresh the sketches from which predictions before step `until` are made."""
-        asked = recommenders if policy.asks else None
+        asked = recommenders if policy.required_signals else None
         due = []
         while self._next is not None and self._next[0] < until:
             due.append(self._next)
             self._next = next(self._refreshes, None)
         if self._fused(policy, asked, due):
             return
-        settled = None if asked is None else asked.settled()
+        quantized = None if asked is None else asked.quantized()
         times = Counter(shape for _, shape in due)
         ready: dict[tuple[int, int, int], Callable[[Tensor], None]] = {}
         for seen, shape in due:
             now = torch.full((), seen, dtype=torch.int64, device=self._kept.device)
             if shape not in ready:
-                ready[shape] = self._transition(policy, settled, *shape)
+                ready[shape] = self._transition(policy, quantized, *shape)
                 if times[shape] >= WORTH_RECORDING:
-                    ready[shape] = Recorded(ready[shape], torch.full_like(now, BEYOND))
+                    ready[shape] = CapturedGraph(ready[shape], torch.full_like(now, BEYOND))
             ready[shape](now)
 
     def _fused(
-        self, policy: Policy, asked: Stack | None, due: list[tuple[int, tuple[int, int, int]]]
+        self,
+        policy: Policy,
+        asked: StackedRecommenders | None,
+        due: list[tuple[int, tuple[int, int, int]]],
     ) -> bool:
         """All these refreshes at once, if that is possible."""
         refreshes = [(seen, period, hold) for seen, (period, hold, _) in due]
@@ -144,7 +147,12 @@ class Walk:
         )  # fmt: skip
 
     def _transition(
-        self, policy: Policy, settled: Stack | None, period: int, hold: int, count: int
+        self,
+        policy: Policy,
+        quantized: StackedRecommenders | None,
+        period: int,
+        hold: int,
+        count: int,
     ) -> Callable[[Tensor], None]:
         """One refresh of the first `count` users of every run, and the `hold` predictions after."""
         rows = _Rows(self._stream, count)
@@ -156,8 +164,8 @@ class Walk:
             noting = _Noting(NoSignals())
 
             def score(sketch: Sketch, candidates: Candidates) -> Tensor:
-                if settled is not None:
-                    noting.signals = StackSignals(settled, sketch, candidates)
+                if quantized is not None:
+                    noting.signals = StackSignals(quantized, sketch, candidates)
                 return policy.score(candidates, noting)
 
             fresh, scores = decide(before, arrivals, rows.seen(seen), key, score, self._choose)
@@ -180,15 +188,15 @@ class Walk:
         return transition
 
 
-class WholeWalk:
+class FullHistoryRollout:
     """Users who remember everything: there is nothing to refresh on their way."""
 
     def __init__(self, stream: Stream) -> None:
         event, user, step, run_rows, self.base, _ = _predictions(stream)
-        self.trace = WholeTrace(stream.columns, event, user, step, run_rows)
+        self.trace = FullHistoryTrace(stream.columns, event, user, step, run_rows)
 
     def advance(
-        self, policy: Policy, recommenders: Stack | None = None, until: int = BEYOND
+        self, policy: Policy, recommenders: StackedRecommenders | None = None, until: int = BEYOND
     ) -> None:
         """Stay as they are."""
 
@@ -210,10 +218,10 @@ class _Noting:
         self.answers["residual"] = self.signals.residual()
         return self.answers["residual"]
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """Ask, and note the answer."""
-        self.answers["hunch"] = self.signals.hunch()
-        return self.answers["hunch"]
+        self.answers["predicted_score"] = self.signals.predicted_score()
+        return self.answers["predicted_score"]
 
     def embedding(self) -> Tensor:
         """Ask; vectors are too wide to note, and can be looked up again."""

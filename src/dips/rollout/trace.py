@@ -67,17 +67,17 @@ class Trace(ABC):
 
 
 @dataclass(eq=False)
-class Asked:
+class RecordedInputs:
     """What a policy saw along a walk, beside the sketches themselves: enough to ask it again."""
 
     owner: Tensor  # [rows] which of all users of all runs, in the stream's order
     key: Tensor  # [rows] what that user's draws are derived from
     answers: dict[str, Tensor]  # [rows, candidates] signals, on a refresh's first prediction
 
-    def part(self, rows: slice) -> Asked:
+    def part(self, rows: slice) -> RecordedInputs:
         """Slice everything."""
         answers = {name: value[rows] for name, value in self.answers.items()}
-        return Asked(self.owner[rows], self.key[rows], answers)
+        return RecordedInputs(self.owner[rows], self.key[rows], answers)
 
 
 @final
@@ -95,7 +95,7 @@ class StoredTrace(Trace):
     final: Sketch | None  # [runs * users, size] after the last refresh, in the stream's order
     scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
     final_scores: Tensor | None = None  # [runs * users, size]
-    asked: Asked | None = None
+    asked: RecordedInputs | None = None
 
     @property
     def width(self) -> int:
@@ -133,7 +133,7 @@ class Histories(NamedTuple):
 
 @final
 @dataclass(eq=False)
-class WholeTrace(Trace):
+class FullHistoryTrace(Trace):
     """The trace of a policy that keeps everything: the sketch is the prefix; nothing is stored."""
 
     columns: Columns
@@ -168,11 +168,11 @@ class WholeTrace(Trace):
         item = self.columns.token[torch.where(there, start[:, None] + place, 0)]
         return Histories(torch.where(there, item, 0), user, step)
 
-    def part(self, first: int, last: int) -> WholeTrace:
+    def part(self, first: int, last: int) -> FullHistoryTrace:
         """Slice everything."""
         rows, run_rows = _slice(self.run_rows, first, last)
         fields = (self.event[rows], self.user[rows], self.step[rows])
-        return WholeTrace(self.columns, *fields, run_rows)
+        return FullHistoryTrace(self.columns, *fields, run_rows)
 
 
 def _slice(run_rows: list[int], first: int, last: int) -> tuple[slice, list[int]]:

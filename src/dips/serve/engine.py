@@ -16,16 +16,16 @@ from torch import Tensor
 from dips.errors import ConfigError
 from dips.kernels import numba_launch
 from dips.kernels.triton_launch import Arrivals, Kept
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.numerics.hashing import combine
 from dips.policy.base import NoSignals, Policy, Signals
 from dips.policy.recency import Last
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import LOGS, SetNetwork, grid_layers
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.kernel_inputs import is_answered, teller_of, vectors_of
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.serve.rounds import rounds
 from dips.serve.states import States
 from dips.serve.unknown_items import ColdSignals, hidden, numbered, widened
@@ -56,19 +56,21 @@ class Watcher(Protocol):
 class Engine:
     """A policy, its recommender and its schedule, ready to decide."""
 
-    def __init__(self, bundle: Bundle, *, widest: int = 0) -> None:
+    def __init__(self, trained: TrainedModel, *, widest: int = 0) -> None:
         """`widest` is the most entries that a record of another run may hold."""
-        if bundle.policy.unlimited:
+        if trained.policy.keeps_all:
             raise ConfigError("the policy 'all' keeps everything: there is no sketch to keep")
-        self.bundle, self.size = bundle, bundle.size
-        self.schedule, self.longest = bundle.schedule, bundle.schedule.longest
+        self.trained, self.size = trained, trained.size
+        self.schedule, self.longest = trained.schedule, trained.schedule.longest
         rows = max(self.size, widest) + self.longest + 1
-        policy = widened(bundle, rows)
-        self._policy = Stacked.of([policy]) if isinstance(policy, SetNetwork) else policy
-        self._selector = bundle.selector
-        asks = bundle.policy.asks
-        self._settled = Stack.of([bundle.recommender]).settled() if asks else None
-        self._items = len(bundle.item_ids)
+        policy = widened(trained, rows)
+        self._policy = StackedPolicies.of([policy]) if isinstance(policy, SetNetwork) else policy
+        self._selector = trained.selector
+        required_signals = trained.policy.required_signals
+        self._settled = (
+            StackedRecommenders.of([trained.recommender]).quantized() if required_signals else None
+        )
+        self._items = len(trained.item_ids)
         self._loop = self._compiled()
         self.shadow: Watcher | None = None
 
@@ -154,14 +156,18 @@ class Engine:
     def _by_network(self) -> Loop | None:
         """Arrivals under a network over sets that sees items, and perhaps what it is told."""
         policy, stack = self._policy, self._settled
-        if not isinstance(policy, Stacked) or stack is None:
+        if not isinstance(policy, StackedPolicies) or stack is None:
             return None
         if not isinstance(policy.template, SetNetwork) or policy.template.side.width:
             return None
-        if "embedding" not in policy.asks or not is_answered(policy.asks, stack.template):
+        if "embedding" not in policy.required_signals or not is_answered(
+            policy.required_signals, stack.template
+        ):
             return None
         net, vectors = grid_layers(policy.state, LOGS), vectors_of(stack)[0]
-        teller = teller_of(policy.asks, stack, stack, torch.arange(len(vectors)), self.size)
+        teller = teller_of(
+            policy.required_signals, stack, stack, torch.arange(len(vectors)), self.size
+        )
         made = cache(
             partial(numba_launch.keeper, net, vectors, teller)
         )  # at the first: it compiles
@@ -176,7 +182,7 @@ class Engine:
 
     def _key(self, identity: Tensor) -> Tensor:
         """[users] draws as in evaluation."""
-        return combine(identity, self.bundle.seed, 0)
+        return combine(identity, self.trained.seed, 0)
 
     def _waiting(self, states: States, users: Tensor, arrivals: Sketch) -> Sketch:
         """What these users wait with, the newest arrival included."""

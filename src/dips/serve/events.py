@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from dips.data.interactions import Int64, Side, Strings
-from dips.data.side_information import Sides
+from dips.data.side_information import SideInformation
 from dips.errors import DataError
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.serve.records import MOST_LAST
 
 LONGEST_NAME = 512
@@ -86,12 +86,12 @@ class Rules:
     explicit: bool
     low: float
     high: float
-    sides: Sides
+    sides: SideInformation
 
     @classmethod
-    def of(cls, bundle: Bundle) -> Rules:
+    def of(cls, trained: TrainedModel) -> Rules:
         """The rules of this run."""
-        return cls(bundle.explicit, bundle.spec.low, bundle.spec.high, bundle.sides)
+        return cls(trained.explicit, trained.spec.low, trained.spec.high, trained.sides)
 
     def check(self, event: Event) -> None:
         """Refuse what the run cannot use."""

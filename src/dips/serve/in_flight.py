@@ -53,7 +53,7 @@ class Underway:
         """The batch that was read for whoever sent this commit, if nobody has been here since."""
         return before.opened if before is not None and before is self.flight else None
 
-    def settle(self) -> None:
+    def rounding(self) -> None:
         """Wait for the commit; where it fails, nothing of it stays in memory."""
         flight = self.flight
         if flight is not None:
@@ -64,5 +64,5 @@ class Underway:
 
     def close(self) -> None:
         """Let go of the thread."""
-        self.settle()
+        self.rounding()
         self._thread.shutdown()

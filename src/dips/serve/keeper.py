@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from dips.errors import ConfigError
-from dips.model.trained_model import Bundle, open_bundle
+from dips.model.trained_model import TrainedModel, open_model
 from dips.numerics.hashing import text_keys
 from dips.serve import versions
 from dips.serve.admission import Tally
@@ -42,7 +42,7 @@ COUNTED = ("users", "applied", "repeated", "forgotten", "refused")
 
 
 def open_keeper(
-    run: str | Path | Bundle,
+    run: str | Path | TrainedModel,
     store: str | Store = "sqlite:sketches.db",
     *,
     batch: int = BATCH,
@@ -52,10 +52,10 @@ def open_keeper(
 
     `batch` events make a commit; `id_bytes` is the budget of the window of event ids.
     """
-    bundle = run if isinstance(run, Bundle) else open_bundle(Path(run))
+    trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
     opened = open_store(store) if isinstance(store, str) else store
     try:
-        return Keeper(bundle, opened, batch=batch, id_bytes=id_bytes)
+        return Keeper(trained, opened, batch=batch, id_bytes=id_bytes)
     except BaseException:
         opened.close()
         raise
@@ -66,7 +66,7 @@ class Keeper:
     """Everyone's sketch under one run, in one store. Safe to use from several threads."""
 
     def __init__(
-        self, bundle: Bundle, store: Store, *, batch: int = BATCH, id_bytes: int = ID_BYTES
+        self, trained: TrainedModel, store: Store, *, batch: int = BATCH, id_bytes: int = ID_BYTES
     ) -> None:
         if batch < 1:
             raise ConfigError(f"batch is {batch}: it must be at least 1")
@@ -78,7 +78,7 @@ class Keeper:
         self._underway = Underway()
         (found,) = store.get(Table.FACTS, [COUNTS])
         self._counts: dict[str, int] = json.loads(found or b"{}")
-        self.swap(bundle)
+        self.swap(trained)
 
     def observe(
         self,
@@ -130,13 +130,13 @@ class Keeper:
                 batch = following
         except Exception:
             with self._lock:
-                self._underway.settle()
+                self._underway.rounding()
             if before is not None and before.done.exception() is None:
                 yield before.tally
             raise
         finally:
             with self._lock:
-                self._underway.settle()
+                self._underway.rounding()
 
     def sketch(self, user: str) -> UserSketch:
         """What is remembered of a user; nothing where there is no record."""
@@ -154,7 +154,7 @@ class Keeper:
             rows = self._rows([user.encode()])
             state = States.of(rows, self._engine.size, 1)
             number = self._numbering.number
-            return recommend(self._engine.bundle, state.sketch, state.seen, number, n)
+            return recommend(self._engine.trained, state.sketch, state.seen, number, n)
 
     def forget(self, user: str) -> bool:
         """Erase a user; whether there was a record. `compact` removes the last traces from files.
@@ -180,33 +180,33 @@ class Keeper:
         with self._alone():
             self._store.commit({Table.FACTS: {gone_key(user): None}})
 
-    def swap(self, run: str | Path | Bundle) -> int:
+    def swap(self, run: str | Path | TrainedModel) -> int:
         """Go on under another run, of the same or another size; return its version number.
 
         Sketches stay as they are until their user's next refresh. Swapping back is the same call.
         """
-        bundle = run if isinstance(run, Bundle) else open_bundle(Path(run))
+        trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
         with self._alone():
             known = versions.versions(self._store)
             widest = max((about["size"] for about in known.values()), default=0)
-            engine = Engine(bundle, widest=widest)
-            number = versions.register(self._store, bundle)
+            engine = Engine(trained, widest=widest)
+            number = versions.register(self._store, trained)
             if not self._items.names:
-                seed = {name: code for code, name in enumerate(bundle.item_ids)}
+                seed = {name: code for code, name in enumerate(trained.item_ids)}
                 self._store.commit({Table.FACTS: self._items.rows(seed)})
                 self._items.adopt(seed)
-            self._numbering = Numbering(self._items, bundle.item_ids)
-            self._engine, self._rules, self.version = engine, Rules.of(bundle), number
+            self._numbering = Numbering(self._items, trained.item_ids)
+            self._engine, self._rules, self.version = engine, Rules.of(trained), number
             return number
 
-    def shadow(self, run: str | Path | Bundle | None) -> Shadow | None:
+    def shadow(self, run: str | Path | TrainedModel | None) -> Shadow | None:
         """Ask another run at every refresh, without doing what it says; None ends it.
 
         What it returns counts the differences from now on.
         """
-        bundle = run if run is None or isinstance(run, Bundle) else open_bundle(Path(run))
+        trained = run if run is None or isinstance(run, TrainedModel) else open_model(Path(run))
         with self._alone():
-            shadow = None if bundle is None else Shadow(bundle, self._items)
+            shadow = None if trained is None else Shadow(trained, self._items)
             self._engine.shadow = shadow
             return shadow
 
@@ -231,15 +231,15 @@ class Keeper:
     def stats(self) -> dict[str, Any]:
         """Counts since the store was made, and what is at work now."""
         with self._alone():
-            bundle = self._engine.bundle
+            trained = self._engine.trained
             counts = {name: self._counts.get(name, 0) for name in COUNTED}
             return {
                 **counts,
                 "items": len(self._items.names),
                 "ids": min(self._window.count, self._window.length),
-                "policy": bundle.policy_spec.name,
-                "size": bundle.size,
-                "periods": list(bundle.periods),
+                "policy": trained.policy_spec.name,
+                "size": trained.size,
+                "periods": list(trained.periods),
                 "version": self.version,
                 **self._store.stats(),
             }
@@ -282,7 +282,7 @@ class Keeper:
     def _alone(self) -> Iterator[None]:
         """Nobody else is at work, and no commit on its way."""
         with self._lock:
-            self._underway.settle()
+            self._underway.rounding()
             yield
 
     def _apply(self, batch: Batch, following: Batch | None, before: Flight | None) -> Flight:
@@ -292,7 +292,7 @@ class Keeper:
         """
         opened = self._underway.opened(before)
         if opened is None:  # the first batch, or others have been at work
-            self._underway.settle()
+            self._underway.rounding()
             opened = self._open(batch)
         run = self._rules, self._engine, self._items, self._numbering, self.version
         tally, records, users, items, number = decide(opened, *run)
@@ -319,7 +319,7 @@ class Keeper:
 
     def _landed(self, flight: Flight | None) -> None:
         """Wait until nothing is on its way; raises what went wrong with this commit."""
-        self._underway.settle()
+        self._underway.rounding()
         if flight is not None:
             flight.done.result()
 

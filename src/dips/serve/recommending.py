@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.recommender.base import Evidence
 from dips.sketch.records import Sketch
 
 
 @torch.no_grad()
 def recommend(
-    bundle: Bundle, sketch: Sketch, seen: Tensor, number: Tensor, n: int
+    trained: TrainedModel, sketch: Sketch, seen: Tensor, number: Tensor, n: int
 ) -> list[tuple[str, float]]:
     """The best items for one user [1, size], ties by number.
 
@@ -20,7 +20,7 @@ def recommend(
     `seen` [1] is how many interactions there were. The score is the estimated rating, or the logit
     where the run predicts items. Items that the run does not know tell it nothing.
     """
-    model = bundle.recommender
+    model = trained.recommender
     code = torch.where(sketch.present, sketch.item, 0)
     item = number[code] if len(number) else code - 1
     known = sketch.present & (item >= 0)
@@ -29,8 +29,8 @@ def recommend(
     often = torch.where(known, sketch.repeats, 1).float()
     evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age, often)
     scores = model.offered(model.predict_all(model.read(evidence)), evidence.item, evidence.weight)
-    if bundle.explicit:
-        scores = model.loss.estimate(scores).clamp(bundle.spec.low, bundle.spec.high)
+    if trained.explicit:
+        scores = model.loss.estimate(scores).clamp(trained.spec.low, trained.spec.high)
     order = scores[0].argsort(descending=True, stable=True)
     best = order[scores[0, order] != -torch.inf][:n].tolist()
-    return [(bundle.item_ids[place], float(scores[0, place])) for place in best]
+    return [(trained.item_ids[place], float(scores[0, place])) for place in best]

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.serve.engine import Engine
 from dips.serve.vocabulary import Numbering, Vocabulary
 from dips.sketch.records import Sketch
@@ -20,9 +20,9 @@ class Shadow:
     Items that are new in a batch are not known to it before the next one.
     """
 
-    def __init__(self, bundle: Bundle, vocabulary: Vocabulary) -> None:
-        self._engine, self._vocabulary = Engine(bundle), vocabulary
-        self._numbering = Numbering(vocabulary, bundle.item_ids)
+    def __init__(self, trained: TrainedModel, vocabulary: Vocabulary) -> None:
+        self._engine, self._vocabulary = Engine(trained), vocabulary
+        self._numbering = Numbering(vocabulary, trained.item_ids)
         self.refreshes = self.different = 0
         self._kept = self._both = 0
         self._age = {"live": 0, "shadow": 0}

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.base import Policy, Reading, Signals
 from dips.policy.registry import build_policy
 from dips.sketch.records import Candidates
@@ -33,9 +33,9 @@ def numbered(item: Tensor, number: Tensor, items: int) -> tuple[Tensor, Tensor]:
     return torch.where(unknown, items + first, known), unknown
 
 
-def widened(bundle: Bundle, rows: int) -> Policy:
+def widened(trained: TrainedModel, rows: int) -> Policy:
     """The policy with so many more items, each of which is the average of those it knows."""
-    policy, spec = bundle.policy, bundle.policy_spec
+    policy, spec = trained.policy, trained.policy_spec
     if not isinstance(policy, nn.Module):
         return policy
     wider = build_policy(replace(spec, items=spec.items + rows))
@@ -85,12 +85,12 @@ class ColdSignals:
         """[users, candidates]."""
         return self._signals.residual().masked_fill(self._unknown, 0.0)
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """[users, candidates]; who cannot come next is as likely as the least likely of the others.
 
         Scores of a softmax mean nothing by themselves, so 0 would be anything.
         """
-        found = self._signals.hunch()
+        found = self._signals.predicted_score()
         least = found.masked_fill(self._unknown, torch.inf).amin(1, keepdim=True)
         return torch.where(self._unknown, least.where(least.isfinite(), 0.0), found)
 

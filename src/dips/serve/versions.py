@@ -9,30 +9,30 @@ from typing import Any
 from torch import nn
 
 from dips.errors import ConfigError
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.serve.store import Store, Table
 
 PREFIX = b"run/"
 MOST = 2**16 - 1
 
 
-def fingerprint(bundle: Bundle) -> str:
+def fingerprint(trained: TrainedModel) -> str:
     """The same for the same decisions: settings, parameters and vocabulary."""
     about = {
-        "policy": bundle.policy_spec.to_dict(),
-        "recommender": bundle.spec.to_dict(),
-        "periods": list(bundle.periods),
-        "choice": bundle.choice,
-        "seed": bundle.seed,
+        "policy": trained.policy_spec.to_dict(),
+        "recommender": trained.spec.to_dict(),
+        "periods": list(trained.periods),
+        "choice": trained.choice,
+        "seed": trained.seed,
     }
     digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
-    parts = [bundle.recommender, bundle.policy]
+    parts = [trained.recommender, trained.policy]
     for part in parts:
         if isinstance(part, nn.Module):
             for name, value in sorted(part.state_dict().items()):
                 digest.update(name.encode())
                 digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    digest.update(bundle.item_ids.blob.tobytes())
+    digest.update(trained.item_ids.blob.tobytes())
     return digest.hexdigest()
 
 
@@ -42,10 +42,13 @@ def versions(store: Store) -> dict[int, dict[str, Any]]:
     return {int(key.removeprefix(PREFIX)): json.loads(value) for key, value in found}
 
 
-def register(store: Store, bundle: Bundle) -> int:
+def register(store: Store, trained: TrainedModel) -> int:
     """The version number of a run; a new run gets the next one."""
-    known, mark = versions(store), fingerprint(bundle)
-    sides = {"clock": bundle.sides.to_dict()["clock"], "columns": bundle.sides.to_dict()["columns"]}
+    known, mark = versions(store), fingerprint(trained)
+    sides = {
+        "clock": trained.sides.to_dict()["clock"],
+        "columns": trained.sides.to_dict()["columns"],
+    }
     sides = json.loads(json.dumps(sides))
     if any(about["sides"] != sides for about in known.values()):
         raise ConfigError(
@@ -58,10 +61,10 @@ def register(store: Store, bundle: Bundle) -> int:
         raise ConfigError(f"{MOST} runs have worked on this store: start a new one")
     about = {
         "fingerprint": mark,
-        "policy": bundle.policy_spec.name,
-        "size": bundle.size,
-        "periods": list(bundle.periods),
-        "explicit": bundle.explicit,
+        "policy": trained.policy_spec.name,
+        "size": trained.size,
+        "periods": list(trained.periods),
+        "explicit": trained.explicit,
         "sides": sides,
     }
     number = len(known) + 1

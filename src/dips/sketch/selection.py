@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.numerics.exact import SCORE_BITS, snap
+from dips.numerics.exact import SCORE_BITS, quantize
 from dips.numerics.hashing import uniform
 from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates
@@ -36,9 +36,9 @@ class Greedy(Selector):
 
     def choose(self, scores: Tensor, candidates: Candidates, size: int) -> Tensor:
         """Sort by score, newer first among equals."""
-        settled = _settle(scores).masked_fill(~candidates.present, -torch.inf)
-        order = settled.flip(1).sort(dim=1, descending=True, stable=True).indices
-        return _in_order(settled.shape[1] - 1 - order[:, :size], candidates)
+        quantized = _settle(scores).masked_fill(~candidates.present, -torch.inf)
+        order = quantized.flip(1).sort(dim=1, descending=True, stable=True).indices
+        return _in_order(quantized.shape[1] - 1 - order[:, :size], candidates)
 
 
 @final
@@ -50,13 +50,13 @@ class Sampled(Selector):
 
     def choose(self, scores: Tensor, candidates: Candidates, size: int) -> Tensor:
         """Draws are functions of the user's key, the time and the position."""
-        settled = _settle(scores / self.temperature)
-        if settled.shape[1] == size + 1:
-            removal = (gumbel_noise(candidates) - settled).masked_fill(
+        quantized = _settle(scores / self.temperature)
+        if quantized.shape[1] == size + 1:
+            removal = (gumbel_noise(candidates) - quantized).masked_fill(
                 ~candidates.present, -torch.inf
             )
             return Greedy().choose(_all_but_largest(removal), candidates, size)
-        weights = project_top_k(settled, size, candidates.present)
+        weights = project_top_k(quantized, size, candidates.present)
         draw = uniform(candidates.key, CHOICE, candidates.seen)
         kept = sample_by_inclusion(weights, draw)
         return Greedy().choose(kept.double(), candidates, size)
@@ -70,7 +70,7 @@ def gumbel_noise(candidates: Candidates) -> Tensor:
 
 def _settle(scores: Tensor) -> Tensor:
     """Scores as they are compared: on the grid, and finite."""
-    return snap(scores, SCORE_BITS).clamp(-FAR, FAR)
+    return quantize(scores, SCORE_BITS).clamp(-FAR, FAR)
 
 
 def _all_but_largest(removal: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dips.stream.users import Stream
 
 
-def brought(companies: Iterable[Stream]) -> Iterator[Stream]:
+def prefetched(user_batches: Iterable[Stream]) -> Iterator[Stream]:
     """Each company at home with its events; those of the next are gathered while it walks.
 
     Another thread gathers, in host memory alone: it must not call a device on which a graph may be
@@ -17,9 +17,9 @@ def brought(companies: Iterable[Stream]) -> Iterator[Stream]:
     """
     with ThreadPoolExecutor(1) as hand:
         coming = deque[Future[Stream]]()
-        for company in companies:
-            coming.append(hand.submit(company.gathered))
+        for user_batch in user_batches:
+            coming.append(hand.submit(user_batch.gathered))
             if len(coming) > 1:
-                yield coming.popleft().result().settled()
+                yield coming.popleft().result().on_device()
         for last in coming:
-            yield last.result().settled()
+            yield last.result().on_device()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dips.data.side_information import MIDDLE, NUMBER_BITS, STEPS, Coded, Sides
+from dips.data.side_information import MIDDLE, NUMBER_BITS, STEPS, Coded, SideInformation
 
 ITEM_BITS = 32
 """Where the time starts in a token; items are numbered below it."""
@@ -39,7 +39,7 @@ def code_of(side: Tensor, column: Coded) -> Tensor:
     return (side >> column.shift) & ((1 << column.bits) - 1)
 
 
-def categories_of(sides: Sides, items: int) -> Tensor:
+def categories_of(sides: SideInformation, items: int) -> Tensor:
     """[items, width] the categories of each item, or of none until a state is loaded."""
     if sides.table is None:
         return torch.full((items, sides.width), -1)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dips.data.interactions import Interactions
-from dips.data.side_information import NOTHING, Sides
+from dips.data.side_information import NOTHING, SideInformation
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream.side_information import token
@@ -39,16 +39,19 @@ class Columns:
 
     @classmethod
     def of(
-        cls, data: Interactions, device: torch.device | str = "cpu", sides: Sides = NOTHING
+        cls,
+        data: Interactions,
+        device: torch.device | str = "cpu",
+        sides: SideInformation = NOTHING,
     ) -> Columns:
         """The columns of a dataset for a device, and of its side information what is asked."""
         columns = cls.waiting(data, device, sides)
         large = columns.device.type == "cuda" and len(columns.item) > RESIDENT
-        return columns if large else columns.settled()
+        return columns if large else columns.on_device()
 
     @classmethod
     def waiting(
-        cls, data: Interactions, device: torch.device | str, sides: Sides = NOTHING
+        cls, data: Interactions, device: torch.device | str, sides: SideInformation = NOTHING
     ) -> Columns:
         """The same in host memory, not copied where that can be helped."""
         item = _shared(data.item)
@@ -73,7 +76,7 @@ class Columns:
         items, place = torch.unique(self.item, return_inverse=True)
         return items, place
 
-    def settled(self) -> Columns:
+    def on_device(self) -> Columns:
         """All of them at home; they travel narrow, and are widened there."""
         return self if self.home is None else self._each(self._sent, None)
 
@@ -142,10 +145,10 @@ class Stream:
         start = torch.where(length > 0, start, 0).view_as(self.start)
         return replace(self, columns=self.columns.pick(events), start=start)
 
-    def settled(self) -> Stream:
+    def on_device(self) -> Stream:
         """At the home of its events, and these with it."""
         fields = {name: getattr(self, name).to(self.columns.device) for name in BLANKS}
-        return Stream(self.columns.settled(), **fields)
+        return Stream(self.columns.on_device(), **fields)
 
     def keys(self, seeds: Sequence[int], epoch: int = 0) -> Tensor:
         """[runs, users] what random draws are derived from; epoch 0 is evaluation and service."""
@@ -160,7 +163,7 @@ def identities(data: Interactions) -> Tensor:
 
 def make_stream(parts: Sequence[Interactions], columns: Columns) -> Stream:
     """One run per part, and where they are read the events of all of them."""
-    return enlist(parts, columns).gathered().settled()
+    return enlist(parts, columns).gathered().on_device()
 
 
 def enlist(parts: Sequence[Interactions], columns: Columns) -> Stream:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dips.data.interactions import Interactions, ragged
-from dips.data.side_information import Sides, names_in
+from dips.data.side_information import SideInformation, names_in
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, PluginError
 from dips.numerics.straight_through import check_estimator
@@ -59,13 +59,13 @@ def device_of(config: TrainConfig) -> str:
     return config.device
 
 
-def sides_of(train: Interactions, config: TrainConfig) -> Sides:
+def sides_of(train: Interactions, config: TrainConfig) -> SideInformation:
     """The side information that the settings ask for, as the data has it.
 
     A recommender of the user's own predicts without it.
     """
     timed = not config.implicit(train.explicit) and config.recommender in FORMS
-    return Sides.of(train, names_in(config.side), timed=timed)
+    return SideInformation.of(train, names_in(config.side), timed=timed)
 
 
 def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
@@ -78,16 +78,18 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     if config.negatives and not implicit:
         raise ConfigError("negatives are for the implicit task: leave --negatives out")
     whole = "the dot product with the softmax over all items"
-    for name in ("fading", "telling"):
+    for name in ("recency_decay", "separate_input"):
         if getattr(config, name) > 0 and not config.remembers(implicit):
             raise ConfigError(f"{name} is for {whole}: leave --{name} out")
-    if config.returning > 0 and not config.copies(implicit):
-        raise ConfigError(f"returning is for {whole}, a gru or a sasrec: leave --returning out")
-    if config.striking > 0 and not implicit:
-        raise ConfigError("striking is for the implicit task: leave --striking out")
+    if config.repeat_feature > 0 and not config.copies(implicit):
+        raise ConfigError(
+            f"returning is for {whole}, a gru or a sasrec: leave --repeat-feature out"
+        )
+    if config.filter_sketch > 0 and not implicit:
+        raise ConfigError("striking is for the implicit task: leave --filter-sketch out")
     if config.cosine > 0 and not config.orders(implicit):
         raise ConfigError("cosine is for items predicted by gru or sasrec: leave --cosine out")
-    if config.returning > 0 and config.striking > 0:
+    if config.repeat_feature > 0 and config.filter_sketch > 0:
         raise ConfigError(
             "returning and striking contradict each other: what was read comes back, or it does "
             "not; leave one of them out"
@@ -97,13 +99,13 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         loss=loss,
         items=train.items,
         dim=config.dim,
-        inner_rate=config.inner_rate,
+        inner_lr=config.inner_lr,
         inner_steps=config.inner_steps,
-        inner_pull=config.inner_pull,
-        returning=config.returning > 0,
-        fading=config.fading > 0,
-        telling=config.telling > 0,
-        striking=config.striking > 0,
+        prior_penalty=config.prior_penalty,
+        repeat_feature=config.repeat_feature > 0,
+        recency_decay=config.recency_decay > 0,
+        separate_input=config.separate_input > 0,
+        filter_sketch=config.filter_sketch > 0,
         cosine=config.cosine > 0,
         negatives=config.negatives or (NEGATIVES if loss in CONTRASTS else 0),
         side=replace(sides_of(train, config), columns=()),
@@ -133,9 +135,9 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
         damping=config.damping,
         items=train.items,
         dim=embedding_width(describe(train, config)),
-        residual=config.asks_residuals(config.implicit(train.explicit)),
-        hunch=config.hunch > 0,
-        returning=config.returning > 0,
+        residual=config.uses_residuals(config.implicit(train.explicit)),
+        predicted_score=config.predicted_score > 0,
+        repeat_feature=config.repeat_feature > 0,
         center=center,
         spread=spread,
         dropout=config.dropout,
@@ -165,11 +167,11 @@ def check(train: Interactions, config: TrainConfig) -> None:
         _check_own("policy", config.policy, check_policy, policy)
     if config.recommender not in FORMS:
         _check_own("recommender", config.recommender, check_recommender, model)
-    for name in suited.rivals:
-        check(train, config.but(policy=name, rival=""))
+    for name in suited.baselines:
+        check(train, config.but(policy=name, baseline=""))
 
 
-def check_crew(parts: Sequence[Interactions], config: TrainConfig, processes: int) -> None:
+def check_process_group(parts: Sequence[Interactions], config: TrainConfig, processes: int) -> None:
     """Refuse what several processes cannot do together."""
     if processes == 1:
         return

@@ -21,7 +21,7 @@ from dips.evaluation.tuning import trials
 from dips.evaluation.verdict import of_table
 from dips.policy.registry import make_policy
 from dips.studies.checks import check, split
-from dips.studies.result import Moment, Outcome
+from dips.studies.result import Moment, RunResult
 from dips.studies.run import run
 from dips.studies.run_directory import (
     differing,
@@ -94,7 +94,7 @@ class Plan:
             self.settings(policy)
         for policy, size, every in itertools.product(self.policies, self.sizes, self.every):
             name, _, newest = policy.partition(":")
-            if name in ("mix", "likely") and float(newest) >= size:
+            if name in ("mix", "last-top") and float(newest) >= size:
                 continue
             if policy == "all" and size != largest:
                 continue
@@ -149,9 +149,9 @@ class Study:
         }
         missing = [key for key, config in wanted.items() if not self._is_there(key, config)]
 
-        diverged: list[Outcome] = []
+        diverged: list[RunResult] = []
 
-        def keep(index: int, outcome: Outcome) -> None:
+        def keep(index: int, outcome: RunResult) -> None:
             if outcome.error:
                 diverged.append(outcome)
             else:
@@ -195,7 +195,7 @@ class Study:
             if _trial_name(cell, point) not in lines
         ]
 
-        def keep(index: int, outcome: Outcome) -> None:
+        def keep(index: int, outcome: RunResult) -> None:
             cell, point = missing[index]
             lines[_trial_name(cell, point)] = _worth(outcome)
             write_json(found, path)
@@ -212,7 +212,7 @@ class Study:
         self,
         stage: str,
         configs: Sequence[TrainConfig],
-        keep: Callable[[int, Outcome], None],
+        keep: Callable[[int, RunResult], None],
         *,
         test: bool,
     ) -> None:
@@ -221,11 +221,11 @@ class Study:
 
         def follow(moment: Moment) -> None:
             nonlocal done
-            if not moment.rival:  # rivals are extra: nobody waits for them alone
+            if not moment.baseline:  # rivals are extra: nobody waits for them alone
                 done = finished + moment.runs * moment.epoch
             self.watch(Update(stage, done, total, moment.interactions_per_second))
 
-        def store(index: int, outcome: Outcome) -> None:
+        def store(index: int, outcome: RunResult) -> None:
             nonlocal finished
             finished += configs[index].epochs
             keep(index, outcome)
@@ -317,7 +317,7 @@ def _trial_name(cell: Cell, point: dict[str, Any]) -> str:
     return json.dumps([cell.policy, cell.size, cell.every, point], sort_keys=True)
 
 
-def _worth(outcome: Outcome) -> float:
+def _worth(outcome: RunResult) -> float:
     """The validation of a trial as a number to minimise; a run that diverged is worst."""
     if outcome.error:
         return 1e9

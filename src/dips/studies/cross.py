@@ -16,8 +16,8 @@ from dips.evaluation.crossing import Places
 from dips.evaluation.headroom import AHEAD, covered, lead, room
 from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores
-from dips.evaluation.transfer import Chooser
-from dips.model.trained_model import Bundle
+from dips.evaluation.transfer import SourcePolicy
+from dips.model.trained_model import TrainedModel
 from dips.stream.users import Columns, Stream, make_stream
 from dips.studies import run_directory
 from dips.studies.checks import device_of
@@ -65,11 +65,13 @@ def cross_runs(
     for pair in pairs:
         bundles, part, stream = _opened(pair, data, device)
         runs = dict(zip((old, new), bundles, strict=True))
-        scores = crossed.cross(runs, {name: Chooser.of(one) for name, one in runs.items()}, stream)
+        scores = crossed.cross(
+            runs, {name: SourcePolicy.of(one) for name, one in runs.items()}, stream
+        )
         found.append(scores)
         users += part.users
-        for name, bundle in runs.items():
-            kept[name].append(bundle.policy_spec.name)
+        for name, trained in runs.items():
+            kept[name].append(trained.policy_spec.name)
         for place, one in scores.items():
             sums.setdefault(place, []).append(crossed.by_user(one, part))
         watch(len(found), len(pairs))
@@ -86,10 +88,10 @@ def cross_runs(
         "rows": [
             {
                 "reader": reader,
-                "sketches": chooser,
-                **_means([one[reader, chooser] for one in found]),
+                "sketches": source_policy,
+                **_means([one[reader, source_policy] for one in found]),
             }
-            for reader, chooser in sums
+            for reader, source_policy in sums
         ],
         "effects": differences,
         "shares": crossed.shares(differences, metric),
@@ -117,12 +119,12 @@ def headroom(
     runs = [Path(place) for place in (run, *readers)]
     bundles, part, stream = _opened(runs, data, device)
     own, rows = bundles[0], []
-    for bundle, place in zip(bundles, runs, strict=True):
-        if (bundle.size, bundle.periods) != (own.size, own.periods):
+    for trained, place in zip(bundles, runs, strict=True):
+        if (trained.size, trained.periods) != (own.size, own.periods):
             raise RunError(f"{place} has sketches of another size or period than {run}")
     names = labels(runs)
-    for name, bundle in zip(names, bundles, strict=True):
-        rows.append({"reader": name, **_room(bundle, Chooser.of(own), stream, ahead)})
+    for name, trained in zip(names, bundles, strict=True):
+        rows.append({"reader": name, **_room(trained, SourcePolicy.of(own), stream, ahead)})
         watch(len(rows), len(runs))
     return {
         "run": str(run),
@@ -137,7 +139,7 @@ def headroom(
     }
 
 
-def _room(reader: Bundle, own: Chooser, stream: Stream, ahead: int) -> dict[str, Any]:
+def _room(reader: TrainedModel, own: SourcePolicy, stream: Stream, ahead: int) -> dict[str, Any]:
     scores = room(reader, {"own": own}, stream, ahead)
     found: dict[str, Any] = {name: scores[name].metrics for name in ("last", "own", "oracle")}
     values = {metric: [found[who][metric] for who in found] for metric in found["last"]}
@@ -166,7 +168,7 @@ def _policy(run: Path) -> str:
 
 def _opened(
     runs: Sequence[Path], data: Interactions | None, device: str
-) -> tuple[list[Bundle], Interactions, Stream]:
+) -> tuple[list[TrainedModel], Interactions, Stream]:
     """The runs, and a stream of users whom none of them has met before."""
     bundles = [run_directory.open_run(run) for run in runs]
     first = bundles[0]

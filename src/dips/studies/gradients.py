@@ -20,11 +20,11 @@ from dips.credit.true_gradient import history, true_gradient
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError, DataError, TrainingDiverged
 from dips.evaluation.gradient_quality import PAPER, Kept, alignment, compare_gradients, pooled
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.policy.network import Network
 from dips.policy.registry import build_policy
-from dips.policy.stacked import Stacked
-from dips.recommender.stacked import Stack, State
+from dips.policy.stacked import StackedPolicies
+from dips.recommender.stacked import StackedRecommenders, State
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import Columns
 from dips.studies.checks import device_of, fitted
@@ -34,11 +34,11 @@ from dips.training.epoch import learn_epoch
 from dips.training.policy_batches import Clock
 from dips.training.policy_gradients import policy_gradients
 from dips.training.recipes import RECIPES
-from dips.training.rollouts import Job, Walks
-from dips.training.state import Fitting, start
+from dips.training.rollouts import Job, TrainingRollouts
+from dips.training.state import TrainingState, start
 
-RATES = ("learning_rate", "user_rate", "policy_rate")
-DECAYS = ("weight_decay", "policy_decay")
+RATES = ("learning_rate", "user_lr", "policy_lr")
+DECAYS = ("weight_decay", "policy_weight_decay")
 """Settings that belong to so many updates."""
 
 Watch = Callable[[int, int], None]
@@ -98,7 +98,7 @@ def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def study_gradients(
-    bundle: Bundle,
+    trained: TrainedModel,
     config: TrainConfig,
     data: Interactions,
     *,
@@ -117,23 +117,23 @@ def study_gradients(
     for name, value in {"users": users, "steps": steps, "queue": queue}.items():
         if value < 1:
             raise ConfigError(f"{name} is {value}: it must be at least 1")
-    policy = _without_dropout(bundle)
-    first = bundle.size + bundle.periods[0]
+    policy = _without_dropout(trained)
+    first = trained.size + trained.periods[0]
     rng = np.random.default_rng(seed)
     some = _some_users(data, users, first, longest, rng)
     config = _continued(config, some.users, queue, data)
     device = device_of(config)
     job = Job(some, some, config)
-    fitting = start([job], [bundle.recommender], device, [policy])
+    fitting = start([job], [trained.recommender], device, [policy])
     end = int(some.lengths.max())
     chosen = np.sort(rng.permutation(np.arange(first, end))[:steps]).tolist()
-    columns = Columns.of(some, device, bundle.sides)
+    columns = Columns.of(some, device, trained.sides)
     moments = _moments(fitting, job, columns, chosen, tolerance, watch)
     about = {
         "data": data.name,
         "policy": config.policy,
-        "size": bundle.size,
-        "periods": list(bundle.periods),
+        "size": trained.size,
+        "periods": list(trained.periods),
         "users": some.users,
         "longest": end,
         "queue": queue,
@@ -144,19 +144,19 @@ def study_gradients(
     return GradientStudy(about, moments)
 
 
-def _without_dropout(bundle: Bundle) -> Network:
+def _without_dropout(trained: TrainedModel) -> Network:
     """A copy of the run's network that leaves nothing out."""
-    name, policy = bundle.policy_spec.name, bundle.policy
+    name, policy = trained.policy_spec.name, trained.policy
     if not isinstance(policy, Network):
         raise ConfigError(
             f"the policy '{name}' has no gradient to study: give a run of --policy dips or dips@1"
         )
-    if policy.asks:
+    if policy.required_signals:
         raise ConfigError(
             f"the policy '{name}' asks the recommender, and a replay cannot answer for every "
             "interaction: give a run of --policy dips or dips@1"
         )
-    fresh = build_policy(replace(bundle.policy_spec, dropout=0.0))
+    fresh = build_policy(replace(trained.policy_spec, dropout=0.0))
     assert isinstance(fresh, Network)
     fresh.load_state_dict(policy.state_dict())
     return fresh
@@ -196,16 +196,16 @@ def _continued(config: TrainConfig, users: int, queue: int, data: Interactions) 
         credit="identity",
         estimator="straight-through",
         choice="greedy",
-        annealing="constant",
-        policy_wait=0,
-        policy_rest=0,
+        lr_schedule="constant",
+        policy_warmup_epochs=0,
+        policy_freeze_epochs=0,
         epochs=1,
         device="auto",
     )
 
 
 def _moments(
-    fitting: Fitting,
+    fitting: TrainingState,
     job: Job,
     columns: Columns,
     chosen: Sequence[int],
@@ -213,7 +213,7 @@ def _moments(
     watch: Watch,
 ) -> list[Moment]:
     """Walk and train step by step as far as the last chosen step, and look at the chosen ones."""
-    walks, moments = Walks([job], columns), list[Moment]()
+    walks, moments = TrainingRollouts([job], columns), list[Moment]()
 
     def looked_at(blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
@@ -234,14 +234,14 @@ def _moments(
 
 
 def _look(
-    fitting: Fitting, clock: Clock, block: Stretch, config: TrainConfig, tolerance: float
+    fitting: TrainingState, clock: Clock, block: Stretch, config: TrainConfig, tolerance: float
 ) -> Moment:
     """Compare both approximations with the truth in float64, before anything moves."""
     trace, t = block.trace, block.span.start
     assert fitting.policies is not None
     assert isinstance(trace, StoredTrace)
-    stack = Stack(fitting.stack.template, _doubled(fitting.stack.state))
-    policies = Stacked(fitting.policies.template, _doubled(fitting.policies.state))
+    stack = StackedRecommenders(fitting.stack.template, _doubled(fitting.stack.state))
+    policies = StackedPolicies(fitting.policies.template, _doubled(fitting.policies.state))
     columns = replace(trace.columns, rating=trace.columns.rating.double())
     trace = replace(trace, columns=columns)
     past = history(trace, (block.base + t)[block.length > t])
@@ -251,8 +251,8 @@ def _look(
     kept, aligned = {}, {}
     for name, queue in {"dips": config.queue, "dips@1": 1}.items():
         own = config.but(queue=queue)
-        (lesson,) = block.lessons(clock, [own.seed], 1, own)
-        found = _flat(policy_gradients(stack, policies, trace, clock, lesson, own))
+        (policy_batch,) = block.policy_batches(clock, [own.seed], 1, own)
+        found = _flat(policy_gradients(stack, policies, trace, clock, policy_batch, own))
         kept[name] = compare_gradients(true, found, tolerance)
         aligned[name] = alignment(true, found)
     return Moment(t, len(past.item), len(true), kept, aligned)

@@ -63,6 +63,6 @@ QUICK = PaperPlan(
     seeds=(0,),
     longest=80,
     recipe="default",
-    settings={"epochs": 5, "policy_rest": 1, "max_users": 100},
+    settings={"epochs": 5, "policy_freeze_epochs": 1, "max_users": 100},
 )
 """All stages in a few minutes on the CPU: they show that all works, and little of what is best."""

@@ -15,7 +15,7 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.progressive import Scores
-from dips.evaluation.transfer import Chooser, best_in_words, most_saved, size_ratios
+from dips.evaluation.transfer import SourcePolicy, best_in_words, most_saved, size_ratios
 from dips.policy.registry import learns, make_policy
 from dips.sketch.selection import selector_named
 from dips.studies.checks import check
@@ -50,7 +50,7 @@ Key = tuple[Cell, int]
 class Scored:
     """What came out in one cell: who chose, and how those were predicted who test."""
 
-    chooser: str
+    source_policy: str
     scores: Scores
     part: Interactions
 
@@ -96,7 +96,7 @@ def reading(reader: TrainConfig, epochs: int) -> TrainConfig:
     return reader.but(epochs=epochs or reader.epochs)
 
 
-class Handover:
+class PolicyTransfer:
     """The policies of a plan at work for other readers, in a results directory."""
 
     def __init__(
@@ -125,18 +125,18 @@ class Handover:
 
         return Study(self.data, plan, self.out, source=self.source, watch=watch).runs()
 
-    def choosers(self) -> Callable[[Key], Chooser]:
+    def choosers(self) -> Callable[[Key], SourcePolicy]:
         """Train the policies that learn or ask; from a cell and a seed to who chooses there."""
         largest = max(self.plan.sizes)
         busy = [name for name in self.plan.policies if _is_trained(name, largest)]
         places = self.train(replace(self.plan, policies=busy), "policies") if busy else {}
 
-        def choose(key: Key) -> Chooser:
+        def choose(key: Key) -> SourcePolicy:
             if key in places:
-                return Chooser.of(open_run(places[key]))
+                return SourcePolicy.of(open_run(places[key]))
             (cell, seed), config = key, self.plan.config(*key, {})
             policy = make_policy(cell.policy, size=cell.size, damping=config.damping)
-            return Chooser(
+            return SourcePolicy(
                 name=cell.policy,
                 policy=policy,
                 size=cell.size,
@@ -159,7 +159,7 @@ class Handover:
             write_json(wanted, place / "config.json")
             found = compute(place)
             write_users(found.scores, found.part, place / "test_users.csv")
-            metrics = {**named, "kept_policy": found.chooser, "test": found.scores.metrics}
+            metrics = {**named, "kept_policy": found.source_policy, "test": found.scores.metrics}
             write_json(metrics, place / "metrics.json")  # the last: now it is finished
         self.take(cell, place)
 
@@ -212,4 +212,4 @@ def saved(tables: Result, against: str = "reservoir") -> list[dict[str, Any]]:
 
 def _is_trained(name: str, size: int) -> bool:
     policy = make_policy(name, size=size)
-    return learns(policy) or bool(policy.asks)
+    return learns(policy) or bool(policy.required_signals)

@@ -15,36 +15,36 @@ from pathlib import Path
 
 import torch
 
-from dips.data.side_information import Sides
+from dips.data.side_information import SideInformation
 from dips.data.splitting import Parts
 from dips.evaluation.metrics import headline
 from dips.evaluation.progressive import Scores, evaluate
-from dips.model.trained_model import Bundle
-from dips.numerics.process_group import ALONE, Crew
+from dips.model.trained_model import TrainedModel
+from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.registry import make_recommender
 from dips.recommender.spectral_init import begin
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import selector_named
 from dips.stream.users import Columns, make_stream
 from dips.studies.checks import describe, describe_policy, device_of, fitted, sides_of
-from dips.studies.result import Done, Moment, Outcome, Watch
+from dips.studies.result import Done, Moment, RunResult, Watch
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.distributed import shard_of
-from dips.training.recipes import beside
+from dips.training.recipes import baseline_config
 from dips.training.rollouts import Job, group_key, policy_of
-from dips.training.trainer import Fitting, fit, start
+from dips.training.trainer import TrainingState, fit, start
 
 STACK = {"cpu": 8, "cuda": 64}
 """Most runs that are trained side by side."""
 LEARNING = (
-    "users", "stretch", "user_rate", "annealing", "policy_batch", "policy_wait", "policy_rest",
-    "dropout", "residual", "hunch", "queue", "credit", "discount", "ghosts", "estimator",
+    "users", "stretch", "user_lr", "lr_schedule", "policy_batch_size", "policy_warmup_epochs", "policy_freeze_epochs",
+    "dropout", "residual", "predicted_score", "queue", "credit", "discount", "dropped_candidates", "estimator",
 )  # fmt: skip
 """Settings in which runs that learn a policy side by side must agree."""
 
@@ -57,20 +57,20 @@ def run(
     done: Done | None = None,
     directory: Path | None = None,
     resume: bool = False,
-    crew: Crew = ALONE,
-) -> list[Outcome]:
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> list[RunResult]:
     """Train and score runs over one dataset, as many side by side as the device holds.
 
     Results come in the order of the jobs; `done` is told of each as soon as it is there. With a
     directory each epoch leaves a checkpoint there, of several stacks each in a folder of its own,
-    and `resume` goes on from it; who gave the directory removes it. In a crew only the leader needs
+    and `resume` goes on from it; who gave the directory removes it. In a process_group only the leader needs
     a directory.
     """
     given = [config for _, config in jobs]
     jobs = [(parts, fitted(parts[0], config)) for parts, config in jobs]
     device = device_of(jobs[0][1])
-    columns: dict[Sides, Columns] = {}
-    outcomes: dict[int, Outcome] = {}
+    columns: dict[SideInformation, Columns] = {}
+    outcomes: dict[int, RunResult] = {}
     for stack in _stacks([config for _, config in jobs], device):
         chosen = [jobs[index] for index in stack]
         train, sides = chosen[0][0][0], sides_of(chosen[0][0][0], chosen[0][1])
@@ -79,9 +79,11 @@ def run(
         place = directory
         if directory is not None and len(jobs) > 1:
             place = directory / _fingerprint([config for _, config in chosen])
-        finished = _run_stack(chosen, columns[sides], device, test, watch, place, resume, crew)
+        finished = _run_stack(
+            chosen, columns[sides], device, test, watch, place, resume, process_group
+        )
         asked = [(jobs[index][0], given[index]) for index in stack]
-        _meet_rivals(finished, asked, test, watch, place, resume, crew)
+        _meet_rivals(finished, asked, test, watch, place, resume, process_group)
         for index, outcome in zip(stack, finished, strict=True):
             outcome.config, decided = given[index], vars(jobs[index][1])
             outcome.fitted = {n: v for n, v in decided.items() if v != getattr(given[index], n)}
@@ -92,36 +94,38 @@ def run(
 
 
 def _meet_rivals(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RunResult],
     jobs: Sequence[tuple[Parts, TrainConfig]],
     test: bool,
     watch: Watch | None,
     directory: Path | None,
     resume: bool,
-    crew: Crew,
+    process_group: ProcessGroup,
 ) -> None:
     """Train the rivals of each run as well as they can be; the best on validation stays.
 
     One rival after the other, for all runs: a run alone has no use for runs side by side.
     """
-    place = None if directory is None else directory / "rival"
+    place = None if directory is None else directory / "baseline"
 
     def told(moment: Moment) -> None:
         if watch is not None:
-            watch(replace(moment, rival=True))
+            watch(replace(moment, baseline=True))
 
-    names = dict.fromkeys(name for outcome in outcomes for name in outcome.config.rivals)
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.config.baselines)
     for name in names:  # as the data has them
         met = [
-            (outcome, (parts, beside(config, name, implicit_data=not parts[0].explicit)))
+            (outcome, (parts, baseline_config(config, name, implicit_data=not parts[0].explicit)))
             for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
-            if name in outcome.config.rivals
+            if name in outcome.config.baselines
         ]
         own = None if place is None else place / name
         twins = [job for _, job in met]
-        rivals = run(twins, test=test, watch=told, directory=own, resume=resume, crew=crew)
-        for (outcome, _), rival in zip(met, rivals, strict=True):
-            outcome.meet(rival)
+        baselines = run(
+            twins, test=test, watch=told, directory=own, resume=resume, process_group=process_group
+        )
+        for (outcome, _), baseline in zip(met, baselines, strict=True):
+            outcome.meet(baseline)
     if place is not None:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -137,10 +141,10 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
     for index, config in enumerate(configs):
         shape = (
             config.recommender, config.loss, config.negatives, config.task, config.dim,
-            config.inner_steps, config.returning, config.fading, config.telling,
-            config.striking, config.cosine,
-            config.inner_pull, config.reroll, config.epochs, config.batch, config.max_seconds,
-            config.size, config.annealing, config.user_rate > 0, policy_of(config).unlimited,
+            config.inner_steps, config.repeat_feature, config.recency_decay, config.separate_input,
+            config.filter_sketch, config.cosine,
+            config.prior_penalty, config.resketch_epochs, config.epochs, config.batch, config.max_seconds,
+            config.size, config.lr_schedule, config.user_lr > 0, policy_of(config).keeps_all,
             config.side, _alone(config),
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
@@ -168,8 +172,8 @@ def _run_stack(
     watch: Watch | None,
     directory: Path | None,
     resume: bool,
-    crew: Crew,
-) -> list[Outcome]:
+    process_group: ProcessGroup,
+) -> list[RunResult]:
     specs = [describe(parts[0], config) for parts, config in jobs]
     models = [make_recommender(spec, job[1].seed) for spec, job in zip(specs, jobs, strict=True)]
     for model, (parts, config) in zip(models, jobs, strict=True):
@@ -180,29 +184,31 @@ def _run_stack(
     fitting = start(work, models, device, policies)
     if directory is not None and resume:
         checkpoint.load(fitting, directory)
-    fitting.align(crew)
+    fitting.align(process_group)
     low, high = specs[0].low, specs[0].high
 
-    def validate(stack: Stack, trace: Trace) -> list[float]:
-        found = evaluate(stack, trace, low=low, high=high, crew=crew)
+    def validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
+        found = evaluate(stack, trace, low=low, high=high, process_group=process_group)
         return [scores.headline for scores in found]
 
-    def after_epoch(fitting: Fitting) -> None:
+    def after_epoch(fitting: TrainingState) -> None:
         if watch is not None:
             watch(_moment(fitting, work))
 
-    def save(fitting: Fitting) -> None:
+    def save(fitting: TrainingState) -> None:
         if directory is not None:
             checkpoint.save(fitting, directory)
 
-    fit(fitting, work, columns, validate, after_epoch, save, crew)
+    fit(fitting, work, columns, validate, after_epoch, save, process_group)
     best, learned = fitting.chosen()
-    scores = _score_all(best, learned, jobs, (1, 2) if test else (1,), columns, low, high, crew)
+    scores = _score_all(
+        best, learned, jobs, (1, 2) if test else (1,), columns, low, high, process_group
+    )
     outcomes = []
     for run, (parts, config) in enumerate(jobs):
         policy = policies[run] if learned is None else learned.one(run)
         assert isinstance(policy, Policy)
-        bundle = Bundle(
+        trained = TrainedModel(
             spec=specs[run],
             recommender=best.one(run),
             item_ids=parts[0].item_ids,
@@ -212,19 +218,19 @@ def _run_stack(
             choice=config.choice,
             seed=config.seed,
         )
-        outcomes.append(_outcome(fitting, bundle, run, jobs[run], scores[run]))
+        outcomes.append(_outcome(fitting, trained, run, jobs[run], scores[run]))
     return outcomes
 
 
 def _score_all(
-    best: Stack,
-    learned: Stacked | None,
+    best: StackedRecommenders,
+    learned: StackedPolicies | None,
     jobs: Sequence[tuple[Parts, TrainConfig]],
     parts: Sequence[int],
     columns: Columns,
     low: float,
     high: float,
-    crew: Crew,
+    process_group: ProcessGroup,
 ) -> list[list[Scores]]:
     """Scores of every run on these of its parts: one walk for all runs that can share it."""
     scores: list[list[Scores]] = [[] for _ in jobs]
@@ -235,7 +241,7 @@ def _score_all(
         config, stack = jobs[runs[0]][1], best.select(runs)
         pairs = list(zip(runs, which, strict=True))
         everyone = make_stream([jobs[run][0][part] for run, part in pairs], columns)
-        stream = shard_of(crew).own(everyone)
+        stream = shard_of(process_group).own(everyone)
         trace = rollout(
             stream,
             policy_of(config) if learned is None else learned.select(runs),
@@ -245,13 +251,13 @@ def _score_all(
             recommenders=stack,
             selector=selector_named(config.choice),
         )
-        made = evaluate(stack, trace, low=low, high=high, crew=crew)
+        made = evaluate(stack, trace, low=low, high=high, process_group=process_group)
         for run, found in zip(runs, made, strict=True):
             scores[run].append(found)
     return scores
 
 
-def _moment(fitting: Fitting, work: Sequence[Job]) -> Moment:
+def _moment(fitting: TrainingState, work: Sequence[Job]) -> Moment:
     progress, last = fitting.progress, fitting.progress.history[-1]
     done = sum(len(job.train) for job in work) * progress.epoch
     return Moment(
@@ -266,12 +272,12 @@ def _moment(fitting: Fitting, work: Sequence[Job]) -> Moment:
 
 
 def _outcome(
-    fitting: Fitting,
-    bundle: Bundle,
+    fitting: TrainingState,
+    trained: TrainedModel,
     run: int,
     job: tuple[Parts, TrainConfig],
     scores: Sequence[Scores],
-) -> Outcome:
+) -> RunResult:
     parts, config = job
     error = fitting.progress.diverged[run]
     epochs = min(fitting.progress.epoch, fitting.progress.best_epoch[run] + config.patience)
@@ -285,9 +291,9 @@ def _outcome(
         }
         for line in fitting.progress.history[:epochs]
     ]
-    return Outcome(
+    return RunResult(
         config=config,
-        bundle=bundle,
+        trained=trained,
         parts=parts,
         epochs=epochs,
         best_epoch=fitting.progress.best_epoch[run],

@@ -25,10 +25,10 @@ from dips.data.side_information import columns_in
 from dips.errors import DataError, RunError
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.progressive import Scores
-from dips.model.trained_model import Bundle, open_bundle
+from dips.model.trained_model import TrainedModel, open_model
 from dips.report.figures import training_curve
 from dips.studies.checks import split
-from dips.studies.result import Outcome
+from dips.studies.result import RunResult
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
@@ -61,10 +61,10 @@ def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return ", ".join(n for n in wanted if found.get(n) != wanted[n] and n not in free)
 
 
-def write_run(outcome: Outcome, directory: Path, *, source: Source, curve: bool = True) -> None:
+def write_run(outcome: RunResult, directory: Path, *, source: Source, curve: bool = True) -> None:
     """Write a finished run; `source` is how its data was named."""
     write_json({**outcome.config.to_dict(), "data": source}, directory / "config.json")
-    outcome.bundle.save(directory)
+    outcome.trained.save(directory)
     lines = "".join(json.dumps(line) + "\n" for line in outcome.history)
     with written(directory / "log.jsonl") as part:
         part.write_text(lines)
@@ -142,11 +142,11 @@ def strangers(data: Interactions, splits: Iterable[Mapping[str, set[str]]]) -> I
     return data.select(users)
 
 
-def open_run(directory: Path) -> Bundle:
+def open_run(directory: Path) -> TrainedModel:
     """The trained policy and recommender of a run."""
     if not directory.is_dir():
         raise RunError(f"{directory}: there is no such run directory; make one with 'dips train'")
-    return open_bundle(directory)
+    return open_model(directory)
 
 
 def is_finished(directory: Path) -> bool:

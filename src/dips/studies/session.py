@@ -18,24 +18,24 @@ from dips.data.splitting import Parts
 from dips.errors import ConfigError, TrainingDiverged
 from dips.evaluation.comparison import Cell
 from dips.evaluation.progressive import Scores, evaluate
-from dips.evaluation.transfer import Chooser
-from dips.policy.recency import Everything
+from dips.evaluation.transfer import SourcePolicy
+from dips.policy.recency import KeepAll
 from dips.recommender.registry import settings_of
 from dips.recommender.session import LENGTH, SessionGRU
 from dips.recommender.spectral_init import begin
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import Trace
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
 from dips.studies.checks import describe, device_of, fitted, split
 from dips.studies.compare import Plan, Update, Watch, write_rows
-from dips.studies.policy_transfer import Handover, Key, Result, Scored, saved
+from dips.studies.policy_transfer import Key, PolicyTransfer, Result, Scored, saved
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.rollouts import Job
 from dips.training.sessions import Sessions, in_time, sessions
-from dips.training.trainer import Fitting, fit, start
+from dips.training.trainer import TrainingState, fit, start
 
 PAPER: dict[str, Any] = {
     "claim": "A sketch makes session-based recommendation more than 20 % better, and DiPS needs "
@@ -43,7 +43,7 @@ PAPER: dict[str, Any] = {
     "gain": 0.2,
     "fewer": 0.5,
 }
-NOBODY = Chooser(name="none", policy=Everything(), size=1, schedule=Schedule((LENGTH,)))
+NOBODY = SourcePolicy(name="none", policy=KeepAll(), size=1, schedule=Schedule((LENGTH,)))
 """Stands for no sketch: what everybody keeps is not shown."""
 Told = Callable[[int], None]
 """Called with the epochs that a model has learned."""
@@ -68,8 +68,8 @@ def study_sessions(
         raise ConfigError("sizes has no sketch in it: give one of at least 1, for example 0,4")
     if reader.split == "time":
         raise ConfigError("sessions are cut from whole histories: leave split = time out")
-    reader = reader.but(fading=-1, telling=-1)  # of the choosers alone
-    work = Handover(data, sketched, out, source=source, watch=watch)
+    reader = reader.but(recency_decay=-1, separate_input=-1)  # of the choosers alone
+    work = PolicyTransfer(data, sketched, out, source=source, watch=watch)
     work.check("session", [reader])
     choose = work.choosers()
     bare = [Cell("none", 0, LENGTH)] if 0 in plan.sizes else []
@@ -82,9 +82,9 @@ def study_sessions(
 
         cell, seed = key
         parts = split(data, reader.but(seed=seed))
-        chooser = choose(key) if cell.size else replace(NOBODY, seed=seed)
-        scores = score_sessions(parts, chooser, reader.but(seed=seed), place, told)
-        return Scored(chooser.name, scores, parts[2])
+        source_policy = choose(key) if cell.size else replace(NOBODY, seed=seed)
+        scores = score_sessions(parts, source_policy, reader.but(seed=seed), place, told)
+        return Scored(source_policy.name, scores, parts[2])
 
     for place, key in enumerate(keys):
         work.cell(key, reader.to_dict(), partial(compute, key, place * reader.epochs))
@@ -98,7 +98,7 @@ def study_sessions(
 
 
 def score_sessions(
-    parts: Parts, chooser: Chooser, config: TrainConfig, place: Path, told: Told
+    parts: Parts, source_policy: SourcePolicy, config: TrainConfig, place: Path, told: Told
 ) -> Scores:
     """Train a session model on a policy's sketches, and score it on the users who test.
 
@@ -107,15 +107,15 @@ def score_sessions(
     train, valid, _ = parts
     config = fitted(train, config)
     device = device_of(config)
-    columns = Columns.of(train, device, chooser.sides)
+    columns = Columns.of(train, device, source_policy.sides)
     streams = [make_stream([part], columns) for part in parts]
     longest = max(stream.longest for stream in streams)
-    chooser = replace(chooser, schedule=in_time(chooser.size, longest))
+    source_policy = replace(source_policy, schedule=in_time(source_policy.size, longest))
     spec = describe(train, config)
     model = SessionGRU(
         **settings_of(spec, config.seed),
-        returning=spec.returning,
-        striking=spec.striking,
+        repeat_feature=spec.repeat_feature,
+        filter_sketch=spec.filter_sketch,
         cosine=spec.cosine,
     )
     begin(model, train, config.seed, device)
@@ -123,23 +123,23 @@ def score_sessions(
     fitting = start(jobs, [model], device)
     checkpoint.load(fitting, place)
 
-    def validate(stack: Stack, trace: Trace) -> list[float]:
+    def validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
         return [scores.headline for scores in evaluate(stack, trace)]
 
-    def after_epoch(fitting: Fitting) -> None:
+    def after_epoch(fitting: TrainingState) -> None:
         told(fitting.progress.epoch)
 
-    def save(fitting: Fitting) -> None:
+    def save(fitting: TrainingState) -> None:
         checkpoint.save(fitting, place)
 
-    draws = chooser.policy.draws or not isinstance(chooser.selector, Greedy)
-    sketching = Sessions(streams[0], streams[1], chooser.walk, draws=draws)
+    is_random = source_policy.policy.is_random or not isinstance(source_policy.selector, Greedy)
+    sketching = Sessions(streams[0], streams[1], source_policy.walk, draws=is_random)
     fit(fitting, jobs, columns, validate, after_epoch, save, sketching=sketching)
     checkpoint.remove(place)
     if fitting.progress.diverged[0]:
         raise TrainingDiverged(fitting.progress.diverged[0])
     best = fitting.chosen()[0]
-    return evaluate(best, sessions(chooser.walk(streams[2])))[0]
+    return evaluate(best, sessions(source_policy.walk(streams[2])))[0]
 
 
 def gains(summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,19 +11,19 @@ from dips.data.interactions import Interactions, ragged
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
 from dips.evaluation.scoring import walk
-from dips.model.trained_model import Bundle
+from dips.model.trained_model import TrainedModel
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import Columns, make_stream
 
 
-def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
+def in_vocabulary(trained: TrainedModel, data: Interactions) -> Interactions:
     """The data with the run's item indices; events of items it never met are left out."""
-    if data.item_ids is bundle.item_ids:
+    if data.item_ids is trained.item_ids:
         return data
-    known = bundle.item_ids.index
+    known = trained.item_ids.index
     codes = np.array([known.get(name, -1) for name in data.item_ids], dtype=np.int32)
-    if np.array_equal(codes, np.arange(len(bundle.item_ids))):
-        return replace(data, item_ids=bundle.item_ids)
+    if np.array_equal(codes, np.arange(len(trained.item_ids))):
+        return replace(data, item_ids=trained.item_ids)
     places = ragged(data.starts, data.lengths)
     owner = np.repeat(np.arange(data.users), data.lengths)
     item = codes[data.item[places]]
@@ -44,13 +44,13 @@ def in_vocabulary(bundle: Bundle, data: Interactions) -> Interactions:
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
         warmup=warm,
-        item_ids=bundle.item_ids,
+        item_ids=trained.item_ids,
         about={**data.about, "left_out": int((~kept).sum())},
     )
     return whole.select(np.flatnonzero(lengths > warm))
 
 
-def sketches(bundle: Bundle, data: Interactions, *, at: str = "end") -> dict[str, Any]:
+def sketches(trained: TrainedModel, data: Interactions, *, at: str = "end") -> dict[str, Any]:
     """Columns user, t, position, item, rating, score of everyone's sketch.
 
     The score is the one that an interaction had when it was last kept; before the first refresh,
@@ -58,9 +58,9 @@ def sketches(bundle: Bundle, data: Interactions, *, at: str = "end") -> dict[str
     """
     if at not in ("end", "each"):
         raise ConfigError(f"at is '{at}': choose end or each")
-    known = in_vocabulary(bundle, data)
-    columns = Columns.of(known, sides=bundle.sides)
-    _, trace = walk(bundle, known, columns, with_scores=True)
+    known = in_vocabulary(trained, data)
+    columns = Columns.of(known, sides=trained.sides)
+    _, trace = walk(trained, known, columns, with_scores=True)
     if not isinstance(trace, StoredTrace) or trace.final is None or trace.final_scores is None:
         raise ConfigError("the policy 'all' keeps everything: there is no sketch to write")
     if at == "each":
@@ -96,10 +96,10 @@ def _columns(data: Interactions, user: Any, t: Any, position: Any, score: Any) -
     return found
 
 
-def predictions(bundle: Bundle, data: Interactions) -> dict[str, Any]:
+def predictions(trained: TrainedModel, data: Interactions) -> dict[str, Any]:
     """Columns user, t, item, and rating and prediction, or the rank of the item."""
-    known = in_vocabulary(bundle, data)
-    stack, trace = walk(bundle, known, Columns.of(known, sides=bundle.sides))
+    known = in_vocabulary(trained, data)
+    stack, trace = walk(trained, known, Columns.of(known, sides=trained.sides))
     made = predict(stack, trace, 0)
     event, user = trace.event.numpy(), trace.user.numpy()
     ids = np.array([known.user_id(index) for index in range(known.users)], dtype=object)
@@ -109,7 +109,7 @@ def predictions(bundle: Bundle, data: Interactions) -> dict[str, Any]:
         "t": trace.step.numpy(),
         "item": names[known.item[event]],
     }
-    if bundle.explicit and known.rating is not None:
-        clamped = made.output.clamp(bundle.spec.low, bundle.spec.high)
+    if trained.explicit and known.rating is not None:
+        clamped = made.output.clamp(trained.spec.low, trained.spec.high)
         return {**found, "rating": known.rating[event], "prediction": clamped.numpy()}
     return {**found, "rank": made.output.numpy()}

@@ -113,7 +113,7 @@ class Journal:
         known = self.entries.get(stage.name)
         return "" if known is None else _differing(known.plan, _plain(stage.plan))
 
-    def settle(self, stage: Stage) -> None:
+    def rounding(self, stage: Stage) -> None:
         """What is known of a stage now is what counts."""
         self.entries[stage.name] = self.of(stage)
         self.new.pop(stage.name, None)
@@ -170,7 +170,7 @@ def carry_out(
         finally:
             pace.stop()
             if not is_refused:
-                journal.settle(stage)
+                journal.rounding(stage)
                 journal.write()
 
 

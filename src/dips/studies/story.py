@@ -17,19 +17,19 @@ EXAMPLES = 4
 
 def story_of(run: Path, user: str, data: Interactions | None = None) -> Story:
     """The story of the user with this original id, in the run's own data or in other data."""
-    bundle, parts = run_directory.open_run(run), run_directory.read_split(run)
+    trained, parts = run_directory.open_run(run), run_directory.read_split(run)
     tables = run_directory.own_data(run) if data is None else [data]
     table = next((table for table in tables if _holds(table, user)), None)
     if table is None:
         some = ", ".join(_examples(tables, parts["test"]))
         where = tables[0].name
         raise DataError(f"--user {user}: {where} has no such user; try, for example, {some}")
-    alone = in_vocabulary(bundle, table.select([table.find_user(user)]))
+    alone = in_vocabulary(trained, table.select([table.find_user(user)]))
     if alone.users == 0:
         raise DataError(f"--user {user}: the run knows none of this user's items; try another")
     part = next((name for name in run_directory.PARTS if user in parts[name]), "")
     of = run_directory.read_settings(run).policy
-    return tell(bundle, alone, 0, part=part, of=of, title=_titles(table))
+    return tell(trained, alone, 0, part=part, of=of, title=_titles(table))
 
 
 def _holds(table: Interactions, user: str) -> bool:

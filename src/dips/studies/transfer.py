@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from dips.data.interactions import Interactions
-from dips.data.side_information import Sides
+from dips.data.side_information import SideInformation
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell
-from dips.evaluation.transfer import Chooser, read_with
+from dips.evaluation.transfer import SourcePolicy, read_with
 from dips.recommender.registry import make_recommender
 from dips.recommender.sequential import Sequential
 from dips.stream.users import Columns
 from dips.studies.checks import describe, device_of, split
 from dips.studies.compare import Plan, Update, Watch
-from dips.studies.policy_transfer import Handover, Key, Result, Scored, saved
+from dips.studies.policy_transfer import Key, PolicyTransfer, Result, Scored, saved
 from dips.studies.run_directory import open_run
 from dips.training.config import TrainConfig
 
@@ -46,9 +46,9 @@ def study_transfer(
 
     What reads everything stands in the tables as `all`, at the largest size.
     """
-    work = Handover(data, plan, out, source=source, watch=watch)
+    work = PolicyTransfer(data, plan, out, source=source, watch=watch)
     # of whole histories: a rival that sketches must not replace it; choosers alone fade and tell
-    reader = reader.but(rival="", fading=-1, telling=-1)
+    reader = reader.but(baseline="", recency_decay=-1, separate_input=-1)
     if not isinstance(make_recommender(describe(data, reader)), Sequential):
         raise ConfigError(
             f"recommender '{reader.recommender}' is not one that reads in order: choose gru, "
@@ -63,10 +63,12 @@ def study_transfer(
 
     def compute(key: Key, place: Path) -> Scored:
         del place  # there is nothing to leave on the way
-        chooser, seed = choose(key), key[1]
+        source_policy, seed = choose(key), key[1]
         model = open_run(readers[seed]).recommender
         part = split(data, reader.but(seed=seed))[2]
-        return Scored(chooser.name, read_with(model, chooser, part, columns(chooser)), part)
+        return Scored(
+            source_policy.name, read_with(model, source_policy, part, columns(source_policy)), part
+        )
 
     keys = [(cell, seed) for cell in plan.cells() for seed in plan.seeds]
     for done, key in enumerate(keys):
@@ -81,13 +83,13 @@ def study_transfer(
     return result
 
 
-def _columns(data: Interactions, device: str) -> Callable[[Chooser], Columns]:
+def _columns(data: Interactions, device: str) -> Callable[[SourcePolicy], Columns]:
     """The events as a policy wants them, copied once for each kind of side information."""
-    made: dict[Sides, Columns] = {}
+    made: dict[SideInformation, Columns] = {}
 
-    def of(chooser: Chooser) -> Columns:
-        if chooser.sides not in made:
-            made[chooser.sides] = Columns.of(data, device, chooser.sides)
-        return made[chooser.sides]
+    def of(source_policy: SourcePolicy) -> Columns:
+        if source_policy.sides not in made:
+            made[source_policy.sides] = Columns.of(data, device, source_policy.sides)
+        return made[source_policy.sides]
 
     return of

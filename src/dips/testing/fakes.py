@@ -73,7 +73,7 @@ class FakeSignals:
         """[users, candidates]."""
         return -2 * self._before()._error()
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """[users, candidates]."""
         return self._before().predicted()
 
@@ -97,17 +97,17 @@ class FakeRecommender(Recommender):
         items: int = 8,
         dim: int = 4,
         loss: Loss | None = None,
-        inner_rate: float = 0.05,
+        inner_lr: float = 0.05,
         inner_steps: int = 5,
-        inner_pull: float = 0.0,
+        prior_penalty: float = 0.0,
     ) -> None:
         super().__init__(
             items=items,
             user_dim=dim,
             loss=loss or SquaredError(),
-            inner_rate=inner_rate,
+            inner_lr=inner_lr,
             inner_steps=inner_steps,
-            inner_pull=inner_pull,
+            prior_penalty=prior_penalty,
         )
         channels = torch.arange(1, self.loss.channels + 1).float() / self.loss.channels
         self.scale = nn.Parameter(channels)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from dips.data.interactions import Interactions
-from dips.numerics.exact import SCORE_BITS, snap
-from dips.policy.base import Policy, Reading, questions
+from dips.numerics.exact import SCORE_BITS, quantize
+from dips.policy.base import Policy, Reading, signals_of
 from dips.policy.network import Network
-from dips.policy.stacked import Stacked
-from dips.recommender.stacked import Stack
+from dips.policy.stacked import StackedPolicies
+from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.sketch.records import Candidates, Sketch
@@ -122,11 +122,11 @@ def blind_to_order(policy: Policy) -> None:
 def blind_to_the_batch(policy: Policy) -> None:
     """A user alone scores as among others, to the last bit that decisions see."""
     candidates = _candidates(0)
-    together = snap(_score(policy, candidates), SCORE_BITS)
+    together = quantize(_score(policy, candidates), SCORE_BITS)
     for user in range(len(together)):
         alone = Candidates(*(field[user : user + 1] for field in candidates))
         require(
-            same(snap(_score(policy, alone), SCORE_BITS), together[user : user + 1]),
+            same(quantize(_score(policy, alone), SCORE_BITS), together[user : user + 1]),
             f"{_name(policy)} scores a user differently alone and in a batch: users must not see "
             "each other, and sums must be exact (dips.numerics.exact)",
         )
@@ -138,20 +138,20 @@ def honest_about_draws(policy: Policy) -> None:
     other = candidates._replace(key=candidates.key + 1)
     moved = not same(_score(policy, candidates), _score(policy, other))
     name = _name(policy)
-    require(policy.draws or not moved, f"{name} depends on candidates.key: set draws = True")
-    require(moved or not policy.draws, f"{name} has draws = True but ignores candidates.key")
+    require(policy.is_random or not moved, f"{name} depends on candidates.key: set draws = True")
+    require(moved or not policy.is_random, f"{name} has draws = True but ignores candidates.key")
 
 
 def honest_about_asks(policy: Policy) -> None:
-    """`asks` names every signal that is used."""
+    """`required_signals` names every signal that is used."""
     candidates = _candidates(0)
-    signals = _Named(FakeSignals(candidates, arrivals=PERIOD), questions(policy))
+    signals = _Named(FakeSignals(candidates, arrivals=PERIOD), signals_of(policy))
     try:
         with _deciding(policy):
             policy.score(candidates, signals)
     except _NotNamed as unnamed:
         raise AssertionError(
-            f"{_name(policy)} uses signals.{unnamed}: name it in `asks`, or set asks = True"
+            f"{_name(policy)} uses signals.{unnamed}: name it in `required_signals`, or set asks = True"
         ) from None
 
 
@@ -168,10 +168,10 @@ def same_in_a_stack(policy: Policy) -> None:
     parts = [_candidates(seed) for seed in range(2)]
     both = Candidates(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
     signals = FakeSignals(both, arrivals=PERIOD)
-    alone = snap(torch.cat([_score(policy, part) for part in parts]), SCORE_BITS)
+    alone = quantize(torch.cat([_score(policy, part) for part in parts]), SCORE_BITS)
     advice = f"{_name(policy)} scores differently beside another: it must run under torch.func.vmap"
     try:
-        stacked = snap(Stacked.of([policy, policy]).score(both, signals), SCORE_BITS)
+        stacked = quantize(StackedPolicies.of([policy, policy]).score(both, signals), SCORE_BITS)
     except RuntimeError as error:
         raise AssertionError(f"{advice} ({error})") from None
     require(same(stacked[both.present], alone[both.present]), advice)
@@ -275,7 +275,7 @@ def _walk(policy: Policy, part: Interactions) -> Trace:
             size=3,
             schedule=Schedule((1, 2)),
             keys=stream.keys([0]),
-            recommenders=Stack.of([FakeRecommender()]),
+            recommenders=StackedRecommenders.of([FakeRecommender()]),
             selector=Greedy(),
         )
 
@@ -302,9 +302,9 @@ class _Named:
         """If named."""
         return self._allowed("residual").residual()
 
-    def hunch(self) -> Tensor:
+    def predicted_score(self) -> Tensor:
         """If named."""
-        return self._allowed("hunch").hunch()
+        return self._allowed("predicted_score").predicted_score()
 
     def embedding(self) -> Tensor:
         """If named."""

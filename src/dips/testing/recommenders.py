@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dips.numerics.exact import SCORE_BITS, snap
+from dips.numerics.exact import SCORE_BITS, quantize
 from dips.plugins.loading import construct
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import SquaredError
 from dips.recommender.registry import RecommenderSpec, settings_of
 from dips.recommender.sequential import Sequential
 from dips.recommender.signals import StackSignals
-from dips.recommender.stacked import Stack
+from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.testing.require import close, require, same
 from dips.testing.state import numbers_are_in_the_state
@@ -132,7 +132,7 @@ def reading_lowers_the_loss(model: Recommender) -> None:
     require(
         bool((after <= before * (1 + LOOSE)).all() and after.sum() < before.sum()),
         f"{_name(model)}.read does not lower the loss of what it reads: the inner rate "
-        f"{float(model.inner_rate):g} is too large, or a slope has the wrong sign",
+        f"{float(model.inner_lr):g} is too large, or a slope has the wrong sign",
     )
 
 
@@ -212,7 +212,7 @@ def stacks(model: Recommender) -> None:
 
     twice = [torch.stack([field, field]) for field in (item, *past)]
     try:
-        side_by_side = Stack.of(models).call(task, *twice)
+        side_by_side = StackedRecommenders.of(models).call(task, *twice)
     except RuntimeError as error:
         raise AssertionError(
             f"{_name(model)} does not work under torch.func.vmap, which stacks runs: {error}"
@@ -227,12 +227,12 @@ def stacks(model: Recommender) -> None:
 def decides_alone_as_in_company(model: Recommender) -> None:
     """The losses that policies decide by do not depend on the batch."""
     sketch, candidates = random_candidates(items=model.items)
-    settled = Stack.of([model]).settled()
-    together = _settled_losses(settled, sketch, candidates)
+    quantized = StackedRecommenders.of([model]).quantized()
+    together = _settled_losses(quantized, sketch, candidates)
     for user in range(len(together)):
         row = slice(user, user + 1)
         alone = _settled_losses(
-            settled,
+            quantized,
             Sketch(*(field[row] for field in sketch)),
             Candidates(*(field[row] for field in candidates)),
         )
@@ -292,8 +292,10 @@ def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
     return Evidence.new(item, rating, weight.to(rating.dtype), (weight > 0).sum(1))
 
 
-def _settled_losses(settled: Stack, sketch: Sketch, candidates: Candidates) -> Tensor:
-    return snap(StackSignals(settled, sketch, candidates).loss(), SCORE_BITS)
+def _settled_losses(
+    quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
+) -> Tensor:
+    return quantize(StackSignals(quantized, sketch, candidates).loss(), SCORE_BITS)
 
 
 def _name(model: Recommender) -> str:

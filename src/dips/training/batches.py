@@ -16,9 +16,14 @@ import torch
 from torch import Tensor
 
 from dips.numerics.hashing import combine
-from dips.rollout.trace import StoredTrace, Trace, WholeTrace
+from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, Lesson, stretch_lesson, whole_lessons
+from dips.training.policy_batches import (
+    Clock,
+    PolicyBatch,
+    interval_policy_batch,
+    pack_policy_batches,
+)
 
 
 class Block(ABC):
@@ -33,18 +38,18 @@ class Block(ABC):
         """[runs, size] rows of the trace to learn from, batch by batch; -1 pads."""
 
     @abstractmethod
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """Batches of decisions with the predictions that they earn credit from."""
 
     def own(self, batch: Tensor) -> Tensor:
         """What of a batch is learned from in this process: all of it, where there is but one."""
         return batch
 
-    def own_lesson(self, lesson: Lesson) -> Lesson:
+    def own_policy_batch(self, policy_batch: PolicyBatch) -> PolicyBatch:
         """What of a lesson is learned from in this process."""
-        return lesson
+        return policy_batch
 
 
 @final
@@ -67,18 +72,18 @@ class Whole(Block):
         for run, (count, seed) in enumerate(zip(counts, seeds, strict=True)):
             first = trace.run_rows[run]
             order = combine(torch.arange(count, device=rows.device), seed, epoch).argsort()
-            if isinstance(trace, WholeTrace):
+            if isinstance(trace, FullHistoryTrace):
                 order = _alike(order, trace.step[first : first + count], size)
             rows[run, :count] = first + order
         return torch.split(rows, size, 1)
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """Users in the order of the epoch, as many as fit into a batch."""
         if not isinstance(self.trace, StoredTrace):
             return []
-        return whole_lessons(self.trace, clock, seeds, epoch, config.policy_batch)
+        return pack_policy_batches(self.trace, clock, seeds, epoch, config.policy_batch_size)
 
 
 @final
@@ -97,13 +102,13 @@ class Stretch(Block):
         del seeds, epoch
         return _steps(self.base, self.length, self.span, size)
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """One: these predictions give credit to the decisions of the queue."""
         del seeds, epoch
-        lesson = stretch_lesson(clock, config.queue, self.base, self.length, self.span)
-        return [] if lesson is None else [lesson]
+        policy_batch = interval_policy_batch(clock, config.queue, self.base, self.length, self.span)
+        return [] if policy_batch is None else [policy_batch]
 
 
 @final
@@ -111,7 +116,7 @@ class Stretch(Block):
 class Prefixes(Block):
     """Some steps of users who keep everything: there are no decisions."""
 
-    trace: WholeTrace
+    trace: FullHistoryTrace
     base: Tensor  # as in a Stretch
     length: Tensor
     span: range
@@ -122,9 +127,9 @@ class Prefixes(Block):
         del seeds, epoch
         return _steps(self.base, self.length, self.span, size)
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """None."""
         return []
 
@@ -143,20 +148,20 @@ def _steps(base: Tensor, length: Tensor, span: range, size: int) -> Sequence[Ten
 
 
 def turns(
-    batches: Sequence[Tensor], lessons: Sequence[Lesson]
-) -> Iterator[tuple[Tensor, list[Lesson]]]:
+    batches: Sequence[Tensor], policy_batches: Sequence[PolicyBatch]
+) -> Iterator[tuple[Tensor, list[PolicyBatch]]]:
     """Each batch of predictions, and the lessons that are due after it.
 
     Every run spreads its own lessons evenly over its own batches, whatever the other runs have: in
     a stack it learns in the same order as alone.
     """
-    if len(lessons) < 2:  # after everything; and nothing has to be counted
+    if len(policy_batches) < 2:  # after everything; and nothing has to be counted
         yield from ((batch, []) for batch in batches[:-1])
-        yield batches[-1], list(lessons)
+        yield batches[-1], list(policy_batches)
         return
-    counts = _counts(batches), _counts([lesson.predicted for lesson in lessons])
+    counts = _counts(batches), _counts([policy_batch.predicted for policy_batch in policy_batches])
     before = torch.zeros_like(counts[0])
-    everything = Lesson(*map(torch.stack, zip(*lessons, strict=True)))
+    everything = PolicyBatch(*map(torch.stack, zip(*policy_batches, strict=True)))
     for index, batch in enumerate(batches):
         after = counts[1] * (index + 1) // counts[0].clamp_min(index + 1)
         due = range(int((after - before).max()))
@@ -170,15 +175,15 @@ def _counts(batches: Sequence[Tensor]) -> Tensor:
     return torch.stack([(rows >= 0).any(1) for rows in batches]).sum(0).cpu()
 
 
-def _pick(lessons: Lesson, which: Tensor) -> Lesson:
+def _pick(policy_batches: PolicyBatch, which: Tensor) -> PolicyBatch:
     """Of each run the lesson `which` [runs]; -1 is an empty one."""
-    place = which.to(lessons.predicted.device)
+    place = which.to(policy_batches.predicted.device)
     run = torch.arange(len(place), device=place.device)
     fields = []
-    for field in lessons:
+    for field in policy_batches:
         there = (place >= 0).view(-1, *[1] * (field.dim() - 2))
         fields.append(torch.where(there, field[place.clamp_min(0), run], -1))
-    return Lesson(*fields)
+    return PolicyBatch(*fields)
 
 
 def _alike(order: Tensor, step: Tensor, batch: int) -> Tensor:

@@ -11,12 +11,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dips.errors import RunError
-from dips.training.state import Fitting, Progress
+from dips.training.state import Progress, TrainingState
 
 FILE = "checkpoint.safetensors"
 
 
-def save(fitting: Fitting, directory: Path) -> None:
+def save(fitting: TrainingState, directory: Path) -> None:
     """Write the checkpoint beside and rename it: it is there whole or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.cpu().contiguous() for name, value in fitting.tensors().items()}
@@ -26,7 +26,7 @@ def save(fitting: Fitting, directory: Path) -> None:
     part.replace(directory / FILE)
 
 
-def load(fitting: Fitting, directory: Path) -> bool:
+def load(fitting: TrainingState, directory: Path) -> bool:
     """Take up a checkpoint if there is one; False where there is none."""
     path = directory / FILE
     if not path.exists():

@@ -25,7 +25,7 @@ class TrainConfig:
 
     policy: str = _setting(
         "last",
-        "Which interactions stay: last, last-distinct, reservoir, mix:M, likely:M, frequent, "
+        "Which interactions stay: last, last-distinct, reservoir, mix:M, last-top:M, frequent, "
         "hardest, influence, all; or what is learned: learned, dips, dips@1; or "
         "package.module:Class.",
     )
@@ -56,14 +56,14 @@ class TrainConfig:
         "input's or apart); sasrec (self-attention); or package.module:Class.",
     )
     dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
-    returning: int = _setting(
+    repeat_feature: int = _setting(
         -1,
         "1: a kept item also speaks for itself, as it may come back, the more the oftener it was "
         "met (dot with softmax, gru, sasrec); 0: only for what is like it; -1: 1 where a tenth of "
         "the training events are repeats.",
         -1,
     )
-    striking: int = _setting(
+    filter_sketch: int = _setting(
         -1,
         "1: items that were read rank last, as they do not come back; gru and sasrec learn how far "
         "down; 0: not; -1: 1 where fewer than one in a thousand of the training events are "
@@ -77,26 +77,26 @@ class TrainConfig:
         "unless items come back.",
         -1,
     )
-    fading: int = _setting(
+    recency_decay: int = _setting(
         -1,
         "1: what was kept long ago counts less as it is read, how much is learned (dot with "
         "softmax); 0: all alike; -1: 1 where it can.",
         -1,
     )
-    telling: int = _setting(
+    separate_input: int = _setting(
         -1,
         "1: a kept item has a vector of its own for what it tells of the items to come (dot with "
         "softmax); 0: it tells that it was chosen; -1: 1 where it can and items do not come back.",
         -1,
     )
     inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
-    inner_rate: float = _setting(
+    inner_lr: float = _setting(
         0.1,
         "Step size of the inner loop (alpha); -1: 1 where items are predicted that do not come "
         "back, else 0.2.",
         -1,
     )
-    inner_pull: float = _setting(
+    prior_penalty: float = _setting(
         0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
     )
     learning_rate: float = _setting(1e-2, "Adam's step size at the start; it falls as a cosine.", 0)
@@ -105,43 +105,49 @@ class TrainConfig:
         "L2 penalty on vectors, not on biases; -1 chooses by how much is known of an item.",
         -1,
     )
-    user_rate: float = _setting(
+    user_lr: float = _setting(
         0.0, "Step size of the user prior by SGD with momentum; 0 leaves it to Adam.", 0
     )
-    annealing: str = _setting("cosine", "How rates fall: as a cosine to 0, or constant.")
+    lr_schedule: str = _setting("cosine", "How rates fall: as a cosine to 0, or constant.")
     batch: int = _setting(0, "Predictions per gradient step; 0 chooses by the size of the data.", 0)
     epochs: int = _setting(16, "Passes over the training users.", 1)
     patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
-    reroll: int = _setting(1, "Epochs between walks of policies that ask the recommender.", 1)
+    resketch_epochs: int = _setting(
+        1, "Epochs between walks of policies that ask the recommender.", 1
+    )
     users: int = _setting(0, "Users that walk together before parameters move; 0 means all.", 0)
     walks: int = _setting(
-        1, "Walks in an epoch, a company of users each (see users); 0 chooses by the data.", 0
+        1,
+        "TrainingRollouts in an epoch, a company of users each (see users); 0 chooses by the data.",
+        0,
     )
     stretch: int = _setting(
         0, "Steps that they walk before parameters move; 0 means whole histories.", 0
     )
-    policy_rate: float = _setting(3e-3, "Adam's step size for a policy that learns.", 0)
-    policy_decay: float = _setting(0.0, "L2 penalty on a policy that learns.", 0)
-    policy_batch: int = _setting(
+    policy_lr: float = _setting(3e-3, "Adam's step size for a policy that learns.", 0)
+    policy_weight_decay: float = _setting(0.0, "L2 penalty on a policy that learns.", 0)
+    policy_batch_size: int = _setting(
         0, "Predictions per gradient step of the policy; 0 chooses by the size of the data.", 0
     )
-    policy_wait: int = _setting(1, "Epochs before the policy begins to learn.", 0)
-    policy_rest: int = _setting(2, "Last epochs in which the policy does not learn any more.", 0)
+    policy_warmup_epochs: int = _setting(1, "Epochs before the policy begins to learn.", 0)
+    policy_freeze_epochs: int = _setting(
+        2, "Last epochs in which the policy does not learn any more.", 0
+    )
     residual: int = _setting(
         -1,
         "1: learned sees how far off each prediction was; 0: not; -1: where ratings are predicted.",
         -1,
     )
-    hunch: int = _setting(
+    predicted_score: int = _setting(
         -1,
         "1: learned sees what the recommender expects of each, roughly, in place of the residual, "
         "and starts with it; 0: not; -1: 1 where what was read is struck out (dot with softmax).",
         -1,
     )
-    caution: float = _setting(
+    revert_tolerance: float = _setting(
         0.0, "Undo an epoch of the policy that makes validation worse by this share; 0 never.", 0
     )
-    rival: str = _setting(
+    baseline: str = _setting(
         "", "Policies to train beside one that learns, as a,b: the best on validation stays."
     )
     dropout: float = _setting(
@@ -152,7 +158,7 @@ class TrainConfig:
         "survival", "What a choice earns: identity (the paper), discount or survival."
     )
     discount: float = _setting(0.9, "How credit fades from decision to decision.", 0)
-    ghosts: int = _setting(4, "Dropped interactions that survival still follows.", 0)
+    dropped_candidates: int = _setting(4, "Dropped interactions that survival still follows.", 0)
     estimator: str = _setting(
         "straight-through", "Gradient of the choice: straight-through, gumbel or reinforce."
     )
@@ -177,16 +183,16 @@ class TrainConfig:
             if value not in allowed and not (OWN_CLASS in allowed and ":" in value):
                 known = ", ".join(map(str, allowed))
                 raise ConfigError(f"{name} is '{value}': choose one of {known}")
-        for name in ("inner_rate", "weight_decay"):
+        for name in ("inner_lr", "weight_decay"):
             if -1 < getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: -1, or at least 0")
         object.__setattr__(self, "periods", tuple(self.periods))
         Schedule(self.periods or (self.every,))
 
     @property
-    def rivals(self) -> list[str]:
+    def baselines(self) -> list[str]:
         """Policies to train beside."""
-        return [name.strip() for name in self.rival.split(",") if name.strip()]
+        return [name.strip() for name in self.baseline.split(",") if name.strip()]
 
     @property
     def schedule(self) -> Schedule:
@@ -208,20 +214,20 @@ class TrainConfig:
         narrow = WIDEST_IMPLICIT if implicit else WIDEST
         batch = self.batch or max(64, min(_power_of_two(rows // 32), narrow))
         wide = WIDEST if implicit else 4 * WIDEST
-        policy_batch = self.policy_batch or max(256, min(_power_of_two(rows // 64), wide))
-        least = COMPANY_IMPLICIT if implicit else COMPANY
+        policy_batch_size = self.policy_batch_size or max(256, min(_power_of_two(rows // 64), wide))
+        least = USER_BATCH_IMPLICIT if implicit else USER_BATCH
         walks = self.walks or max(1, min(rows // least, MOST_WALKS))
-        company = self.users or (-(-users // walks) if walks > 1 else 0)
-        back = self.returning
+        user_batch = self.users or (-(-users // walks) if walks > 1 else 0)
+        back = self.repeat_feature
         if back < 0:
-            back = int(self.copies(implicit) and repeats >= OFTEN and self.striking < 1)
-        struck, alike = self.striking, self.cosine
+            back = int(self.copies(implicit) and repeats >= OFTEN and self.filter_sketch < 1)
+        struck, alike = self.filter_sketch, self.cosine
         if struck < 0:
             struck = int(implicit and not back and repeats < RARELY)
         if alike < 0:
             alike = int(self.orders(implicit) and not back and self.loss in ("auto", "softmax"))
         once = implicit and not back
-        decay, rate = self.weight_decay, self.inner_rate
+        decay, rate = self.weight_decay, self.inner_lr
         if decay < 0:
             most = MOST_DECAY_BACK if back else MOST_DECAY_ONCE if once else MOST_DECAY
             none = self.recommender in IN_ORDER and not back  # dropout is enough for them
@@ -230,27 +236,31 @@ class TrainConfig:
         if rate < 0:
             rate = RATE_ONCE if once and self.remembers(implicit) else RATE
         reads = int(self.remembers(implicit))
-        fading = reads if self.fading < 0 else self.fading
-        telling = int(reads and not back) if self.telling < 0 else self.telling
-        told = int(self.asks_residuals(implicit))
-        hunch = int(reads and struck and not self.inner_pull) if self.hunch < 0 else self.hunch
-        rivals = self.rivals
-        if "last" in rivals:
+        recency_decay = reads if self.recency_decay < 0 else self.recency_decay
+        separate_input = int(reads and not back) if self.separate_input < 0 else self.separate_input
+        told = int(self.uses_residuals(implicit))
+        predicted_score = (
+            int(reads and struck and not self.prior_penalty)
+            if self.predicted_score < 0
+            else self.predicted_score
+        )
+        baselines = self.baselines
+        if "last" in baselines:
             same = AS_LAST if implicit and repeats < RARELY else ()
-            poor = () if hunch and self.size > NEWEST else (LIKELY,)
-            rivals = [name for name in rivals if name not in (*same, *poor)]
+            poor = () if predicted_score and self.size > NEWEST else (LAST_TOP,)
+            baselines = [name for name in baselines if name not in (*same, *poor)]
         return self.but(
-            batch=batch, policy_batch=policy_batch, users=company, weight_decay=decay,
-            inner_rate=rate, returning=back, fading=fading, telling=telling, residual=told,
-            striking=struck, cosine=alike, hunch=hunch, rival=",".join(rivals),
+            batch=batch, policy_batch_size=policy_batch_size, users=user_batch, weight_decay=decay,
+            inner_lr=rate, repeat_feature=back, recency_decay=recency_decay, separate_input=separate_input, residual=told,
+            filter_sketch=struck, cosine=alike, predicted_score=predicted_score, baseline=",".join(baselines),
         )  # fmt: skip
 
-    def asks_residuals(self, implicit: bool) -> bool:
+    def uses_residuals(self, implicit: bool) -> bool:
         """Whether `learned` sees residuals: as given, or where they are cheap to find."""
         return self.residual > 0 or (self.residual < 0 and not implicit)
 
     def copies(self, implicit: bool) -> bool:
-        """Whether `returning` is there: what remembers, and what reads in order."""
+        """Whether `repeat_feature` is there: what remembers, and what reads in order."""
         return self.remembers(implicit) or self.orders(implicit)
 
     def orders(self, implicit: bool) -> bool:
@@ -258,7 +268,7 @@ class TrainConfig:
         return implicit and self.recommender in IN_ORDER
 
     def remembers(self, implicit: bool) -> bool:
-        """Whether `fading` and `telling` are there: the dot product with a softmax over all."""
+        """Whether `recency_decay` and `separate_input` are there: the dot product with a softmax over all."""
         whole = implicit and self.loss in ("auto", "softmax") and not self.negatives
         return whole and self.recommender == "dot"
 
@@ -278,7 +288,7 @@ class TrainConfig:
 WIDEST, WIDEST_IMPLICIT = 4096, 1024
 """Batches do not grow beyond this, where none are given."""
 
-COMPANY, COMPANY_IMPLICIT, MOST_WALKS = 15_000, 6_000, 4
+USER_BATCH, USER_BATCH_IMPLICIT, MOST_WALKS = 15_000, 6_000, 4
 """Where walks are not given: at least so many predictions in each, and no more walks than this.
 
 A policy that moves several times in an epoch keeps the recommender from falling behind; but its
@@ -290,7 +300,7 @@ RARELY = 1e-3
 """Where it is not given: items never come back, if fewer of the events are repeats."""
 AS_LAST = ("last-distinct", "frequent")
 """Where items never come back these keep what `last` keeps: one rival is enough."""
-LIKELY = f"likely:{NEWEST}"
+LAST_TOP = f"last-top:{NEWEST}"
 """A rival where `learned` starts like it: in larger sketches, where items never come back."""
 KNOWN, PLENTY, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 55.0, 3e-3, 1e-3, 3e-2
 """Where decay is not given it is this, shared among the ratings of an item, and no more.
@@ -334,10 +344,19 @@ CHOICES = {
     "loss": ("auto", *EXPLICIT, *RANKING),
     "recommender": ("dot", "mlp", *IN_ORDER, OWN_CLASS),
     "split": ("users", "time"),
-    "annealing": ("cosine", "constant"),
+    "lr_schedule": ("cosine", "constant"),
     "credit": ("identity", "discount", "survival"),
     "estimator": ESTIMATORS,
     **dict.fromkeys(
-        ("returning", "striking", "cosine", "fading", "telling", "residual", "hunch"), (-1, 0, 1)
+        (
+            "repeat_feature",
+            "filter_sketch",
+            "cosine",
+            "recency_decay",
+            "separate_input",
+            "residual",
+            "predicted_score",
+        ),
+        (-1, 0, 1),
     ),
 }

@@ -14,13 +14,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.numerics.process_group import Crew
-from dips.rollout.rollout import WholeWalk
-from dips.rollout.trace import Asked, StoredTrace, Trace, WholeTrace
+from dips.numerics.process_group import ProcessGroup
+from dips.rollout.rollout import FullHistoryRollout
+from dips.rollout.trace import FullHistoryTrace, RecordedInputs, StoredTrace, Trace
 from dips.stream.users import Stream
 from dips.training.batches import Block
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, Lesson
+from dips.training.policy_batches import Clock, PolicyBatch
 
 Make = Callable[[Trace], Block]
 """A block from the walks that it is about."""
@@ -75,16 +75,16 @@ class Share(Shard):
     def block(self, everyone: Callable[[], Stream], trace: Trace, make: Make) -> Block:
         """Plan over an outline of everyone's walk."""
         stream = everyone()
-        whole = WholeWalk(stream).trace
+        whole = FullHistoryRollout(stream).trace
         outline: Trace = whole
         if isinstance(trace, StoredTrace):
             nothing = torch.zeros(len(whole.event), 0, dtype=torch.int32, device=whole.event.device)
-            asked = Asked(whole.user, whole.user, {})  # who is who is all that is asked
+            asked = RecordedInputs(whole.user, whole.user, {})  # who is who is all that is asked
             fields = (whole.columns, whole.event, whole.user, whole.step, whole.run_rows)
             outline = StoredTrace(*fields, nothing, nothing, None, asked=asked)
         return Shared(make(outline), trace, self._places(stream, whole))
 
-    def _places(self, stream: Stream, whole: WholeTrace) -> Tensor:
+    def _places(self, stream: Stream, whole: FullHistoryTrace) -> Tensor:
         """[rows] where each prediction of everyone's walk is in this process's; -1: elsewhere.
 
         Own rows are in the same order in both.
@@ -96,9 +96,9 @@ class Share(Shard):
         return torch.where(row_is_mine, row_is_mine.cumsum(0) - 1, -1)
 
 
-def shard_of(crew: Crew) -> Shard:
+def shard_of(process_group: ProcessGroup) -> Shard:
     """The users of this process."""
-    return Everyone() if crew.size == 1 else Share(crew.rank, crew.size)
+    return Everyone() if process_group.size == 1 else Share(process_group.rank, process_group.size)
 
 
 @final
@@ -119,29 +119,29 @@ class Shared(Block):
         """Everyone's."""
         return self.plan.batches(seeds, epoch, size)
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """Everyone's."""
-        return self.plan.lessons(clock, seeds, epoch, config)
+        return self.plan.policy_batches(clock, seeds, epoch, config)
 
     def own(self, batch: Tensor) -> Tensor:
         """Rows of own users, the rest cut off."""
         rows = self._here(batch)
         return rows.gather(1, _first(rows))
 
-    def own_lesson(self, lesson: Lesson) -> Lesson:
+    def own_policy_batch(self, policy_batch: PolicyBatch) -> PolicyBatch:
         """Predictions and decisions of own users, the rest cut off."""
-        predicted, decided = self._here(lesson.predicted), self._here(lesson.decided)
+        predicted, decided = self._here(policy_batch.predicted), self._here(policy_batch.decided)
         stay, choices = _first(predicted), _first(decided)
         slot = torch.zeros_like(predicted)  # where each prediction has gone
         slot.scatter_(1, stay, torch.arange(stay.shape[1], device=stay.device).expand_as(stay))
-        runs, _, hold = lesson.held.shape
-        held = lesson.held.gather(1, choices[..., None].expand(-1, -1, hold))
+        runs, _, hold = policy_batch.held.shape
+        held = policy_batch.held.gather(1, choices[..., None].expand(-1, -1, hold))
         moved = slot.gather(1, held.clamp_min(0).flatten(1)).view(runs, -1, hold)
         decided = decided.gather(1, choices)
         there = (held >= 0) & (decided >= 0)[..., None]
-        return Lesson(predicted.gather(1, stay), decided, torch.where(there, moved, -1))
+        return PolicyBatch(predicted.gather(1, stay), decided, torch.where(there, moved, -1))
 
     def _here(self, rows: Tensor) -> Tensor:
         return torch.where(rows >= 0, self.place[rows.clamp_min(0)], -1)

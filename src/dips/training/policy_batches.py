@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dips.numerics.hashing import combine
-from dips.rollout.trace import Asked, StoredTrace
+from dips.rollout.trace import RecordedInputs, StoredTrace
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.update import join
 from dips.stream.schedule import Schedule
@@ -21,7 +21,7 @@ ORDER = 0xBA7C4
 """Keeps the order in which users teach the policy apart from other draws."""
 
 
-class Lesson(NamedTuple):
+class PolicyBatch(NamedTuple):
     """A batch of decisions and the predictions that they earn credit from."""
 
     predicted: Tensor  # [runs, predictions] rows of the trace
@@ -49,9 +49,9 @@ class Clock(NamedTuple):
         return cls(period.to(device), following.to(device), schedule.longest, steps)
 
 
-def whole_lessons(
+def pack_policy_batches(
     trace: StoredTrace, clock: Clock, seeds: Sequence[int], epoch: int, width: int
-) -> list[Lesson]:
+) -> list[PolicyBatch]:
     """All users of a walk in an order of their own, whole histories of about `width` rows each."""
     packed = [
         _packed(trace, run, seed, epoch, width) for run, seed in enumerate(seeds)
@@ -67,7 +67,7 @@ def whole_lessons(
     slot = (~refreshed).long().sort(dim=-1, stable=True).indices[..., :most]
     decided = torch.where(refreshed.gather(-1, slot), predicted.gather(-1, slot), -1)
     held = _held(trace, clock, predicted, decided, slot)
-    return [Lesson(*fields) for fields in zip(predicted, decided, held, strict=True)]
+    return [PolicyBatch(*fields) for fields in zip(predicted, decided, held, strict=True)]
 
 
 def _held(
@@ -112,9 +112,9 @@ def _packed(trace: StoredTrace, run: int, seed: int, epoch: int, width: int) -> 
     return rows.view(batches, width)[:, :end]
 
 
-def stretch_lesson(
+def interval_policy_batch(
     clock: Clock, queue: int, base: Tensor, length: Tensor, span: range
-) -> Lesson | None:
+) -> PolicyBatch | None:
     """The predictions of a stretch, and the decisions of the queue that they give credit to.
 
     `base` and `length` [runs, users]: the row of a user's prediction t is base + t.
@@ -136,7 +136,7 @@ def stretch_lesson(
     good = good & (t < length[:, :, None, None])
     place = torch.arange(base.shape[1], device=device)[:, None, None] * len(span) + t - span.start
     held = torch.where(good, place, -1)
-    return Lesson(predicted.flatten(1), decided.flatten(1), held.flatten(1, 2))
+    return PolicyBatch(predicted.flatten(1), decided.flatten(1), held.flatten(1, 2))
 
 
 def _rows(base: Tensor, length: Tensor, time: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _rows(base: Tensor, length: Tensor, time: Tensor) -> Tensor:
     return torch.where(time < length[..., None], base[..., None] + time, -1)
 
 
-class Asking(NamedTuple):
+class DecisionInputs(NamedTuple):
     """Decisions in the form in which the policy saw them, flat over runs."""
 
     candidates: Candidates  # [runs * decisions, candidates]
@@ -153,7 +153,7 @@ class Asking(NamedTuple):
     answers: dict[str, Tensor]  # [runs * decisions, candidates] signals
 
 
-def asking(trace: StoredTrace, clock: Clock, decided: Tensor) -> Asking:
+def rebuild_inputs(trace: StoredTrace, clock: Clock, decided: Tensor) -> DecisionInputs:
     """Ask again what was asked before these predictions."""
     asked = _asked(trace)
     there = decided.flatten() >= 0
@@ -171,7 +171,7 @@ def asking(trace: StoredTrace, clock: Clock, decided: Tensor) -> Asking:
     chosen = torch.where(trace.kept[row] >= 0, chosen, -2)
     kept = (candidates.position[:, :, None] == chosen[:, None, :]).any(-1)
     answers = {name: value[row].double() for name, value in asked.answers.items()}
-    return Asking(candidates, kept, torch.where(there, asked.owner[row], -1), answers)
+    return DecisionInputs(candidates, kept, torch.where(there, asked.owner[row], -1), answers)
 
 
 def _entries(
@@ -191,7 +191,9 @@ def _entries(
     )
 
 
-def with_ghosts(asked: Asking, count: int, width: int) -> tuple[Asking, Tensor]:
+def with_dropped_candidates(
+    asked: DecisionInputs, count: int, width: int
+) -> tuple[DecisionInputs, Tensor]:
     """Add what the `count` decisions before dropped, `width` each; and the weights (0: a ghost)."""
     dropped = asked.candidates.present & ~asked.kept
     slot = (~dropped).long().sort(dim=1, stable=True).indices[:, :width]
@@ -219,10 +221,10 @@ def with_ghosts(asked: Asking, count: int, width: int) -> tuple[Asking, Tensor]:
     kept = torch.zeros_like(candidates.present)
     kept[:, : asked.kept.shape[1]] = asked.kept
     answered = {name: torch.cat(column, 1) for name, column in more.items()}
-    return Asking(candidates, kept, asked.owner, answered), weight
+    return DecisionInputs(candidates, kept, asked.owner, answered), weight
 
 
-def _asked(trace: StoredTrace) -> Asked:
+def _asked(trace: StoredTrace) -> RecordedInputs:
     if trace.asked is None:
         raise ValueError("this walk did not note what the policy was asked")
     return trace.asked

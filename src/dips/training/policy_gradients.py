@@ -12,26 +12,32 @@ from torch import Tensor
 from dips.credit.adjoint import Effect, effect_of
 from dips.credit.queue import When, queue_credit, windowed
 from dips.credit.survival import survival_credit
-from dips.numerics.exact import PARAMETER_BITS, snap
+from dips.numerics.exact import PARAMETER_BITS, quantize
 from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stacked import Stack, State
+from dips.recommender.stacked import StackedRecommenders, State
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.sketch.selection import gumbel_noise
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Asking, Clock, Lesson, asking, with_ghosts
+from dips.training.policy_batches import (
+    Clock,
+    DecisionInputs,
+    PolicyBatch,
+    rebuild_inputs,
+    with_dropped_candidates,
+)
 
 
 def policy_gradients(
-    stack: Stack, policies: Stacked, trace: StoredTrace, clock: Clock, lesson: Lesson,
+    stack: StackedRecommenders, policies: StackedPolicies, trace: StoredTrace, clock: Clock, policy_batch: PolicyBatch,
     config: TrainConfig,
 ) -> State:  # fmt: skip
     """Gradient of the mean loss of the lesson's predictions in every run's policy."""
     runs = stack.runs
-    losses, effect = _effects(stack, trace, lesson.predicted)
-    asked = asking(trace, clock, lesson.decided)
+    losses, effect = _effects(stack, trace, policy_batch.predicted)
+    asked = rebuild_inputs(trace, clock, policy_batch.decided)
     names = policies.trainable
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
     with torch.enable_grad():
@@ -40,13 +46,13 @@ def policy_gradients(
         asker = policies if drawn else policies.thinned
         scores = asker.call(state, asked.candidates, answers)
         if config.estimator == "reinforce":
-            gain = _advantage(losses, lesson, asked, config)
+            gain = _advantage(losses, policy_batch, asked, config)
             gone = (asked.candidates.present & ~asked.kept).long().argmax(1)
             chance = log_removal(scores, asked.candidates.present, gone)
             terms = gain * torch.where(asked.owner >= 0, chance, 0.0)
         else:
-            step = trace.step[lesson.predicted.clamp_min(0)]
-            credit = _credit(stack, policies, lesson, effect, step, asked, config)
+            step = trace.step[policy_batch.predicted.clamp_min(0)]
+            credit = _credit(stack, policies, policy_batch, effect, step, asked, config)
             present = asked.candidates.present
             if config.estimator == "gumbel":
                 noise = gumbel_noise(asked.candidates)
@@ -54,13 +60,15 @@ def policy_gradients(
             else:
                 soft = soft_keep(scores, present, config.size)
             terms = (credit * torch.where(present, soft, 0.0)).sum(1)
-        counted = (lesson.predicted >= 0).sum(1).clamp_min(1)
+        counted = (policy_batch.predicted >= 0).sum(1).clamp_min(1)
         surrogate = (terms.view(runs, -1).sum(1) / counted).sum()
         found = torch.autograd.grad(surrogate, [state[name] for name in names])
     return dict(zip(names, found, strict=True))
 
 
-def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tensor, Effect]:
+def _effects(
+    stack: StackedRecommenders, trace: StoredTrace, predicted: Tensor
+) -> tuple[Tensor, Effect]:
     """Loss [runs, rows] of each prediction, and what weights do to it."""
     place = predicted.clamp_min(0)
     event = trace.event[place]
@@ -79,7 +87,7 @@ def _effects(stack: Stack, trace: StoredTrace, predicted: Tensor) -> tuple[Tenso
 
 
 def _credit(
-    stack: Stack, policies: Stacked, lesson: Lesson, effect: Effect, step: Tensor, asked: Asking,
+    stack: StackedRecommenders, policies: StackedPolicies, policy_batch: PolicyBatch, effect: Effect, step: Tensor, asked: DecisionInputs,
     config: TrainConfig,
 ) -> Tensor:  # fmt: skip
     """[runs * decisions, candidates] what more weight would do to the losses that follow.
@@ -99,15 +107,15 @@ def _credit(
 
         fields = (entries.token, entries.rating, entries.position, entries.repeats)
         split = [field.view(runs, -1, field.shape[1]) for field in fields]
-        credit: Tensor = stack.call(ask, effect, lesson.held, owner, *split, step)
+        credit: Tensor = stack.call(ask, effect, policy_batch.held, owner, *split, step)
         return credit.flatten(0, 1)
 
     with torch.no_grad():
         if config.credit != "survival":
             discount = config.discount if config.credit == "discount" else 1.0
             return value(asked.candidates, config.queue, discount)
-        ghosts = config.ghosts if policies.weighs else 0
-        tracked, weight = with_ghosts(asked, ghosts, width - config.size)
+        dropped_candidates = config.dropped_candidates if policies.weighs else 0
+        tracked, weight = with_dropped_candidates(asked, dropped_candidates, width - config.size)
         entries, answers = tracked.candidates, _answers(stack, policies, tracked)
         scores = policies.call(
             policies.state, entries, answers, weight if policies.weighs else None
@@ -126,22 +134,26 @@ def _credit(
         )[:, :width]
 
 
-def _answers(stack: Stack, policies: Stacked, asked: Asking) -> dict[str, Tensor]:
+def _answers(
+    stack: StackedRecommenders, policies: StackedPolicies, asked: DecisionInputs
+) -> dict[str, Tensor]:
     """The signals that the policy sees: as noted on the walk, and the items' vectors as of now."""
-    if "embedding" not in policies.asks:
+    if "embedding" not in policies.required_signals:
         return asked.answers
     item = asked.candidates.item
     split = item.view(stack.runs, -1, item.shape[1])
     vectors: Tensor = stack.call(lambda model, items: model.embedding(items), split)
-    return {**asked.answers, "embedding": snap(vectors.flatten(0, 1), PARAMETER_BITS)}
+    return {**asked.answers, "embedding": quantize(vectors.flatten(0, 1), PARAMETER_BITS)}
 
 
-def _advantage(losses: Tensor, lesson: Lesson, asked: Asking, config: TrainConfig) -> Tensor:
+def _advantage(
+    losses: Tensor, policy_batch: PolicyBatch, asked: DecisionInputs, config: TrainConfig
+) -> Tensor:
     """[runs * decisions] losses that followed a choice, less those of an average prediction."""
     runs = len(losses)
     discount = config.discount if config.credit == "discount" else 1.0
-    there = (lesson.held >= 0).to(losses.dtype)  # [runs, decisions, hold]
-    held = losses.gather(1, lesson.held.clamp_min(0).flatten(1)).view(there.shape) * there
+    there = (policy_batch.held >= 0).to(losses.dtype)  # [runs, decisions, hold]
+    held = losses.gather(1, policy_batch.held.clamp_min(0).flatten(1)).view(there.shape) * there
     owner = asked.owner
     total = windowed(held.sum(2).flatten(), owner, config.queue, discount)
     count = windowed(there.sum(2).flatten(), owner, config.queue, discount)

@@ -11,32 +11,32 @@ from dips.errors import ConfigError
 from dips.training.config import TrainConfig
 
 PAPER = {
-    "stretch": 1, "batch": 4096, "credit": "identity", "inner_rate": 0.4, "weight_decay": 2e-4,
-    "annealing": "constant", "policy_decay": 2e-4, "policy_wait": 0, "policy_rest": 0,
+    "stretch": 1, "batch": 4096, "credit": "identity", "inner_lr": 0.4, "weight_decay": 2e-4,
+    "lr_schedule": "constant", "policy_weight_decay": 2e-4, "policy_warmup_epochs": 0, "policy_freeze_epochs": 0,
     "dropout": 0.1, "dim": 32, "inner_steps": 10, "epochs": 100,
-    "returning": 0, "striking": 0, "cosine": 0, "fading": 0, "telling": 0,
+    "repeat_feature": 0, "filter_sketch": 0, "cosine": 0, "recency_decay": 0, "separate_input": 0,
 }  # fmt: skip
-"""What the paper's supplement sets for all data; it tunes inner_rate from 0.2, 0.4 and 0.8."""
+"""What the paper's supplement sets for all data; it tunes inner_lr from 0.2, 0.4 and 0.8."""
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "quick": {"epochs": 6, "batch": 1024},
-    "paper": {**PAPER, "users": 256, "queue": 100, "learning_rate": 2e-5, "user_rate": 1e-4,
-              "policy_rate": 2e-4},
-    "paper-128": {**PAPER, "users": 128, "queue": 50, "learning_rate": 1e-5, "user_rate": 5e-5,
-                  "policy_rate": 1e-4},
+    "paper": {**PAPER, "users": 256, "queue": 100, "learning_rate": 2e-5, "user_lr": 1e-4,
+              "policy_lr": 2e-4},
+    "paper-128": {**PAPER, "users": 128, "queue": 50, "learning_rate": 1e-5, "user_lr": 5e-5,
+                  "policy_lr": 1e-4},
 }  # fmt: skip
 """Named sets of settings. The paper's: `paper` for MovieLens 1M, `paper-128` for other data."""
 SUITED: dict[str, dict[str, Any]] = {
     "dips": {"queue": 100},
-    "learned": {"epochs": 20, "patience": 20, "policy_rest": 4, "inner_rate": 0.2, "caution": 0.15,
-                "rival": "last,hardest", "walks": 0},
+    "learned": {"epochs": 20, "patience": 20, "policy_freeze_epochs": 4, "inner_lr": 0.2, "revert_tolerance": 0.15,
+                "baseline": "last,hardest", "walks": 0},
 }  # fmt: skip
 """What suits a named policy; recipe, file and flags come after it."""
 SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
     "learned": {
-        "rival": "last,last-distinct,frequent,likely:4",
-        "inner_rate": -1.0,
-        "policy_rate": 1e-3,
+        "baseline": "last,last-distinct,frequent,last-top:4",
+        "inner_lr": -1.0,
+        "policy_lr": 1e-3,
     },
 }
 """What suits it besides where items are predicted, which may come again and again."""
@@ -45,9 +45,9 @@ NAMED: dict[str, dict[str, Any]] = {
     "dips@1": {"credit": "identity", "queue": 1},
 }
 """What makes a named policy that policy; only file and flags come after it."""
-IMPLICIT = {"inner_rate": -1.0}
+IMPLICIT = {"inner_lr": -1.0}
 """What the implicit task changes in the defaults; recipe, file and flags still come after it."""
-IMPLICIT_MLP = {"inner_rate": 0.2, "weight_decay": 1e-3, "batch": 32}
+IMPLICIT_MLP = {"inner_lr": 0.2, "weight_decay": 1e-3, "batch": 32}
 """Anything else over every pair of user and item needs dim times the memory of a product."""
 GRU = {"dim": 96, "weight_decay": -1.0, "dropout": 0.25}
 """What a gru changes in the defaults."""
@@ -84,17 +84,17 @@ def build_config(
     return config.but(**{**fitting, **suited, **SUITED_IMPLICIT.get(policy, {}), **given})
 
 
-def beside(config: TrainConfig, rival: str, *, implicit_data: bool) -> TrainConfig:
+def baseline_config(config: TrainConfig, baseline: str, *, implicit_data: bool) -> TrainConfig:
     """Settings for a rival: its own defaults, and what differs from this policy's."""
     same = {"recommender": config.recommender, "task": config.task}
     ours, theirs = (
         build_config("default", flags={**same, "policy": policy}, implicit_data=implicit_data)
-        for policy in (config.policy, rival)
+        for policy in (config.policy, baseline)
     )
     given = {
         name: value
         for name, value in vars(config).items()
-        if value != getattr(ours, name) and name not in ("policy", "rival", "walks")
+        if value != getattr(ours, name) and name not in ("policy", "baseline", "walks")
     }
     return theirs.but(**given)
 

@@ -15,7 +15,7 @@ from dips.numerics.chunks import pieces
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import is_looped, total_loss
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.stacked import Stack, State
+from dips.recommender.stacked import StackedRecommenders, State
 from dips.rollout.trace import Trace
 from dips.stream.side_information import item_of
 from dips.training.lazy_adam import pick_rows
@@ -34,7 +34,7 @@ def items_read(trace: Trace, rows: Tensor) -> Tensor:
 
 
 def recommender_gradients(
-    stack: Stack, trace: Trace, rows: Tensor, touched: Tensor | None = None
+    stack: StackedRecommenders, trace: Trace, rows: Tensor, touched: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Mean loss [runs] of a batch of predictions [runs, batch], and its meta-gradients.
 

@@ -1,7 +1,7 @@
 """The sketches that training reads: walks of all runs, grouped so that equal ones go together.
 
 Walked once for policies that never change their mind, every epoch for those that draw lots or
-learn, and every `reroll` epochs for those that ask the recommender (their validation users every
+learn, and every `resketch_epochs` epochs for those that ask the recommender (their validation users every
 epoch). With `users` or `stretch` set, training walks live: some users, some steps, then the
 parameters move, and the walk goes on with the new ones (Algorithm 1 of the paper is stretch 1).
 """
@@ -19,16 +19,16 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions
 from dips.numerics.hashing import combine
-from dips.numerics.process_group import ALONE, Crew
-from dips.policy.base import Policy, questions
+from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
+from dips.policy.base import Policy, signals_of
 from dips.policy.registry import learns, make_policy
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
-from dips.recommender.stacked import Stack
-from dips.rollout.rollout import Walk, WholeWalk, rollout
-from dips.rollout.trace import StoredTrace, Trace, WholeTrace, concatenate
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.rollout import FullHistoryRollout, Rollout, rollout
+from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace, concatenate
 from dips.sketch.selection import selector_named
-from dips.stream.prefetch import brought
+from dips.stream.prefetch import prefetched
 from dips.stream.users import Columns, Stream, enlist, make_stream
 from dips.training.batches import Block, Prefixes, Stretch
 from dips.training.config import TrainConfig
@@ -36,9 +36,9 @@ from dips.training.distributed import Shard, shard_of
 from dips.training.policy_batches import Clock
 from dips.training.sequences import whole
 
-COMPANY = 0xC0417A
+USER_BATCH = 0xC0417A
 """Keeps the draw of who walks together apart from other draws."""
-Players = tuple[Stack, Stacked | None]
+Players = tuple[StackedRecommenders, StackedPolicies | None]
 """Recommenders, and the policies where they learn."""
 
 
@@ -55,7 +55,7 @@ def policy_of(config: TrainConfig) -> Policy:
     """The policy that a run's settings name; one that learns is here only to be looked at."""
     return make_policy(
         config.policy, size=config.size, damping=config.damping, dim=config.dim,
-        residual=config.residual != 0, hunch=config.hunch > 0,
+        residual=config.residual != 0, predicted_score=config.predicted_score > 0,
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def noted(policy: Policy) -> list[str] | None:
     """The signals that a walk has to note, so that a policy that learns can be asked again."""
     if not learns(policy):
         return None
-    return [name for name in questions(policy) if name in ("loss", "residual", "hunch")]
+    return [name for name in signals_of(policy) if name in ("loss", "residual", "predicted_score")]
 
 
 class _Group:
@@ -82,10 +82,14 @@ class _Group:
         self.config = jobs[0].config
         self.policy = policy_of(self.config)
         self.noted = noted(self.policy)
-        self.moving = self.policy.draws or self.config.choice == "sampled" or learns(self.policy)
+        self.moving = (
+            self.policy.is_random or self.config.choice == "sampled" or learns(self.policy)
+        )
         train, valid = [job.train for job in jobs], [job.valid for job in jobs]
         self.live = bool(self.config.users or self.config.stretch)
-        self.apart = self.live or (bool(self.policy.asks) and self.config.reroll > 1)
+        self.apart = self.live or (
+            bool(self.policy.required_signals) and self.config.resketch_epochs > 1
+        )
         if self.live:  # who trains comes company by company
             self.streams = [enlist(train, columns), make_stream(valid, columns)]
         else:
@@ -101,11 +105,13 @@ class _Group:
         `walked`; where that is the same, one walk serves both.
         """
         if self.apart:
-            age = (epoch - 1) % self.config.reroll  # a run that is resumed may have to look back
+            age = (
+                epoch - 1
+            ) % self.config.resketch_epochs  # a run that is resumed may have to look back
             if not self.live and (self.training is None or age == 0):
                 self.training = self._roll(self.streams[0], walked, epoch - age, self.noted)
             self.validation = self._roll(self.streams[1], now, 0)
-        elif self.training is None or self.moving or self.policy.asks:
+        elif self.training is None or self.moving or self.policy.required_signals:
             both = self._roll(self.streams[0], now, epoch, self.noted)
             self.training, self.validation = _halves(both)
         assert self.validation is not None
@@ -126,18 +132,18 @@ class _Group:
             size=self.config.size,
             schedule=self.config.schedule,
             keys=keys,
-            recommenders=stack.select(self.runs * times) if self.policy.asks else None,
+            recommenders=stack.select(self.runs * times) if self.policy.required_signals else None,
             selector=selector_named(self.config.choice),
             noted=notes,
         )
 
     def blocks(
-        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int
+        self, epoch: int, stack: StackedRecommenders, policies: StackedPolicies | None, skip: int
     ) -> Iterator[Block]:
         """Walk live: a company of users, a stretch of steps, and again with what was learned."""
         stream = self.streams[0]
-        companies = _companies(stream, self._seeds(1), epoch, self.config.users)
-        for some in brought(stream.take(places) for places in islice(companies, skip, None)):
+        user_batches = _companies(stream, self._seeds(1), epoch, self.config.users)
+        for some in prefetched(stream.take(places) for places in islice(user_batches, skip, None)):
             if not (end := some.longest):
                 return
             stretch = self.config.stretch or end
@@ -150,20 +156,22 @@ class _Group:
                 yield self.shard.block(partial(_same, some), walk.trace, make)
             del walk, make  # before the next company's trace is made
 
-    def _block(self, way: tuple[Tensor, Tensor, range, bool], stack: Stack, trace: Trace) -> Block:
+    def _block(
+        self, way: tuple[Tensor, Tensor, range, bool], stack: StackedRecommenders, trace: Trace
+    ) -> Block:
         """What is learned from some users at some steps of their `way`."""
         if not self.config.stretch:
             return whole(trace, stack.template)
         if isinstance(trace, StoredTrace):
             return Stretch(trace, *way)
-        assert isinstance(trace, WholeTrace)
+        assert isinstance(trace, FullHistoryTrace)
         return Prefixes(trace, *way)
 
-    def _walk(self, some: Stream, epoch: int) -> Walk | WholeWalk:
+    def _walk(self, some: Stream, epoch: int) -> Rollout | FullHistoryRollout:
         """These users at the start of their way."""
-        if self.policy.unlimited:
-            return WholeWalk(some)
-        return Walk(
+        if self.policy.keeps_all:
+            return FullHistoryRollout(some)
+        return Rollout(
             some,
             size=self.config.size,
             schedule=self.config.schedule,
@@ -190,7 +198,7 @@ def _companies(stream: Stream, seeds: Sequence[int], epoch: int, count: int) -> 
     """[runs, count] places of the users that walk together, drawn anew each epoch; -1 pads."""
     there = stream.length > 0
     seed = torch.tensor(list(seeds), device=there.device)[:, None]
-    lots = combine(stream.identity, seed, epoch, COMPANY)
+    lots = combine(stream.identity, seed, epoch, USER_BATCH)
     last = torch.iinfo(torch.int64).max
     order = torch.where(there, lots, last).argsort(stable=True, dim=1)
     order = torch.where(there.gather(1, order), order, -1)
@@ -215,19 +223,25 @@ class Sketching(Protocol):
         """What is learned from walks that are over."""
 
     def blocks(
-        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
+        self,
+        epoch: int,
+        stack: StackedRecommenders,
+        policies: StackedPolicies | None,
+        skip: int = 0,
     ) -> Iterator[Block]:
         """What is learned on the way, where training walks live."""
 
 
-class Walks:
+class TrainingRollouts:
     """All groups of a stack of jobs; jobs of a group stand next to each other."""
 
-    def __init__(self, jobs: Sequence[Job], columns: Columns, crew: Crew = ALONE) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], columns: Columns, process_group: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
         keys = [group_key(job.config) for job in jobs]
         if len(set(keys)) > 1:  # their traces are read as one: all events come once, for everyone
-            columns = columns.settled()
-        self.jobs, self.columns, self.shard = jobs, columns, shard_of(crew)
+            columns = columns.on_device()
+        self.jobs, self.columns, self.shard = jobs, columns, shard_of(process_group)
         self.groups = []
         for key in dict.fromkeys(keys):
             runs = [run for run, other in enumerate(keys) if other == key]
@@ -265,9 +279,13 @@ class Walks:
         return self.shard.block(lambda: self.everyone, training, lambda trace: whole(trace, model))
 
     def blocks(
-        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
+        self,
+        epoch: int,
+        stack: StackedRecommenders,
+        policies: StackedPolicies | None,
+        skip: int = 0,
     ) -> Iterator[Block]:
-        """Walk the training users live, without the first companies of the epoch."""
+        """Walk the training users live, without the first user_batches of the epoch."""
         return self.groups[0].blocks(epoch, stack, policies, skip)
 
 

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dips.numerics.descent import Settle, keep
+from dips.numerics.descent import Rounding, keep
 from dips.numerics.hashing import combine, uniform
 from dips.recommender.base import Recommender
 from dips.recommender.sequential import Sequential
-from dips.recommender.stacked import Stack
-from dips.rollout.trace import Trace, WholeTrace
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.trace import FullHistoryTrace, Trace
 from dips.training.batches import Block, Whole
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, Lesson
+from dips.training.policy_batches import Clock, PolicyBatch
 
 JITTER = 0.3
 """How far, on the log scale, lengths may differ by chance: else the same users always meet."""
@@ -34,7 +34,7 @@ DROPPED, MET = 0xD20, 0x3E7
 class Sequences(Block):
     """Whole histories of all users of a walk, user by user."""
 
-    trace: WholeTrace
+    trace: FullHistoryTrace
     ends: bool = True
 
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
@@ -66,22 +66,22 @@ class Sequences(Block):
         lots = combine(torch.arange(len(batches)), seed, epoch, MET).argsort()
         return [batches[place] for place in lots.tolist()]
 
-    def lessons(
+    def policy_batches(
         self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[Lesson]:
+    ) -> list[PolicyBatch]:
         """None: there are no decisions."""
         return []
 
 
 def whole(trace: Trace, model: Recommender) -> Block:
     """Whole histories, as this recommender learns from them best."""
-    if isinstance(model, Sequential) and isinstance(trace, WholeTrace):
+    if isinstance(model, Sequential) and isinstance(trace, FullHistoryTrace):
         return Sequences(trace)
     return Whole(trace)
 
 
 def sequence_gradients(
-    stack: Stack, trace: WholeTrace, rows: Tensor, drops: Sequence[Settle]
+    stack: StackedRecommenders, trace: FullHistoryTrace, rows: Tensor, drops: Sequence[Rounding]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Mean loss [runs] of a batch of predictions [runs, batch], and its gradients.
 
@@ -97,7 +97,7 @@ def sequence_gradients(
 
 
 def _gradients(
-    stack: Stack, trace: WholeTrace, rows: Tensor, run: int, drop: Settle
+    stack: StackedRecommenders, trace: FullHistoryTrace, rows: Tensor, run: int, drop: Rounding
 ) -> tuple[Tensor, dict[str, Tensor]]:
     state = {name: value[run].detach() for name, value in stack.state.items()}
     trained = {name: state[name].requires_grad_() for name in stack.trainable}
@@ -117,7 +117,7 @@ def _gradients(
     return loss.detach(), dict(zip(trained, slopes, strict=True))
 
 
-def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Settle]:
+def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Rounding]:
     """What leaves out units in this step of each run; a function of seed and step [runs]."""
     return [
         _dropout(config.dropout, config.seed, int(step), steps.device) if config.dropout else keep
@@ -125,7 +125,7 @@ def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Settle]:
     ]
 
 
-def _dropout(share: float, seed: int, step: int, device: torch.device) -> Settle:
+def _dropout(share: float, seed: int, step: int, device: torch.device) -> Rounding:
     key = int(combine(torch.tensor(seed), step, DROPPED))
     generator = torch.Generator(device).manual_seed(key)
 

@@ -11,11 +11,11 @@ from typing import final
 
 import torch
 
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
 from dips.recommender.session import LENGTH
-from dips.recommender.stacked import Stack
-from dips.rollout.trace import StoredTrace, Trace, WholeTrace
+from dips.recommender.stacked import StackedRecommenders
+from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
 from dips.training.batches import Block, Whole
@@ -47,7 +47,7 @@ def sessions(trace: Trace) -> StoredTrace:
     session = (trace.event - begun)[:, None] + place
     shown = torch.where(place < begun[:, None], session, -1).int()
     repeats = torch.ones_like(shown)
-    if not isinstance(trace, WholeTrace):
+    if not isinstance(trace, FullHistoryTrace):
         first = torch.arange(len(begun), device=begun.device) - begun
         shown = torch.cat([trace.sketches(first), shown], 1)
         repeats = torch.cat([trace.repeats_of(first), repeats], 1)
@@ -65,7 +65,7 @@ class Sessions:
     live = False
 
     def __init__(self, train: Stream, valid: Stream, roll: Roll, *, draws: bool) -> None:
-        self.train, self.roll, self.draws = train, roll, draws
+        self.train, self.roll, self.is_random = train, roll, draws
         self.validation = sessions(roll(valid, 0))
         self.training: StoredTrace | None = None
         self.clock = Clock.of(Schedule((LENGTH,)), 1, train.longest, train.start.device)
@@ -73,7 +73,7 @@ class Sessions:
     def sketches(self, epoch: int, now: Players, walked: Players) -> tuple[Trace | None, Trace]:
         """Nothing here depends on who is trained."""
         del now, walked
-        if self.training is None or self.draws:
+        if self.training is None or self.is_random:
             self.training = sessions(self.roll(self.train, epoch))
         return self.training, self.validation
 
@@ -83,7 +83,11 @@ class Sessions:
         return Whole(training)
 
     def blocks(
-        self, epoch: int, stack: Stack, policies: Stacked | None, skip: int = 0
+        self,
+        epoch: int,
+        stack: StackedRecommenders,
+        policies: StackedPolicies | None,
+        skip: int = 0,
     ) -> Iterator[Block]:
         """Nobody walks live."""
         return iter(())

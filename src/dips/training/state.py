@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.process_group import Crew
+from dips.numerics.process_group import ProcessGroup
 from dips.numerics.stacking import under
 from dips.policy.base import Policy
 from dips.policy.registry import learns
-from dips.policy.stacked import Stacked
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
 from dips.recommender.memory_based import popularity
-from dips.recommender.stacked import Stack, State
+from dips.recommender.stacked import StackedRecommenders, State
 from dips.training.lazy_adam import LazyAdam
 from dips.training.optimizers import StackedAdam, StackedSGD
 from dips.training.rollouts import Job, Players, policy_of
@@ -39,7 +39,7 @@ class Progress:
     """The share of its rate that each policy moves by, since steps of it were undone."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
-    companies: int = 0
+    user_batches: int = 0
     """Companies of users that have walked in the epoch under way; 0 between epochs."""
     taken: list[int] = field(default_factory=list)
     """Predictions that each run has learned from in that epoch."""
@@ -48,11 +48,11 @@ class Progress:
 
 
 @dataclass(eq=False)
-class Fitting:
+class TrainingState:
     """A stack of runs in training."""
 
-    stack: Stack
-    policies: Stacked | None
+    stack: StackedRecommenders
+    policies: StackedPolicies | None
     """Policies that learn, or None."""
     best: State
     walked: State
@@ -70,10 +70,10 @@ class Fitting:
 
     def players(self, state: State) -> Players:
         """Recommenders and policies with these parameters."""
-        stack = Stack(self.stack.template, under("recommender.", state))
+        stack = StackedRecommenders(self.stack.template, under("recommender.", state))
         if self.policies is None:
             return stack, None
-        return stack, Stacked(self.policies.template, under("policy.", state))
+        return stack, StackedPolicies(self.policies.template, under("policy.", state))
 
     def chosen(self) -> Players:
         """The best epoch of each run."""
@@ -114,13 +114,13 @@ class Fitting:
         for group, optimizer in self.optimizers.items():
             optimizer.load(under(f"{group}.", tensors))
         self.progress = progress
-        if progress.companies:
+        if progress.user_batches:
             progress.epoch -= 1
 
-    def align(self, crew: Crew) -> None:
+    def align(self, process_group: ProcessGroup) -> None:
         """Be as far as the leader, with its parameters: a checkpoint is read by it alone."""
-        crew.align(self.tensors().values())
-        self.progress = crew.agree(self.progress)
+        process_group.align(self.tensors().values())
+        self.progress = process_group.agree(self.progress)
 
 
 def start(
@@ -128,17 +128,17 @@ def start(
     recommenders: Sequence[Recommender],
     device: str,
     policies: Sequence[Policy] = (),
-) -> Fitting:
+) -> TrainingState:
     """Set up a stack of runs that has seen nothing yet."""
-    stack = Stack.of(recommenders, device)
+    stack = StackedRecommenders.of(recommenders, device)
     modules = [policy for policy in policies if isinstance(policy, nn.Module) and learns(policy)]
-    networks = Stacked.of(modules, device) if modules else None
+    networks = StackedPolicies.of(modules, device) if modules else None
     decay = torch.tensor([job.config.weight_decay for job in jobs], device=device)
     if bool((decay < 0).any()):
         raise ValueError("settings must be fitted to the data first: see TrainConfig.fitted")
     trained = {name: stack.state[name] for name in stack.trainable}
     optimizers: dict[str, Optimizer] = {}
-    if jobs[0].config.user_rate:
+    if jobs[0].config.user_lr:
         optimizers["user"] = StackedSGD({"user_prior": trained.pop("user_prior")}, decay)
     undecayed, tables = stack.template.undecayed, _scarce(jobs, stack.template)
     for name in set(tables) & set(trained) - set(undecayed):
@@ -152,7 +152,7 @@ def start(
         else StackedAdam(trained, decay, undecayed)
     )
     if networks is not None:
-        weight = torch.tensor([job.config.policy_decay for job in jobs], device=device)
+        weight = torch.tensor([job.config.policy_weight_decay for job in jobs], device=device)
         moved = {name: networks.state[name] for name in networks.trainable}
         optimizers["policy"] = StackedAdam(moved, weight)
     count = len(jobs)
@@ -162,7 +162,7 @@ def start(
         diverged=[""] * count,
         ease=[1.0] * count,
     )
-    fitting = Fitting(stack, networks, {}, {}, optimizers, progress)
+    fitting = TrainingState(stack, networks, {}, {}, optimizers, progress)
     fitting.best = {name: value.clone() for name, value in fitting.parameters().items()}
     fitting.walked = {name: value.clone() for name, value in fitting.parameters().items()}
     return fitting
@@ -171,7 +171,7 @@ def start(
 def _scarce(jobs: Sequence[Job], model: Recommender) -> tuple[str, ...]:
     """Tables of which a batch touches few rows only, none unless that is sure beforehand."""
     configs = [job.config for job in jobs]
-    if model.loss.listwise or any(policy_of(config).unlimited for config in configs):
+    if model.loss.listwise or any(policy_of(config).keeps_all for config in configs):
         return ()
     most = max(config.size for config in configs) + 1
     widest = most * max(config.batch for config in configs)

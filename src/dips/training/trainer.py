@@ -11,20 +11,20 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from dips.numerics.process_group import ALONE, Crew
-from dips.recommender.stacked import Stack, State
+from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
+from dips.recommender.stacked import StackedRecommenders, State
 from dips.rollout.trace import Trace
 from dips.stream.users import Columns
 from dips.training.batches import Block
 from dips.training.epoch import awake, diverged, learn_epoch
-from dips.training.rollouts import Job, Sketching, Walks
-from dips.training.state import Fitting, Progress, start
+from dips.training.rollouts import Job, Sketching, TrainingRollouts
+from dips.training.state import Progress, TrainingState, start
 
-__all__ = ["Fitting", "Progress", "Validate", "Watch", "fit", "learn_epoch", "start"]
+__all__ = ["Progress", "TrainingState", "Validate", "Watch", "fit", "learn_epoch", "start"]
 
-Validate = Callable[[Stack, Trace], list[float]]
+Validate = Callable[[StackedRecommenders, Trace], list[float]]
 """Scores of all runs on a validation trace; lower is better."""
-Watch = Callable[[Fitting], None]
+Watch = Callable[[TrainingState], None]
 """Called after each epoch: may draw a bar, or save a checkpoint."""
 RECOVERY = 1.5
 """After an epoch that is not undone a policy goes on so much faster, up to its own rate."""
@@ -33,25 +33,25 @@ SAVE_SECONDS = 30.0
 
 
 def fit(
-    fitting: Fitting,
+    fitting: TrainingState,
     jobs: Sequence[Job],
     columns: Columns,
     validate: Validate,
     watch: Watch = lambda fitting: None,
     save: Watch = lambda fitting: None,
-    crew: Crew = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
     sketching: Sketching | None = None,
 ) -> None:
     """Train until the epochs are over, patience or time runs out; the best epoch of each run stays.
 
     Runs of one policy, size and schedule stand next to each other in `jobs`. `save` is called after
-    each epoch, and where users walk live, now and then after a company of them. A crew of several
+    each epoch, and where users walk live, now and then after a company of them. A process_group of several
     processes trains one fit: all begin with the leader's, and all take the same steps. What is read
     are the sketches of the settings' policies, unless `sketching` brings others.
     """
     config, stack, progress = jobs[0].config, fitting.stack, fitting.progress
-    walks = sketching or Walks(jobs, columns, crew)
-    training = None if walks.live else _walk(fitting, walks, config.reroll)[0]
+    walks = sketching or TrainingRollouts(jobs, columns, process_group)
+    training = None if walks.live else _walk(fitting, walks, config.resketch_epochs)[0]
     began = time.monotonic()
 
     def lap() -> None:
@@ -68,29 +68,31 @@ def fit(
         progress.epoch += 1
         blocks: Iterable[Block]
         if training is None:
-            done = progress.companies
+            done = progress.user_batches
             blocks = walks.blocks(progress.epoch, stack, fitting.policies, done)
         else:
             blocks = [walks.block(training, stack.template)]
-        losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause, crew)
+        losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause, process_group)
         if all(progress.diverged):
             return
         before = {name: value.clone() for name, value in fitting.walked.items() if _moves(name)}
-        training, validation = _walk(fitting, walks, config.reroll)
+        training, validation = _walk(fitting, walks, config.resketch_epochs)
         scores = validate(stack, validation)
         _remember(fitting, jobs, losses, scores)
         if _undone(fitting, jobs, scores, before):
-            training, _ = _walk(fitting, walks, config.reroll)
-        progress.companies, progress.taken, progress.total = 0, [], []
+            training, _ = _walk(fitting, walks, config.resketch_epochs)
+        progress.user_batches, progress.taken, progress.total = 0, [], []
         lap()
-        progress.seconds = crew.agree(progress.seconds)  # else not all would stop in time
+        progress.seconds = process_group.agree(progress.seconds)  # else not all would stop in time
         save(fitting)
         watch(fitting)
 
 
-def _walk(fitting: Fitting, walks: Sketching, reroll: int) -> tuple[Trace | None, Trace]:
-    """Sketches for the next epoch and for validating the last; training's every `reroll`."""
-    if fitting.progress.epoch % reroll == 0:
+def _walk(
+    fitting: TrainingState, walks: Sketching, resketch_epochs: int
+) -> tuple[Trace | None, Trace]:
+    """Sketches for the next epoch and for validating the last; training's every `resketch_epochs`."""
+    if fitting.progress.epoch % resketch_epochs == 0:
         for name, value in fitting.parameters().items():
             fitting.walked[name].copy_(value)
     now, walked = fitting.players(fitting.parameters()), fitting.players(fitting.walked)
@@ -98,7 +100,7 @@ def _walk(fitting: Fitting, walks: Sketching, reroll: int) -> tuple[Trace | None
 
 
 def _remember(
-    fitting: Fitting, jobs: Sequence[Job], losses: Sequence[float], scores: Sequence[float]
+    fitting: TrainingState, jobs: Sequence[Job], losses: Sequence[float], scores: Sequence[float]
 ) -> None:
     """Keep the best parameters of each run, and note the ones that diverged."""
     progress = fitting.progress
@@ -116,7 +118,9 @@ def _remember(
     )
 
 
-def _undone(fitting: Fitting, jobs: Sequence[Job], scores: Sequence[float], before: State) -> bool:
+def _undone(
+    fitting: TrainingState, jobs: Sequence[Job], scores: Sequence[float], before: State
+) -> bool:
     """Undo the steps of policies that made validation much worse than it has been; whether any.
 
     Credit is a linear estimate: it says where to go, not how far. The recommender keeps what it
@@ -126,8 +130,8 @@ def _undone(fitting: Fitting, jobs: Sequence[Job], scores: Sequence[float], befo
     if not before or not awake(jobs[0].config, progress.epoch):
         return False
     for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
-        bound = progress.best[run] + job.config.caution * abs(progress.best[run])
-        if job.config.caution and math.isfinite(bound) and score > bound:
+        bound = progress.best[run] + job.config.revert_tolerance * abs(progress.best[run])
+        if job.config.revert_tolerance and math.isfinite(bound) and score > bound:
             fitting.undo(run, before)
             again = True
         else:
@@ -142,7 +146,7 @@ def _moves(name: str) -> bool:
 def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
     """Whether every run has stopped getting better, or the time is up."""
     limit = jobs[0].config.max_seconds
-    if limit and progress.seconds >= limit and not progress.companies:
+    if limit and progress.seconds >= limit and not progress.user_batches:
         return True
     return all(_stopped(progress, job, run, progress.epoch) for run, job in enumerate(jobs))
 
