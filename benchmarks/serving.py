@@ -33,12 +33,12 @@ from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.serve.engine import Engine
 from dips.serve.events import Event
-from dips.serve.journal import SPAN
+from dips.serve.stores.journal import SPAN
 from dips.serve.keeper import Keeper
 from dips.serve.records import Rows, decode, encode
-from dips.serve.sqlite import CACHE_KIB, SqliteStore
-from dips.serve.states import States
-from dips.serve.store import Table
+from dips.serve.stores.sqlite import CACHE_KIB, SqliteStore
+from dips.serve.user_states import States
+from dips.serve.stores.base import Table
 from dips.sketch.records import Sketch
 
 SIZE, ITEMS, DIM, BATCH = 8, 10_000, 32, 1000

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dips.serve.keeper import Keeper, open_keeper
-from dips.serve.store import Store, open_store
-from tests.serve.bundles import make_model
+from dips.serve.stores.base import Store, open_store
+from tests.serve.models import make_model
 from tests.serve.fold import fold, told
 
 SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12

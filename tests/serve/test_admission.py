@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dips.serve import admission
 from dips.serve.admission import Known, Tally, admit, admit_each
-from dips.serve.duplicates import Window, id_key
+from dips.serve.deduplication import Window, id_key
 from dips.serve.events import Event
-from dips.serve.store import open_store
+from dips.serve.stores.base import open_store
 
 USERS = ["a", "b", "c"]
 numbers = st.integers(0, 6) | st.just(2**63 - 2)

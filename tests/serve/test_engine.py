@@ -13,9 +13,9 @@ from dips.policy.registry import build_policy
 from dips.recommender import kernel_inputs as compiled
 from dips.serve.engine import Engine
 from dips.serve.records import decode
-from dips.serve.states import States
+from dips.serve.user_states import States
 from dips.sketch.records import Sketch
-from tests.serve.bundles import make_model
+from tests.serve.models import make_model
 
 USERS, EVENTS, CODES = 5, 120, 12
 

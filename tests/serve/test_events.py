@@ -21,7 +21,7 @@ from dips.serve.events import (
     read_line,
 )
 from dips.serve.keeper import open_keeper
-from tests.serve.bundles import make_model
+from tests.serve.models import make_model
 
 GOOD = {"user": "u", "item": "i"}
 

@@ -10,8 +10,8 @@ import pytest
 from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import check
 from dips.serve.records import RecordError
-from dips.serve.store import StoreError, Table, open_store
-from tests.serve.bundles import make_model
+from dips.serve.stores.base import StoreError, Table, open_store
+from tests.serve.models import make_model
 from tests.serve.crashing import write_log
 from tests.serve.fold import fold, told
 

@@ -8,8 +8,8 @@ import pytest
 
 from dips.serve.batches import Batch
 from dips.serve.keeper import Keeper, open_keeper
-from dips.serve.store import StoreError, Table, open_store
-from tests.serve.bundles import make_model
+from dips.serve.stores.base import StoreError, Table, open_store
+from tests.serve.models import make_model
 from tests.serve.crashing import write_log
 from tests.serve.failing import Failing
 from tests.serve.fold import fold, told

@@ -13,16 +13,16 @@ import torch
 
 import dips
 from dips.errors import ConfigError, RunError
-from dips.evaluation.scoring import walk
+from dips.evaluation.scoring import roll_out
 from dips.recommender.base import Evidence
 from dips.serve.batches import Batch
 from dips.serve.events import EventError
 from dips.serve.keeper import open_keeper
-from dips.serve.store import Table, open_store
+from dips.serve.stores.base import Table, open_store
 from dips.stream.users import Columns, make_stream
-from dips.studies import sketches as nightly
+from dips.studies.sketches import sketch_columns
 from dips.testing import random_world
-from tests.serve.bundles import events_of, make_model
+from tests.serve.models import events_of, make_model
 from tests.serve.fold import fold, told
 
 LENGTHS = [9, 3, 16, 1, 6, 2]
@@ -79,7 +79,7 @@ def test_the_keeper_is_the_walk(policy, periods, more, sizes):
     for piece in batched(events_of(data), sizes):
         assert not keeper.observe_many(piece).refused
     columns = Columns.of(data)
-    _, trace = walk(trained, data, columns)
+    _, trace = roll_out(trained, data, columns)
     stream = make_stream([data], columns)
     for row, user in enumerate(stream.user[0].tolist()):
         found = keeper.sketch(data.user_id(user))
@@ -96,7 +96,7 @@ def test_the_keeper_is_the_nightly_job(policy, lasting):
     data = random_world(LENGTHS, items=12)
     with open_keeper(trained, lasting, batch=5) as keeper:
         keeper.observe_many(events_of(data))
-        table = nightly.sketches(trained, data)
+        table = sketch_columns(trained, data)
         wanted = {}
         for name in ("user", "position", "item", "rating"):
             for place, value in enumerate(table[name]):

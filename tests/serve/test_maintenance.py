@@ -6,9 +6,9 @@ import pytest
 
 from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import backup, check, restore
-from dips.serve.store import RESTORING, StoreError, Table, open_store
+from dips.serve.stores.base import RESTORING, StoreError, Table, open_store
 from dips.testing import random_world
-from tests.serve.bundles import events_of, make_model
+from tests.serve.models import events_of, make_model
 
 LOG = events_of(random_world([9, 14, 5], items=12))
 

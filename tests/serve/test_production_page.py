@@ -12,7 +12,7 @@ import pytest
 
 from dips.cli.main import main
 from dips.serve.records import Rows, encode
-from tests.serve.bundles import make_model
+from tests.serve.models import make_model
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "production.md").read_text()

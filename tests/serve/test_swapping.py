@@ -11,8 +11,8 @@ import dips
 from dips.data.interactions import Side, from_arrays
 from dips.errors import ConfigError
 from dips.serve.keeper import open_keeper
-from dips.studies import sketches as nightly
-from tests.serve.bundles import events_of, make_model
+from dips.studies.sketches import sketch_columns
+from tests.serve.models import events_of, make_model
 
 
 def test_swapping_runs(url):
@@ -93,7 +93,7 @@ def test_side_information_reaches_the_policy(lasting):
         event["device"] = device.names[int(device.values[place])]
     with open_keeper(outcome.trained, lasting, batch=7) as keeper:
         assert not keeper.observe_many(log).refused
-        table = nightly.sketches(outcome.trained, data)
+        table = sketch_columns(outcome.trained, data)
         for number in range(data.users):
             name = data.user_id(number)
             mine = [entry.position for entry in keeper.sketch(name).entries]

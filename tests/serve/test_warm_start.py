@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dips.serve.keeper import open_keeper
 from dips.serve.warm_start import warm_start
-from tests.serve.bundles import make_model
+from tests.serve.models import make_model
 
 LISTS = [("alice", ["1", "2", "3", "4"]), ("bob", ["5"]), ("dora", list("1234567")), ("bob", ["6"])]
 

@@ -11,7 +11,7 @@ from dips import api
 from dips.cli.screen import print_json, print_sketch
 from dips.data.export import check_suffix, write_columns
 from dips.errors import ConfigError
-from dips.serve.reading import read_store
+from dips.serve.reader import read_store
 from dips.studies import run_directory
 
 

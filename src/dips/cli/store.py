@@ -13,7 +13,7 @@ import typer
 from dips.data.lists import read_lists
 from dips.serve import maintenance as upkeep
 from dips.serve.keeper import BATCH, open_keeper
-from dips.serve.store import Store, open_store
+from dips.serve.stores.base import Store, open_store
 from dips.serve.warm_start import warm_start
 
 app = typer.Typer(help="Check, back up, restore, compact and resize a store.", no_args_is_help=True)

@@ -12,7 +12,7 @@ import typer
 
 from dips.cli.screen import PLAIN_EVERY, print_json
 from dips.serve.keeper import BATCH, ID_BYTES, open_keeper
-from dips.serve.lines import DeadLetters, batches, follow
+from dips.serve.sources.lines import DeadLetters, batches, follow
 
 
 def stream(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dips.data.interactions import Int64
-from dips.serve.duplicates import Glance, id_key
+from dips.serve.deduplication import Glance, id_key
 from dips.serve.events import Event
 
 Refusal = tuple[Any, str]

@@ -18,13 +18,13 @@ from torch import Tensor
 from dips.data.interactions import Int64
 from dips.numerics.hashing import text_keys
 from dips.serve.admission import Known, Refusal, Tally, admit
-from dips.serve.duplicates import Glance, Window, id_key
+from dips.serve.deduplication import Glance, Window, id_key
 from dips.serve.engine import Engine
 from dips.serve.events import Event, EventError, Rules, read_event
 from dips.serve.records import Rows, encode, fault, unpack
-from dips.serve.rounds import arrivals_of
-from dips.serve.states import States
-from dips.serve.store import Store, Table
+from dips.serve.arrivals import arrivals_of
+from dips.serve.user_states import States
+from dips.serve.stores.base import Store, Table
 from dips.serve.vocabulary import Numbering, Vocabulary
 
 GONE = b"gone/"

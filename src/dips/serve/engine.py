@@ -18,19 +18,20 @@ from dips.kernels import numba_launch
 from dips.kernels.triton_launch import Arrivals, Kept
 from dips.model.trained_model import TrainedModel
 from dips.numerics.hashing import combine
-from dips.policy.base import NoSignals, Policy, Signals
+from dips.policy.base import Policy
 from dips.policy.recency import Last
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import LOGS, SetNetwork, grid_layers
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.kernel_inputs import is_answered, teller_of, vectors_of
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
-from dips.serve.rounds import rounds
-from dips.serve.states import States
-from dips.serve.unknown_items import ColdSignals, hidden, numbered, widened
+from dips.serve.arrivals import rounds
+from dips.serve.user_states import States
+from dips.serve.unknown_items import hidden, hide_unknown, numbered, widened
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
+from dips.sketch.signals import Signals
 from dips.sketch.update import decide, fill
 
 WAIT, FILL = -1, 0
@@ -250,12 +251,12 @@ class Engine:
     def _signals(self, candidates: Candidates, unknown: Tensor, kept: int) -> Signals:
         """The recommender's answers; the first `kept` candidates are the sketch before."""
         if self._settled is None:
-            return NoSignals()
+            return Signals()
         cold = bool(unknown.any())
         known = hidden(candidates, unknown) if cold else candidates
         sketch = Sketch(*(field[:, :kept] for field in known.entries))
-        signals = StackSignals(self._settled, sketch, known)
-        return ColdSignals(signals, unknown) if cold else signals
+        signals = recommender_signals(self._settled, sketch, known)
+        return hide_unknown(signals, unknown) if cold else signals
 
 
 def _newest(policy: Policy) -> int | None:

@@ -21,16 +21,16 @@ from dips.numerics.hashing import text_keys
 from dips.serve import versions
 from dips.serve.admission import Tally
 from dips.serve.batches import Batch, Given, Opened, decide, gone_key, open_batch
-from dips.serve.duplicates import Window
+from dips.serve.deduplication import Window
 from dips.serve.engine import Engine
 from dips.serve.events import EventError, Rules
 from dips.serve.in_flight import Flight, Underway
-from dips.serve.reading import UserSketch, read_sketches
-from dips.serve.recommending import recommend
+from dips.serve.reader import UserSketch, read_sketches
+from dips.serve.recommend import recommend
 from dips.serve.records import Rows, decode, encode, fault
 from dips.serve.shadow import Shadow
-from dips.serve.states import States, stored
-from dips.serve.store import RESTORING, Store, StoreError, Table, open_store
+from dips.serve.user_states import States, stored
+from dips.serve.stores.base import RESTORING, Store, StoreError, Table, open_store
 from dips.serve.vocabulary import Numbering, Vocabulary
 
 BATCH = 1000

@@ -15,7 +15,7 @@ from typing import IO
 
 from dips.data.atomic import written
 from dips.serve.records import fault
-from dips.serve.store import RESTORING, Store, StoreError, Table
+from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 
 MAGIC = b"dips backup 1\n"
 FRAME = struct.Struct("<BII")

@@ -8,15 +8,15 @@ vector. A policy that has a row per item (the paper's network) takes the average
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from dips.model.trained_model import TrainedModel
-from dips.policy.base import Policy, Reading, Signals
+from dips.policy.base import Policy
 from dips.policy.registry import build_policy
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Reading, Signals
 
 
 def numbered(item: Tensor, number: Tensor, items: int) -> tuple[Tensor, Tensor]:
@@ -70,51 +70,35 @@ def hidden(entries: Candidates, unknown: Tensor) -> Candidates:
     )
 
 
-@final
-class ColdSignals:
-    """The recommender's answers, and zero for items that it does not know."""
+def hide_unknown(signals: Signals, unknown: Tensor) -> Signals:
+    """Return signals that are zero for unknown items, which the recommender cannot look up.
 
-    def __init__(self, signals: Signals, unknown: Tensor) -> None:
-        self._signals, self._unknown = signals, unknown
+    Their predicted score is the lowest of the user's other candidates: a score of a softmax has no
+    meaning by itself, so 0 could be anything.
 
-    def loss(self) -> Tensor:
-        """[users, candidates]."""
-        return self._signals.loss().masked_fill(self._unknown, 0.0)
+    Args:
+        signals: Signals about the candidates without the unknown items.
+        unknown: Which candidates are unknown items, [users, candidates].
+    """
 
-    def residual(self) -> Tensor:
-        """[users, candidates]."""
-        return self._signals.residual().masked_fill(self._unknown, 0.0)
+    def predicted_score() -> Tensor:
+        found = signals.predicted_score
+        least = found.masked_fill(unknown, torch.inf).amin(1, keepdim=True)
+        return torch.where(unknown, least.where(least.isfinite(), 0.0), found)
 
-    def predicted_score(self) -> Tensor:
-        """[users, candidates]; who cannot come next is as likely as the least likely of the others.
+    def read(weights: Tensor) -> Reading:
+        reading = signals.read(weights.masked_fill(unknown, 0.0))
+        return Reading(
+            losses=lambda: reading.losses().masked_fill(unknown, 0.0),
+            influences=lambda damping: reading.influences(damping).masked_fill(unknown, 0.0),
+        )
 
-        Scores of a softmax mean nothing by themselves, so 0 would be anything.
-        """
-        found = self._signals.predicted_score()
-        least = found.masked_fill(self._unknown, torch.inf).amin(1, keepdim=True)
-        return torch.where(self._unknown, least.where(least.isfinite(), 0.0), found)
-
-    def embedding(self) -> Tensor:
-        """[users, candidates, dim]."""
-        return self._signals.embedding().masked_fill(self._unknown[..., None], 0.0)
-
-    def read(self, weights: Tensor) -> Reading:
-        """Adapt to the items that are known."""
-        reading = self._signals.read(weights.masked_fill(self._unknown, 0.0))
-        return _ColdReading(reading, self._unknown)
-
-
-@final
-class _ColdReading:
-    """What follows from reading, and zero for items that are not known."""
-
-    def __init__(self, reading: Reading, unknown: Tensor) -> None:
-        self._reading, self._unknown = reading, unknown
-
-    def losses(self) -> Tensor:
-        """[users, candidates]."""
-        return self._reading.losses().masked_fill(self._unknown, 0.0)
-
-    def influences(self, damping: float) -> Tensor:
-        """[users, candidates]."""
-        return self._reading.influences(damping).masked_fill(self._unknown, 0.0)
+    return Signals(
+        {
+            "loss": lambda: signals.loss.masked_fill(unknown, 0.0),
+            "residual": lambda: signals.residual.masked_fill(unknown, 0.0),
+            "predicted_score": predicted_score,
+            "embedding": lambda: signals.embedding.masked_fill(unknown[..., None], 0.0),
+        },
+        read,
+    )

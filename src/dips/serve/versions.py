@@ -10,7 +10,7 @@ from torch import nn
 
 from dips.errors import ConfigError
 from dips.model.trained_model import TrainedModel
-from dips.serve.store import Store, Table
+from dips.serve.stores.base import Store, Table
 
 PREFIX = b"run/"
 MOST = 2**16 - 1

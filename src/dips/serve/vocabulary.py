@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dips.data.interactions import Strings
 from dips.serve.events import EventError
-from dips.serve.store import Store, StoreError, Table
+from dips.serve.stores.base import Store, StoreError, Table
 
 PREFIX = b"items/"
 LIMIT = 1 << 24

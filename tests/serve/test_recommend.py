@@ -15,7 +15,7 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.serve.keeper import open_keeper
 from dips.stream.users import Columns, make_stream
-from tests.serve.bundles import make_model
+from tests.serve.models import make_model
 
 ITEMS, PAST = 12, [5, 2, 9, 2, 7]
 KINDS = pytest.mark.parametrize(

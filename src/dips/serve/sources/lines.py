@@ -22,7 +22,7 @@ from dips.serve.admission import Refusal, Tally
 from dips.serve.batches import Batch
 from dips.serve.events import LONGEST_LINE, Event, EventError, read_line
 from dips.serve.keeper import Keeper
-from dips.serve.store import StoreError
+from dips.serve.stores.base import StoreError
 
 PIECE = 1 << 16
 PIPE = 1 << 20

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dips.serve import journal
-from dips.serve.journal import Journal, JournalError
+from dips.serve.stores.journal import Journal, JournalError
 from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import backup, check, restore
-from dips.serve.sqlite import SqliteStore
-from dips.serve.store import StoreError, Table, open_store
-from tests.serve.bundles import make_model
+from dips.serve.stores.sqlite import SqliteStore
+from dips.serve.stores.base import StoreError, Table, open_store
+from tests.serve.models import make_model
 
 SPAN, USERS, MOST = 6, 40, 5
 keys = st.integers(0, USERS - 1).map(lambda n: b"user %d" % n)

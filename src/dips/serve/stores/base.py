@@ -77,11 +77,11 @@ def open_store(url: str, *, readonly: bool = False) -> Store:
     """The store at `memory:` or `sqlite:PATH`; one process may write to it, any number read."""
     kind, _, place = url.partition(":")
     if kind == "memory" and not place:
-        from dips.serve.memory import MemoryStore
+        from dips.serve.stores.memory import MemoryStore
 
         return MemoryStore()
     if kind == "sqlite" and place:
-        from dips.serve.sqlite import SqliteStore
+        from dips.serve.stores.sqlite import SqliteStore
 
         return SqliteStore(Path(place), readonly=readonly)
     raise ConfigError(f"store '{url}': choose memory: or sqlite:PATH, for example sqlite:users.db")

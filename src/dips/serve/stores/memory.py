@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
-from dips.serve.store import Change, Table
+from dips.serve.stores.base import Change, Table
 
 
 @final

@@ -10,10 +10,10 @@ import pytest
 
 from dips.serve.events import LONGEST_LINE
 from dips.serve.keeper import open_keeper
-from dips.serve.lines import DeadLetters, batches, follow
-from dips.serve.reading import read_store
-from dips.serve.store import StoreError, open_store
-from tests.serve.bundles import make_model
+from dips.serve.sources.lines import DeadLetters, batches, follow
+from dips.serve.reader import read_store
+from dips.serve.stores.base import StoreError, open_store
+from tests.serve.models import make_model
 from tests.serve.failing import Failing
 
 GOOD = [json.dumps({"user": f"u{n % 3}", "item": "1", "rating": 3}).encode() for n in range(10)]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dips.serve.records import Rows, decode
-from dips.serve.store import Table, open_store
+from dips.serve.stores.base import Table, open_store
 from dips.serve.vocabulary import Vocabulary
 
 

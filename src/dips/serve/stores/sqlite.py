@@ -16,8 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import final
 
-from dips.serve.journal import CREATE, Journal, JournalError
-from dips.serve.store import Change, StoreError, Table
+from dips.serve.stores.journal import CREATE, Journal, JournalError
+from dips.serve.stores.base import Change, StoreError, Table
 
 FORMAT = 2
 """Version of the tables, kept in `user_version`; the first one had no journal."""

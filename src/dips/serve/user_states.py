@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dips.serve.records import Rows, decode
-from dips.serve.store import Store, Table
+from dips.serve.stores.base import Store, Table
 from dips.sketch.records import Sketch, empty
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dips.errors import ConfigError
-from dips.serve.store import StoreError, Table, open_store
+from dips.serve.stores.base import StoreError, Table, open_store
 
 keys = st.binary(min_size=0, max_size=5)
 changes = st.lists(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import final
 
 from dips.errors import ConfigError
-from dips.serve.store import Store, Table
+from dips.serve.stores.base import Store, Table
 
 BYTES_PER_ID = 64
 """What an id takes in the store: 16 bytes of hash and 8 of place, twice, and the tables' own."""

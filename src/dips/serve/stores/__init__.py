@@ -1,0 +1,1 @@
+"""Stores: where the records of users are kept. One interface, several implementations."""
