@@ -1,4 +1,4 @@
-"""Sums of rows by ragged lists of codes, against loops; their gradients."""
+"""Sums of embedding rows against loops; their gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from dips.numerics.embedding_bag import sum_rows
 
 
-def test_adds_up_the_rows_that_are_named() -> None:
+def test_sums_the_rows_of_all_codes() -> None:
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(5, 3, generator=generator).double()
     codes = torch.randint(-1, 5, (4, 6, 3), generator=generator)
@@ -20,15 +20,15 @@ def test_adds_up_the_rows_that_are_named() -> None:
             torch.testing.assert_close(found[row, place], expected)
 
 
-def test_has_the_slope_of_a_sum() -> None:
+def test_gradient_is_that_of_a_sum() -> None:
     codes = torch.tensor([[0, 2, 2], [-1, -1, -1], [1, -1, 0]])
     table = torch.randn(3, 2, generator=torch.Generator().manual_seed(1)).double()
     assert gradcheck(lambda t: sum_rows(t, codes), table.requires_grad_())
-    (slope,) = torch.autograd.grad(sum_rows(table, codes).sum(), table)
-    assert slope[:, 0].tolist() == [2.0, 1.0, 2.0]
+    (gradient,) = torch.autograd.grad(sum_rows(table, codes).sum(), table)
+    assert gradient[:, 0].tolist() == [2.0, 1.0, 2.0]
 
 
-def test_runs_side_by_side() -> None:
+def test_stacked_runs() -> None:
     table = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(2))
     codes = torch.randint(-1, 4, (2, 5, 2), generator=torch.Generator().manual_seed(3))
     both = torch.func.vmap(sum_rows)(table, codes)

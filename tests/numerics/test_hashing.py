@@ -1,30 +1,30 @@
-"""Draws are functions of names: uniform, unrelated, and the same for ever."""
+"""Random numbers are hashes of keys: uniform, independent, and the same for ever."""
 
 from __future__ import annotations
 
 import torch
 from scipy import stats
 
-from dips.numerics.hashing import combine, mix, text_keys, uniform
+from dips.numerics.hashing import combine, splitmix64, text_keys, uniform
 
 
 def test_uniform_over_positions_users_and_seeds() -> None:
     key = text_keys(["alice"])
-    for draws in (
+    for values in (
         uniform(key, torch.arange(20_000)),
         uniform(text_keys(map(str, range(20_000))), 3),
         uniform(combine(key, torch.arange(20_000), 0), 3),
     ):
-        assert float(draws.min()) >= 0
-        assert float(draws.max()) < 1
-        counts = torch.histc(draws, bins=64, min=0, max=1)
+        assert float(values.min()) >= 0
+        assert float(values.max()) < 1
+        counts = torch.histc(values, bins=64, min=0, max=1)
         assert stats.chisquare(counts.numpy()).pvalue > 0.001
 
 
 def test_neighbouring_keys_are_unrelated() -> None:
-    """Pairs (draw of t, draw of t + 1) fill the square evenly."""
-    is_random = uniform(text_keys(["bob"]), torch.arange(20_001))
-    cell = (draws[:-1] * 8).long() * 8 + (draws[1:] * 8).long()
+    """Pairs (number of t, number of t + 1) fill the square evenly."""
+    values = uniform(text_keys(["bob"]), torch.arange(20_001))
+    cell = (values[:-1] * 8).long() * 8 + (values[1:] * 8).long()
     assert stats.chisquare(torch.bincount(cell, minlength=64).numpy()).pvalue > 0.001
 
 
@@ -35,7 +35,7 @@ def test_every_bit_is_fair() -> None:
         assert abs(share - 0.5) < 0.015
 
 
-def test_a_draw_does_not_depend_on_the_batch_or_its_order() -> None:
+def test_a_number_does_not_depend_on_the_batch_or_its_order() -> None:
     keys, places = text_keys(map(str, range(50))), torch.arange(9)
     together = uniform(keys[:, None], places)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
@@ -50,7 +50,7 @@ def test_the_order_of_the_parts_matters() -> None:
     assert torch.equal(combine(key, 1, 2), combine(combine(key, 1), 2))
 
 
-def test_mix_is_the_finaliser_of_splitmix64() -> None:
+def test_splitmix64_equals_plain_integers() -> None:
     def plain(value: int) -> int:
         mask = 2**64 - 1
         value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -59,21 +59,21 @@ def test_mix_is_the_finaliser_of_splitmix64() -> None:
 
     values = [0, 1, -1, 2**63 - 1, -(2**63), 123456789]
     expected = [plain(value % 2**64) for value in values]
-    got = [value % 2**64 for value in mix(torch.tensor(values)).tolist()]
+    got = [value % 2**64 for value in splitmix64(torch.tensor(values)).tolist()]
     assert got == expected
 
 
 def test_pinned_values() -> None:
     """Sketches of a running service depend on these numbers: they may never change."""
     assert text_keys(["", "alice", "Zoë"]).tolist() == PINNED_KEYS
-    assert uniform(text_keys(["alice"]), 0, 41).tolist() == PINNED_DRAW
+    assert uniform(text_keys(["alice"]), 0, 41).tolist() == PINNED_UNIFORM
 
 
 PINNED_KEYS = [-5426141060434712860, -8513398901633652147, -7311049096717426824]
-PINNED_DRAW = [0.8053813081069562]
+PINNED_UNIFORM = [0.8053813081069562]
 
 
-def test_a_number_is_as_good_as_a_tensor() -> None:
+def test_integers_and_tensors_give_the_same_key() -> None:
     key = text_keys(["a", "b"])
     for number in (0, 1, -1, 0x5E1EC7, 2**63 - 1, -(2**63)):
         assert torch.equal(combine(key, number), combine(key, torch.tensor(number)))

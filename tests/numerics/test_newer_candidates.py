@@ -1,4 +1,4 @@
-"""Weights of newer candidates: by pairs and by sorting, the same bits and the same slopes."""
+"""Weights of newer candidates: pairs and sorting give the same bits and gradients."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 
 from dips.numerics import newer_candidates as newer
-from dips.numerics.exact import parameter
+from dips.numerics.fixed_point import quantize_parameter
 
 
-def _made(rows: int, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Positions in any order, some of them nowhere (-1, of no weight), few items."""
+def _random_candidates(
+    rows: int, n: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return shuffled positions with empty slots (position -1, weight 0) and few items."""
     generator = torch.Generator().manual_seed(seed)
     position = torch.stack([torch.randperm(3 * n, generator=generator)[:n] for _ in range(rows)])
     gone = torch.rand(rows, n, generator=generator) < 0.2
@@ -23,31 +25,32 @@ def _made(rows: int, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 @given(st.integers(1, 5), st.integers(1, 40), st.integers(0, 1000))
-def test_sorting_is_as_good_as_pairs(rows: int, n: int, seed: int) -> None:
-    """Written out: what counts is later, and of the same item."""
-    position, item, weight = _made(rows, n, seed)
+def test_sorting_equals_pairs(rows: int, n: int, seed: int) -> None:
+    """Both equal the sum that is written out."""
+    position, item, weight = _random_candidates(rows, n, seed)
     later = position[:, None, :] > position[:, :, None]
     same = item[:, None, :] == item[:, :, None]
-    fixed = parameter(weight)
+    fixed = quantize_parameter(weight)
     for group, counts in ((torch.zeros_like(item), later), (item, later & same)):
         wanted = torch.where(counts, fixed[:, None, :], 0.0).sum(2)
-        assert torch.equal(newer.by_pairs(counts, fixed), wanted)
-        assert torch.equal(newer.by_sorting(group, position, fixed), wanted)
+        assert torch.equal(newer.sum_pairwise(counts, fixed), wanted)
+        assert torch.equal(newer.sum_by_sorting(group, position, fixed), wanted)
 
 
 @pytest.mark.parametrize("n", [5, 40])
-def test_slopes_are_alike(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over runs side by side, as networks ask."""
-    position, item, weight = (field.view(2, 3, n) for field in _made(6, n, 7))
+def test_gradients_agree(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under vmap over stacked runs, as networks use it."""
+    position, item, weight = (field.view(2, 3, n) for field in _random_candidates(6, n, 7))
     aim = torch.randn(2, 3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def total(weight, position, item, aim):
-        found = newer.newer_weight(position, weight) + 2 * newer.newer_twins(position, item, weight)
+        found = newer.newer_weight(position, weight)
+        found = found + 2 * newer.newer_duplicate_weight(position, item, weight)
         return (found * aim).sum()
 
-    slopes = []
-    for wide in (0, 100):
-        monkeypatch.setattr(newer, "WIDE", wide)
-        slopes.append(vmap(grad(total))(weight, position, item, aim))
-    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-12, atol=1e-12)
-    assert bool(slopes[0].abs().max() > 0)
+    gradients = []
+    for most in (0, 100):
+        monkeypatch.setattr(newer, "MAX_PAIRWISE", most)
+        gradients.append(vmap(grad(total))(weight, position, item, aim))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
+    assert bool(gradients[0].abs().max() > 0)

@@ -1,4 +1,4 @@
-"""Classes by import name: what they are given, where they start, and what is said if it fails."""
+"""Plug-in classes by import name: their settings, their seed and their errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dips.errors import ConfigError, PluginError
-from dips.plugins.loading import in_words, make_own, taken
+from dips.plugins.loading import accepted_settings, describe_error, make_plugin
 
 SOURCE = """
 import torch
@@ -36,7 +36,7 @@ class Picky(Base):
 def function():
     raise SystemExit("never called")
 """
-OFFERED = {"size": 3, "color": "blue", "weight": 7}
+SETTINGS = {"size": 3, "color": "blue", "weight": 7}
 
 
 @pytest.fixture
@@ -49,24 +49,24 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def made(base: Any, name: str, seed: int = 0, **more: Any) -> Any:
-    return make_own("thing", name, base, seed, {**OFFERED, **more})
+    return make_plugin("thing", name, base, seed, {**SETTINGS, **more})
 
 
-def test_a_constructor_is_given_what_it_names(base: Any) -> None:
+def test_a_constructor_gets_the_settings_that_it_names(base: Any) -> None:
     plain = made(base, "plug_in_source:Plain")
     assert (plain.size, plain.color) == (3, "blue")
     named = made(base, "plug_in_source:Named", seedling=5)
     assert (named.size, named.color, named.seedling) == (3, "blue", 5)
-    assert taken(lambda: None, object, OFFERED) == {}
-    assert taken(lambda **rest: rest, base, OFFERED) == {"size": 3, "color": "blue"}
+    assert accepted_settings(lambda: None, object, SETTINGS) == {}
+    assert accepted_settings(lambda **rest: rest, base, SETTINGS) == {"size": 3, "color": "blue"}
 
 
-def test_the_seed_decides_and_the_world_outside_is_left_alone(base: Any) -> None:
+def test_the_seed_decides_and_global_random_state_is_restored(base: Any) -> None:
     torch.manual_seed(11)
     expected = float(torch.rand(()))
     torch.manual_seed(11)
-    is_random = [made(base, "plug_in_source:Named", seed).draw for seed in (1, 1, 2)]
-    assert draws[0] == draws[1] != draws[2]
+    values = [made(base, "plug_in_source:Named", seed).draw for seed in (1, 1, 2)]
+    assert values[0] == values[1] != values[2]
     assert float(torch.rand(())) == expected
 
 
@@ -83,14 +83,14 @@ def test_the_seed_decides_and_the_world_outside_is_left_alone(base: Any) -> None
         (":", "ValueError: Empty module name"),
     ],
 )
-def test_one_sentence_says_why(base: Any, name: str, sentence: str) -> None:
+def test_errors_are_one_sentence(base: Any, name: str, sentence: str) -> None:
     with pytest.raises(PluginError, match=re.escape(f"thing '{name}' cannot be made: {sentence}")):
         made(base, name)
     assert issubclass(PluginError, ConfigError)
 
 
-def test_errors_in_words() -> None:
-    assert in_words(AssertionError("mend this\nand that")) == "mend this"
-    assert in_words(ConfigError("mend this")) == "mend this"
-    assert in_words(ValueError("too small")) == "ValueError: too small"
-    assert in_words(AssertionError()) == "AssertionError"
+def test_describe_error() -> None:
+    assert describe_error(AssertionError("mend this\nand that")) == "mend this"
+    assert describe_error(ConfigError("mend this")) == "mend this"
+    assert describe_error(ValueError("too small")) == "ValueError: too small"
+    assert describe_error(AssertionError()) == "AssertionError"

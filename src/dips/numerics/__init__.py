@@ -1,1 +1,1 @@
-"""Tensors in, tensors out: pure functions, each with an oracle in the tests."""
+"""Pure functions of tensors, each tested against an oracle. Knows no users, items or files."""

@@ -1,6 +1,6 @@
-"""Run a function of tensors many times without paying for its launches, whatever it does.
+"""Replay a function of tensors as a CUDA graph, to save its kernel launches.
 
-On the CPU it is a plain call. On CUDA the function is recorded once as a graph and replayed.
+Knows nothing about what the function computes. On a CPU it is a plain call.
 """
 
 from __future__ import annotations
@@ -11,41 +11,49 @@ from typing import final
 import torch
 from torch import Tensor
 
-WARM_UP = 1
-"""Calls before recording: what is made on first use must exist by then."""
+WARMUP_CALLS = 1
+"""Calls before the capture: torch allocates lazily, and a capture must not allocate."""
 
 
 @final
 class CapturedGraph:
-    """A function that works by changing tensors in place and never waits for the device.
+    """A function that changes tensors in place, captured once and replayed on CUDA.
 
-    `inert` are arguments for which it changes nothing: warming up calls it with them. Later calls
-    must give arguments of the same shapes.
+    The function must not synchronise with the device.
+
+    Args:
+        function: Takes tensors, returns nothing, and changes other tensors in place.
+        *no_op_inputs: Arguments with which the function changes nothing. They are used for the
+            warm-up and the capture. Later calls need arguments of the same shapes.
     """
 
-    def __init__(self, function: Callable[..., None], *inert: Tensor) -> None:
+    def __init__(self, function: Callable[..., None], *no_op_inputs: Tensor) -> None:
         self._function = function
-        self._inputs = [value.clone() for value in inert]
+        self._inputs = [value.clone() for value in no_op_inputs]
         self._graph: torch.cuda.CUDAGraph | None = None
-        if inert[0].is_cuda:
-            self._graph = self._record()
+        if no_op_inputs[0].is_cuda:
+            self._graph = self._capture()
 
     def __call__(self, *arguments: Tensor) -> None:
-        """Call, or copy the arguments in and replay."""
+        """Call the function; on CUDA, copy the arguments into the graph's inputs and replay it.
+
+        Args:
+            *arguments: As many tensors as `no_op_inputs`, of the same shapes.
+        """
         if self._graph is None:
             self._function(*arguments)
             return
-        for kept, given in zip(self._inputs, arguments, strict=True):
-            kept.copy_(given)
+        for static, argument in zip(self._inputs, arguments, strict=True):
+            static.copy_(argument)
         self._graph.replay()
 
-    def _record(self) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP_CALLS):
                 self._function(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._function(*self._inputs)

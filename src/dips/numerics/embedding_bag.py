@@ -1,4 +1,4 @@
-"""Sums of rows by ragged lists of codes: an embedding for what has several names at once."""
+"""Embeddings of several codes at once: the sum of their rows (an embedding bag)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from torch import Tensor, nn
 
 
 def sum_rows(table: Tensor, codes: Tensor) -> Tensor:
-    """[..., dim] sums of the rows of `table` [n, dim] that `codes` [..., k] name; -1 names none.
+    """Return sums of embedding rows, as `nn.EmbeddingBag` does with `mode="sum"`.
 
-    A sum, not a mean: of numbers on a grid it is exact in any order.
+    A sum and not a mean: a sum of fixed-point values is exact in any order.
+
+    Args:
+        table: [n, dim] embedding rows.
+        codes: [..., k] row indices; -1 is padding.
+
+    Returns:
+        [..., dim] sums of the rows that the codes name.
 
     >>> sum_rows(torch.tensor([[1.0], [10.0]]), torch.tensor([[0, 1], [1, -1], [-1, -1]]))[:, 0]
     tensor([11., 10.,  0.])

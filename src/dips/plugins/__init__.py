@@ -1,1 +1,1 @@
-"""Classes of the user's own, found by import name."""
+"""User-defined classes, loaded by import name `package.module:Class`."""

@@ -1,6 +1,6 @@
-"""Classes of the user's own, by import name: `package.module:Class`.
+"""Load user-defined classes by import name: `package.module:Class`.
 
-Knows nothing of what they are for; says in one sentence why one cannot be used.
+Knows nothing about policies or recommenders. Every failure is one `PluginError` with its reason.
 """
 
 from __future__ import annotations
@@ -14,54 +14,84 @@ import torch
 
 from dips.errors import DipsError, PluginError
 
-Made = TypeVar("Made")
+Plugin = TypeVar("Plugin")
 
 
-def make_own(
-    kind: str, name: str, base: type[Made], seed: int, settings: Mapping[str, Any]
-) -> Made:
-    """An object of the class of this name, with those of the settings that it takes.
+def make_plugin(
+    kind: str, name: str, base: type[Plugin], seed: int, settings: Mapping[str, Any]
+) -> Plugin:
+    """Import a class and construct an object of it.
 
-    Only subclasses of `base` are called: a name in a file must not run anything else.
+    Only a subclass of `base` is called: a name that stands in a file must not run other code.
+
+    Args:
+        kind: What the class is for, such as `policy`; only used in error messages.
+        name: Import name, `package.module:Class`.
+        base: The class that the plug-in must inherit from.
+        seed: Seed of torch's random numbers during construction.
+        settings: Possible keyword arguments; the constructor gets those that it accepts.
+
+    Returns:
+        An object of the class.
+
+    Raises:
+        PluginError: If the import fails, the class is no subclass, or its constructor raises.
     """
     module, _, attribute = name.partition(":")
     try:
-        own = getattr(importlib.import_module(module), attribute)
+        plugin = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        raise PluginError(f"{kind} '{name}' cannot be made: {in_words(error)}") from error
-    if not (isinstance(own, type) and issubclass(own, base)):
+        raise PluginError(f"{kind} '{name}' cannot be made: {describe_error(error)}") from error
+    if not (isinstance(plugin, type) and issubclass(plugin, base)):
         raise PluginError(f"{kind} '{name}' cannot be made: it is not a dips.{base.__name__}")
     try:
-        return construct(own, base, seed, settings)
+        return construct(plugin, base, seed, settings)
     except Exception as error:
-        raise PluginError(f"{kind} '{name}' cannot be made: {in_words(error)}") from error
+        raise PluginError(f"{kind} '{name}' cannot be made: {describe_error(error)}") from error
 
 
-def construct(own: Callable[..., Made], base: type, seed: int, settings: Mapping[str, Any]) -> Made:
-    """Call a class or function with what it takes of the settings.
+def construct(
+    plugin: Callable[..., Plugin], base: type, seed: int, settings: Mapping[str, Any]
+) -> Plugin:
+    """Call a class or factory with the settings that it accepts.
 
-    torch's own random numbers are seeded meanwhile, so that a network starts where the seed says.
+    torch's random numbers are seeded during the call and restored afterwards.
+
+    Args:
+        plugin: The class or factory.
+        base: The base class whose parameters a `**kwargs` constructor accepts.
+        seed: Seed of torch's random numbers.
+        settings: Possible keyword arguments.
+
+    Returns:
+        What the call returns.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return own(**taken(own, base, settings))
+        return plugin(**accepted_settings(plugin, base, settings))
 
 
-def taken(own: Callable[..., Any], base: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a constructor names; with `**`, also those that the base class names.
+def accepted_settings(
+    plugin: Callable[..., Any], base: type, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings that a constructor names; with `**kwargs`, also those of `base`.
 
-    >>> taken(lambda items: items, object, {"items": 3, "dim": 2})
+    >>> accepted_settings(lambda items: items, object, {"items": 3, "dim": 2})
     {'items': 3}
     """
-    parameters = inspect.signature(own).parameters
-    named = set(parameters)
+    parameters = inspect.signature(plugin).parameters
+    names = set(parameters)
     if any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values()):
-        named |= set(inspect.signature(base).parameters)
-    return {name: value for name, value in settings.items() if name in named}
+        names |= set(inspect.signature(base).parameters)
+    return {name: value for name, value in settings.items() if name in names}
 
 
-def in_words(error: Exception) -> str:
-    """One line of what an error says, and what kind it is unless it is a sentence of ours."""
-    said = next(iter(str(error).splitlines()), "")
-    ours = said and isinstance(error, AssertionError | DipsError)
-    return said if ours else f"{type(error).__name__}: {said}".rstrip(": ")
+def describe_error(error: Exception) -> str:
+    """Return the first line of an error message, with the error's class unless it is ours.
+
+    >>> describe_error(ValueError("too small"))
+    'ValueError: too small'
+    """
+    message = next(iter(str(error).splitlines()), "")
+    is_sentence = message and isinstance(error, AssertionError | DipsError)
+    return message if is_sentence else f"{type(error).__name__}: {message}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""Sums on the grid are the same in any order and any batch, to the last bit."""
+"""Fixed-point sums have the same bits in any order and any batch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 
 from dips.errors import ConfigError
-from dips.numerics.exact import (
-    CHANCE_BITS,
+from dips.numerics.fixed_point import (
+    MAX_TERMS,
     PARAMETER_BITS,
     PARAMETER_LIMIT,
+    PROBABILITY_BITS,
     STATE_BITS,
     STATE_LIMIT,
-    TERMS,
     linear,
     matmul,
     quantize,
-    rounded,
+    quantize_straight_through,
     softmax,
 )
 
@@ -29,16 +29,16 @@ def _normal(*shape: int, seed: int) -> torch.Tensor:
 
 
 @given(st.floats(-1e4, 1e4), st.integers(1, 30))
-def test_snap_is_the_nearest_multiple(value: float, bits: int) -> None:
-    snapped = float(quantize(torch.tensor(value, dtype=torch.float64), bits))
-    assert (snapped * 2**bits).is_integer()
-    assert abs(snapped - value) <= 0.5 * 2.0**-bits
-    again = quantize(torch.tensor(snapped, dtype=torch.float64), bits)
-    assert float(again) == snapped
+def test_quantize_returns_the_nearest_multiple(value: float, bits: int) -> None:
+    quantized = float(quantize(torch.tensor(value, dtype=torch.float64), bits))
+    assert (quantized * 2**bits).is_integer()
+    assert abs(quantized - value) <= 0.5 * 2.0**-bits
+    again = quantize(torch.tensor(quantized, dtype=torch.float64), bits)
+    assert float(again) == quantized
 
 
 @given(st.integers(0, 10_000))
-def test_products_of_snapped_numbers_sum_to_the_same_in_any_order(seed: int) -> None:
+def test_sums_of_quantized_products_do_not_depend_on_the_order(seed: int) -> None:
     table = quantize(_normal(200, 32, seed=seed), PARAMETER_BITS)
     user = quantize(_normal(9, 32, seed=seed + 1) * 4, STATE_BITS)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(seed))
@@ -48,21 +48,21 @@ def test_products_of_snapped_numbers_sum_to_the_same_in_any_order(seed: int) -> 
     assert torch.equal((table[None] * user[:, None]).sum(2), together)
 
 
-def test_unsnapped_sums_do_depend_on_the_order() -> None:
-    """Or the test above could not fail."""
+def test_sums_that_are_not_quantized_depend_on_the_order() -> None:
+    """Check that the test above can fail."""
     values = _normal(50, 200, seed=0)
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
     assert not torch.equal(values.sum(1), values[:, order].sum(1))
 
 
 @given(st.integers(0, 10_000), st.integers(2, 300), st.sampled_from([0.1, 1.0, 10.0]))
-def test_softmax_in_any_order_and_batch(seed: int, items: int, scale: float) -> None:
+def test_softmax_does_not_depend_on_order_or_batch(seed: int, items: int, scale: float) -> None:
     logits = _normal(7, items, seed=seed) * scale
     order = torch.randperm(items, generator=torch.Generator().manual_seed(seed))
     together = softmax(logits)
     assert torch.equal(softmax(logits[:, order]), together[:, order])
     assert torch.equal(torch.cat([softmax(row[None]) for row in logits]), together)
-    rounding = items * 2.0**-CHANCE_BITS
+    rounding = items * 2.0**-PROBABILITY_BITS
     torch.testing.assert_close(together, logits.softmax(-1), atol=rounding, rtol=0)
     table = quantize(_normal(items, 4, seed=seed + 1), PARAMETER_BITS)
     assert torch.equal(together[:, order] @ table[order], together @ table)
@@ -75,17 +75,17 @@ def test_softmax_of_extreme_logits() -> None:
 
 
 @given(st.floats(-1e300, 1e300), st.integers(1, 30))
-def test_rounded_lies_on_the_grid_within_the_limit(value: float, bits: int) -> None:
+def test_quantized_values_lie_on_the_grid_within_the_limit(value: float, bits: int) -> None:
     for kind in (torch.float32, torch.float64):
         given = torch.tensor(max(-3e38, min(3e38, value)), dtype=kind, requires_grad=True)
-        result = rounded(given, bits, 100.0)
+        result = quantize_straight_through(given, bits, 100.0)
         assert torch.equal(result, quantize(given.detach().clamp(-100, 100), bits))
         assert torch.autograd.grad(result, given)[0] == 1
 
 
-def test_the_slope_of_rounding_is_one_under_any_transform() -> None:
+def test_gradients_are_straight_through_under_any_transform() -> None:
     def cube(value: torch.Tensor) -> torch.Tensor:
-        return (rounded(value, 4, 8.0) ** 3).sum()
+        return (quantize_straight_through(value, 4, 8.0) ** 3).sum()
 
     values = _normal(6, 3, seed=0)
     on_grid = quantize(values, 4)
@@ -96,22 +96,22 @@ def test_the_slope_of_rounding_is_one_under_any_transform() -> None:
 
 
 def test_linear_is_exact_at_its_limits_and_in_any_order() -> None:
-    """All terms as large as they may be, and one smallest step: nothing is lost."""
-    states = torch.full((1, TERMS), 1e9)
-    weight = torch.full((1, TERMS), 1e9)
+    """All terms at their limits and one smallest step: nothing is lost."""
+    states = torch.full((1, MAX_TERMS), 1e9)
+    weight = torch.full((1, MAX_TERMS), 1e9)
     bias = torch.full((1,), 2.0**-PARAMETER_BITS)
-    expected = TERMS * PARAMETER_LIMIT * STATE_LIMIT + 2.0**-PARAMETER_BITS
+    expected = MAX_TERMS * PARAMETER_LIMIT * STATE_LIMIT + 2.0**-PARAMETER_BITS
     assert float(linear(states, weight, bias)) == expected
     smallest = 2.0 ** -(PARAMETER_BITS + STATE_BITS)
     states[0, 7], weight[0, 7] = 2.0**-STATE_BITS, 2.0**-PARAMETER_BITS
     expected += smallest - PARAMETER_LIMIT * STATE_LIMIT
     assert float(linear(states, weight, bias)) == expected
     with pytest.raises(ConfigError, match="4096 terms: sums are exact up to 4095"):
-        matmul(torch.ones(1, TERMS + 1), torch.ones(TERMS + 1, 1))
+        matmul(torch.ones(1, MAX_TERMS + 1), torch.ones(MAX_TERMS + 1, 1))
 
 
 @given(st.integers(0, 10_000))
-def test_linear_in_any_order_and_batch(seed: int) -> None:
+def test_linear_does_not_depend_on_order_or_batch(seed: int) -> None:
     states, weight, bias = (
         _normal(40, 65, seed=seed) * 9,
         _normal(8, 65, seed=seed + 1),
