@@ -11,12 +11,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.numerics import exact
-from dips.policy.base import Signals
+from dips.numerics import fixed_point
 from dips.policy.layers import start
 from dips.policy.network import Network
 from dips.policy.set_network import SetNetwork
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 DIM, CENTER, SPREAD = 32, 3.5, 1.0
 """The recommender's default width, and about the scale of ratings from 1 to 5."""
@@ -66,9 +66,9 @@ class RecencyAlone(Same):
         """A score without ages, less the slope for each newer candidate."""
         counted = torch.where(candidates.present, weight, 0.0)
         later = candidates.position[:, None, :] > candidates.position[:, :, None]
-        newer = exact.matmul(later.double(), counted[:, :, None])[..., 0]
+        newer = fixed_point.matmul(later.double(), counted[:, :, None])[..., 0]
         scores = self.network.weigh(ageless(candidates), signals, weight)
-        return scores - exact.parameter(self.network.slope) * newer
+        return scores - fixed_point.quantize_parameter(self.network.slope) * newer
 
 
 def ageless(candidates: Candidates) -> Candidates:

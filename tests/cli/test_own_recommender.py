@@ -33,7 +33,7 @@ class Taste(torch.nn.Module, dips.Policy):
         self.surprise = torch.nn.Parameter(torch.tensor(0.5))
 
     def score(self, candidates, signals):
-        return self.surprise * signals.residual().abs() - candidates.age.double()
+        return self.surprise * signals.residual.abs() - candidates.age.double()
 """
 MODULE = "command_line_own"
 SMALL = (

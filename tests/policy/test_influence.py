@@ -14,10 +14,10 @@ from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence, first_largest
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates
-from dips.testing import FakeSignals, random_candidates
+from dips.testing import fake_signals, random_candidates
 
 SIZE = 3
 
@@ -66,7 +66,7 @@ def test_squared_error_against_numpy(
     model = dot(losses["mse"], inner_lr=0.1)
     quantized, exact = _settled(model)
     sketch, candidates = random_candidates(users=30, size=SIZE, period=3, seed=1, distinct=True)
-    signals = StackSignals(quantized, sketch, candidates)
+    signals = recommender_signals(quantized, sketch, candidates)
     scores = Influence(SIZE, damping, half_life).score(candidates, signals)
     firsts = set()
     for row in range(30):
@@ -120,7 +120,7 @@ def test_any_loss_against_dense_hessians(
     sketch, candidates = random_candidates(
         users=20, size=SIZE, period=2, items=12, seed=5, distinct=True
     )
-    signals = StackSignals(quantized, sketch, candidates)
+    signals = recommender_signals(quantized, sketch, candidates)
     scores = Influence(SIZE, damping).score(candidates, signals)
     for row in range(20):
         slots = torch.nonzero(candidates.present[row])[:, 0]
@@ -140,7 +140,7 @@ def test_the_last_slot_wins_ties_and_nothing_is_chosen_where_nothing_is() -> Non
 
 def test_as_many_are_scored_as_there_are_slots() -> None:
     candidates: Candidates = random_candidates(users=12, size=SIZE, period=2, seed=3)[1]
-    scores = Influence(SIZE).score(candidates, FakeSignals(candidates, arrivals=2))
+    scores = Influence(SIZE).score(candidates, fake_signals(candidates, arrivals=2))
     there = candidates.present.sum(1).clamp_max(SIZE)
     assert torch.equal((scores > 0).sum(1), there)
     assert bool((scores[~candidates.present] == 0).all())

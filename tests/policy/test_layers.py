@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from dips.data.side_information import MIDDLE, Coded, SideInformation
-from dips.numerics import exact
-from dips.policy.base import NoSignals
+from dips.numerics import fixed_point
 from dips.policy.layers import SideInputs
 from dips.policy.network import Network, PaperNetwork
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.sketch.records import Candidates
-from dips.testing import FakeSignals, check_policy, random_candidates
+from dips.sketch.signals import Signals
+from dips.testing import check_policy, fake_signals, random_candidates
 
 ITEMS, DIM = 8, 4
 WEATHER = Coded("weather", 12, names=("fog", "rain", "sun"))
@@ -64,7 +64,7 @@ def _told(inputs: SideInputs, candidates: Candidates, row: int, slot: int, dim: 
 
 @pytest.mark.parametrize("dim", [1, 4])
 def test_inputs_are_what_a_loop_finds(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
+    monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     inputs = SideInputs(SIDES, ITEMS, dim, torch.Generator().manual_seed(0))
     candidates = _many(40)
     found = inputs(candidates)
@@ -88,7 +88,7 @@ def test_nothing_told_is_nothing_stored() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_papers_network_is_the_dense_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of M for ratings, categories, further columns and ages, one beside the other."""
-    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
+    monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network("paper", seed).double(), _many(40, seed)
     assert isinstance(network, PaperNetwork)
     blocks = network.blocks
@@ -106,7 +106,7 @@ def test_the_papers_network_is_the_dense_one(seed: int, monkeypatch: pytest.Monk
     wide = torch.cat([_spread(candidates, weight * value) for value in values], 1)
     hidden = network.middle(dense(wide).relu()).relu()
     theirs = (hidden @ network.leave.T + network.leave_bias[:, 0]).gather(1, candidates.item)
-    ours = network.weigh(candidates, NoSignals(), weight)
+    ours = network.weigh(candidates, Signals(), weight)
     there = candidates.present
     torch.testing.assert_close(ours[there], theirs[there], atol=1e-12, rtol=0)
     mine, slope = (
@@ -144,20 +144,20 @@ def test_what_is_told_matters_and_scores_do_not_depend_on_the_batch(kind: str) -
             assert torch.equal(torch.cat(parts), together[:70])
     stacked = StackedPolicies.of([network, _network(kind, 5)])
     both = Candidates(*(torch.cat([field, field]) for field in candidates))
-    side_by_side = stacked.score(both, FakeSignals(both, arrivals=2))
+    side_by_side = stacked.score(both, fake_signals(both, arrivals=2))
     assert torch.equal(side_by_side[:200], together)
 
 
 def _score(network: Network, candidates: Candidates) -> Tensor:
     with torch.no_grad():
-        return network.score(candidates, FakeSignals(candidates, arrivals=2))
+        return network.score(candidates, fake_signals(candidates, arrivals=2))
 
 
 @pytest.mark.parametrize("kind", ["paper", "set"])
 def test_everything_learns(kind: str) -> None:
     network, candidates = _network(kind), _many(200)
     pull = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double()
-    scores = network.score(candidates, FakeSignals(candidates, arrivals=2))
+    scores = network.score(candidates, fake_signals(candidates, arrivals=2))
     (scores * pull * candidates.present).sum().backward()
     still = [
         name for name, value in network.named_parameters() if not bool((value.grad != 0).any())

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.numerics.hashing import text_keys
-from dips.policy.base import NoSignals
 from dips.policy.network import PaperNetwork
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 from dips.testing import check_policy, random_candidates
 
 ITEMS = 8
@@ -54,13 +54,13 @@ def _weight(candidates: Candidates) -> Tensor:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_is_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
+    monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network(seed), _many(40, seed)
     dense, weight = _dense(network), _weight(candidates)
     assert bool((candidates.item[:, :, None] == candidates.item[:, None, :]).sum() > 300)  # repeats
     pull = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).double()
     pull = pull * candidates.present
-    ours = network.weigh(candidates, NoSignals(), weight)
+    ours = network.weigh(candidates, Signals(), weight)
     theirs = _dense_scores(dense, candidates, weight)
     torch.testing.assert_close(ours * candidates.present, theirs * candidates.present,
                                atol=1e-12, rtol=0)  # fmt: skip
@@ -77,26 +77,26 @@ def test_is_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_on_the_grid_it_is_nearly_the_dense_network() -> None:
     network, candidates = _network(hidden=128), _many(40)
     weight = candidates.present.double()
-    ours = network.score(candidates, NoSignals())
+    ours = network.score(candidates, Signals())
     theirs = _dense_scores(_dense(network), candidates, weight)
     difference = (ours - theirs).abs()[candidates.present]
     assert 0 < float(difference.detach().max()) < 0.01
 
 
 def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
+    monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network(), _many(4)
     weight = _weight(candidates)
-    assert gradcheck(lambda w: network.weigh(candidates, NoSignals(), w), weight)
+    assert gradcheck(lambda w: network.weigh(candidates, Signals(), w), weight)
 
 
 def test_ghosts_have_scores_and_change_nothing() -> None:
     network, candidates = _network(), _many(50)
     ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.3
     weight = (candidates.present & ~ghost).double()
-    with_dropped_candidates = network.weigh(candidates, NoSignals(), weight)
+    with_dropped_candidates = network.weigh(candidates, Signals(), weight)
     gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
-    without = network.score(gone, NoSignals())
+    without = network.score(gone, Signals())
     assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
     assert bool(with_dropped_candidates[candidates.present].isfinite().all())
 
@@ -120,25 +120,25 @@ def test_dropout_is_a_function_of_user_and_time() -> None:
     later = crowd._replace(seen=crowd.seen + 1)
     assert not torch.equal(network._thinned(units, later, 1), first)
     alone = Candidates(*(field[7:8] for field in crowd))
-    assert torch.equal(network.score(alone, NoSignals()), network.score(crowd, NoSignals())[7:8])
-    still = network.eval().score(crowd, NoSignals())
+    assert torch.equal(network.score(alone, Signals()), network.score(crowd, Signals())[7:8])
+    still = network.eval().score(crowd, Signals())
     assert bool((still == still[:1]).all())
-    assert torch.equal(still, _network(hidden=hidden).score(crowd, NoSignals()))
+    assert torch.equal(still, _network(hidden=hidden).score(crowd, Signals()))
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_scores_do_not_depend_on_the_batch(training: bool) -> None:
     network = _network(hidden=128, dropout=0.1).float().train(training)
     candidates = _many(1000)
-    together = network.score(candidates, NoSignals())
+    together = network.score(candidates, Signals())
     for piece in (1, 7):
         parts = [
-            network.score(Candidates(*(f[low : low + piece] for f in candidates)), NoSignals())
+            network.score(Candidates(*(f[low : low + piece] for f in candidates)), Signals())
             for low in range(0, 70, piece)
         ]
         assert torch.equal(torch.cat(parts), together[:70])
     order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    shuffled = network.score(Candidates(*(field[order] for field in candidates)), NoSignals())
+    shuffled = network.score(Candidates(*(field[order] for field in candidates)), Signals())
     assert torch.equal(shuffled, together[order])
 
 

@@ -7,10 +7,8 @@ import sys
 import types
 
 import pytest
-import torch
 
 from dips.errors import ConfigError
-from dips.policy.base import NoSignals
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.last_top import LastTop
@@ -73,14 +71,3 @@ def test_a_policy_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "my_policies", module)
     made = make_policy("my_policies:Mine", size=4)
     assert type(made).__name__ == "Mine"
-
-
-def test_without_a_recommender_every_question_is_refused() -> None:
-    for ask in (
-        NoSignals().loss,
-        NoSignals().embedding,
-        NoSignals().residual,
-        lambda: NoSignals().read(torch.ones(1, 1)),
-    ):
-        with pytest.raises(ConfigError, match="roll it out with a recommender"):
-            ask()

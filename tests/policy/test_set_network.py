@@ -11,15 +11,16 @@ from torch.autograd import gradcheck
 
 from dips.data.side_information import Coded, SideInformation
 from dips.kernels import numba_launch
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.policy.frequency import Frequent
 from dips.policy.recency import Last
 from dips.policy.registry import make_policy
 from dips.policy.set_network import SetNetwork, set_scores
-from dips.policy.stacked import Answers, StackedPolicies
+from dips.policy.stacked import StackedPolicies
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
-from dips.testing import FakeSignals, check_policy, random_candidates
+from dips.sketch.signals import Signals
+from dips.testing import check_policy, fake_signals, random_candidates
 
 DIM = 4
 
@@ -39,7 +40,7 @@ def _many(users: int, period: int = 2, seed: int = 0) -> Candidates:
 
 
 def _score(network: SetNetwork, candidates: Candidates) -> Tensor:
-    return network.score(candidates, FakeSignals(candidates, arrivals=2))
+    return network.score(candidates, fake_signals(candidates, arrivals=2))
 
 
 @pytest.mark.parametrize("period", [1, 2, 5])
@@ -48,7 +49,7 @@ def test_starts_as_last(period: int, dim: int) -> None:
     network, candidates = _network(dim, trained=False), _many(200, period)
     scores = _score(network, candidates)
     slots = Greedy().choose(scores, candidates, 3)
-    last = Last().score(candidates, FakeSignals(candidates))
+    last = Last().score(candidates, fake_signals(candidates))
     assert torch.equal(slots, Greedy().choose(last, candidates, 3))
     there = candidates.present
     newer = (candidates.position[:, None, :] > candidates.position[:, :, None]).sum(2)
@@ -65,9 +66,9 @@ def test_starts_near_frequent_where_items_come_back() -> None:
     candidates = Candidates(*fields)
     assert network.required_signals == ()
     for size in (3, 2, 1):
-        scores = network.score(candidates, FakeSignals(candidates))
+        scores = network.score(candidates, fake_signals(candidates))
         slots = Greedy().choose(scores, candidates, size)
-        expected = Frequent().score(candidates, FakeSignals(candidates))
+        expected = Frequent().score(candidates, fake_signals(candidates))
         assert torch.equal(slots, Greedy().choose(expected, candidates, size))
 
 
@@ -81,7 +82,9 @@ def test_starts_with_the_newest_and_what_is_expected(size: int) -> None:
     told = torch.randn(candidates.item.shape, generator=draw).double() / 4
     vectors = torch.randn(*told.shape, 3, generator=draw).double()
     with torch.no_grad():
-        scores = network.score(candidates, Answers({"predicted_score": told, "embedding": vectors}))
+        scores = network.score(
+            candidates, Signals.of({"predicted_score": told, "embedding": vectors})
+        )
     above = (math.log(5) - candidates.age.double().log1p()).clamp_min(0)
     there = candidates.present
     torch.testing.assert_close(scores[there], (told + 6 * above)[there], atol=1e-3, rtol=0)
@@ -93,7 +96,7 @@ def test_small_sketches_start_as_last_with_a_hunch(size: int) -> None:
     network = make_policy("learned", size=size, dim=0, predicted_score=True)
     candidates = random_candidates(users=100, size=size, period=1, seed=size)[1]
     told = torch.randn(candidates.item.shape).double()
-    scores = network.score(candidates, Answers({"predicted_score": told}))
+    scores = network.score(candidates, Signals.of({"predicted_score": told}))
     there, place = candidates.present, candidates.position
     newer = (place[:, None, :] > place[:, :, None]).sum(2)
     assert torch.equal(scores[there], -newer[there].double())
@@ -111,10 +114,10 @@ def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:
 
 def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidate by candidate, in plain torch."""
-    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
+    monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network().double(), _many(20)
-    signals = FakeSignals(candidates, arrivals=2)
-    residual, vectors = signals.residual(), signals.embedding()
+    signals = fake_signals(candidates, arrivals=2)
+    residual, vectors = signals.residual, signals.embedding
     scores = _score(network, candidates)
     for row in range(20):
         slots = [slot for slot in range(5) if candidates.position[row, slot] >= 0]
@@ -149,9 +152,9 @@ def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "quantize", lambda value, bits: value.double())
+    monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network().double(), _many(4)
-    signals = FakeSignals(candidates, arrivals=2)
+    signals = fake_signals(candidates, arrivals=2)
     weight = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)).double() + 0.5
     assert gradcheck(lambda w: network.weigh(candidates, signals, w), weight.requires_grad_())
 
@@ -160,13 +163,13 @@ def test_ghosts_have_scores_and_change_nothing() -> None:
     network, candidates = _network(), _many(50)
     ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.4
     ghost[:, -1] = False  # the newest sets the clock, and is never one
-    signals = FakeSignals(candidates, arrivals=2)
+    signals = fake_signals(candidates, arrivals=2)
     with_dropped_candidates = network.weigh(
         candidates, signals, (candidates.present & ~ghost).double()
     )
     gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
-    answers = {"residual": signals.residual(), "embedding": signals.embedding()}
-    without = network.score(gone, Answers(answers))
+    answers = {"residual": signals.residual, "embedding": signals.embedding}
+    without = network.score(gone, Signals.of(answers))
     assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
     assert bool(with_dropped_candidates[candidates.present].isfinite().all())
 
@@ -191,8 +194,8 @@ def test_knows_no_item_by_name() -> None:
     assert sum(p.numel() for p in network.parameters()) < 1000
     strange = candidates._replace(item=candidates.item + 10**9)
     answers = {"residual": torch.zeros(10, 5), "embedding": torch.zeros(10, 5, DIM)}
-    scores = network.score(strange, Answers(answers))
-    assert torch.equal(scores, network.score(candidates, Answers(answers)))
+    scores = network.score(strange, Signals.of(answers))
+    assert torch.equal(scores, network.score(candidates, Signals.of(answers)))
     assert network.required_signals == ("residual", "embedding")
     assert _network(dim=0).required_signals == ("residual",)
 
@@ -205,7 +208,7 @@ def test_extreme_inputs_have_scores() -> None:
         seen=candidates.seen + 2**40,
     )
     answers = {"residual": torch.full((10, 5), -1e30), "embedding": torch.full((10, 5, DIM), 1e30)}
-    assert bool(network.score(far, Answers(answers))[far.present].isfinite().all())
+    assert bool(network.score(far, Signals.of(answers))[far.present].isfinite().all())
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -220,11 +223,11 @@ def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
         torch.nn.init.ones_(network.direct)
     candidates = _many(10)
     twice = Candidates(*(torch.cat([field, field]) for field in candidates))
-    residual = FakeSignals(candidates, arrivals=2).residual()
+    residual = fake_signals(candidates, arrivals=2).residual
     together = StackedPolicies.of(networks).score(
-        twice, Answers({"residual": torch.cat([residual] * 2)})
+        twice, Signals.of({"residual": torch.cat([residual] * 2)})
     )
-    alone = [network.score(candidates, Answers({"residual": residual})) for network in networks]
+    alone = [network.score(candidates, Signals.of({"residual": residual})) for network in networks]
     assert torch.equal(together, torch.cat(alone))
     assert not torch.equal(*alone)
 

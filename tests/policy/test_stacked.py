@@ -7,17 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from dips.errors import ConfigError
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.policy.network import Network, PaperNetwork
 from dips.policy.recency import Last
 from dips.policy.set_network import SetNetwork
-from dips.policy.stacked import Answers, StackedPolicies
+from dips.policy.stacked import StackedPolicies
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
-from dips.testing import FakeSignals, check_policy, random_candidates
+from dips.sketch.signals import Signals
+from dips.testing import check_policy, fake_signals, random_candidates
 
 RUNS, USERS = 3, 20
 
@@ -32,7 +33,7 @@ class Own(nn.Module, Policy):
         self.fade = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        return signals.loss() - self.fade * candidates.age
+        return signals.loss - self.fade * candidates.age
 
 
 def _made(kind: str, seed: int) -> nn.Module:
@@ -62,8 +63,8 @@ def _part(candidates: Candidates, run: int) -> Candidates:
     return Candidates(*(field[run * USERS : (run + 1) * USERS] for field in candidates))
 
 
-def _signals(candidates: Candidates) -> FakeSignals:
-    return FakeSignals(candidates, arrivals=2)
+def _signals(candidates: Candidates) -> Signals:
+    return fake_signals(candidates, arrivals=2)
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -89,7 +90,7 @@ def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
     """By torch.func and by autograd, against each policy's own backward pass."""
     candidates = _candidates(runs)
     stacked, signals = StackedPolicies.of(policies[:runs]), _signals(candidates)
-    answers = stacked.ask(signals)
+    answers = signals.select(stacked.required_signals)
     pull = torch.randn(runs * USERS, 5, generator=torch.Generator().manual_seed(1)).double()
     pull = pull * candidates.present
 
@@ -112,7 +113,7 @@ def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
 def test_weights(policies: list[nn.Module]) -> None:
     candidates = _candidates()
     stacked, signals = StackedPolicies.of(policies), _signals(candidates)
-    answers = stacked.ask(signals)
+    answers = signals.select(stacked.required_signals)
     weight = torch.rand(RUNS * USERS, 5, generator=torch.Generator().manual_seed(0)).double()
     assert stacked.weighs == isinstance(policies[0], Network)
     if not stacked.weighs:
@@ -151,18 +152,10 @@ def test_select_one_and_flags(policies: list[nn.Module]) -> None:
 
 
 def test_only_what_is_named_is_asked() -> None:
-    class Once(FakeSignals):  # type: ignore[misc]
-        def loss(self) -> Tensor:
-            raise AssertionError("nobody needs losses")
-
-    candidates = _candidates()
+    signals = _signals(_candidates())
     stacked = StackedPolicies.of([_made("set", seed) for seed in range(RUNS)])
-    answers = stacked.ask(Once(candidates, arrivals=2))
-    assert list(answers) == ["residual", "embedding"]
-    with pytest.raises(ConfigError, match=r"signals\.loss was not asked for"):
-        Answers(answers).loss()
-    with pytest.raises(ConfigError, match="cannot use signals"):
-        Answers(answers).read(torch.ones(1, 1))
+    stacked.score(_candidates(), signals)
+    assert list(signals.computed) == ["residual", "embedding"]
 
 
 def test_what_cannot_stand_in_a_stack() -> None:
@@ -185,11 +178,11 @@ def test_beside_real_recommenders(losses: dict[str, Loss]) -> None:
     made = [torch.Generator().manual_seed(seed) for seed in range(2)]
     models = [DotProduct(items=8, loss=losses["mse"], dim=4, generator=g) for g in made]
     policies = [_made("set", seed) for seed in range(2)]
-    signals = StackSignals(StackedRecommenders.of(models).quantized(), sketch, candidates)
+    signals = recommender_signals(StackedRecommenders.of(models).quantized(), sketch, candidates)
     together = StackedPolicies.of(policies).score(candidates, signals)
     for run in range(2):
         rows = slice(run * USERS, (run + 1) * USERS)
-        alone = StackSignals(
+        alone = recommender_signals(
             StackedRecommenders.of([models[run]]).quantized(),
             Sketch(*(field[rows] for field in sketch)),
             _part(candidates, run),

@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor
 
 from dips.errors import ConfigError
-from dips.policy.base import SIGNALS, NoSignals, Policy, signals_of
+from dips.policy.base import Policy, signals_of
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
@@ -18,8 +17,9 @@ from dips.policy.registry import make_policy
 from dips.policy.reservoir import Mix, Reservoir
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy
+from dips.sketch.signals import SIGNALS, Signals
 from dips.sketch.update import join, refresh
-from dips.testing import FakeSignals, random_candidates
+from dips.testing import fake_signals, random_candidates
 
 KEY = torch.tensor([11])
 
@@ -38,7 +38,7 @@ def _kept(policy: Policy, items: str, size: int, period: int = 1) -> str:
             arrivals,
             torch.tensor([end]),
             KEY,
-            lambda _, candidates: policy.score(candidates, NoSignals()),
+            lambda _, candidates: policy.score(candidates, Signals()),
             Greedy(),
         )
     return "".join(chr(item) for item in sketch.item[sketch.present].tolist())
@@ -96,15 +96,15 @@ def test_reservoir_gives_each_interaction_one_lot_for_life() -> None:
     position = torch.arange(5).expand(6, -1)
     one = first._replace(position=position)
     other = later._replace(position=position.flip(1), key=first.key, seen=later.seen + 9)
-    lots = Reservoir().score(one, NoSignals())
-    assert torch.equal(lots, Reservoir().score(other, NoSignals()).flip(1))
+    lots = Reservoir().score(one, Signals())
+    assert torch.equal(lots, Reservoir().score(other, Signals()).flip(1))
     assert bool(((lots >= 0) & (lots < 1)).all())
 
 
 def test_mix_puts_the_newest_first() -> None:
     candidates = random_candidates(size=3, period=2, seed=4)[1]
-    scores = Mix(2).score(candidates, NoSignals())
-    lots = Reservoir().score(candidates, NoSignals())
+    scores = Mix(2).score(candidates, Signals())
+    lots = Reservoir().score(candidates, Signals())
     newest = candidates.age < 2
     assert bool((scores[newest] >= 1).all())
     assert torch.equal(scores[~newest], lots[~newest])
@@ -112,10 +112,10 @@ def test_mix_puts_the_newest_first() -> None:
 
 def test_hardest_is_the_loss_and_fades_with_age() -> None:
     candidates = random_candidates(seed=2)[1]
-    signals = FakeSignals(candidates, arrivals=2)
+    signals = fake_signals(candidates, arrivals=2)
     there = candidates.present
     plain = Hardest().score(candidates, signals)
-    assert torch.equal(plain[there], signals.loss()[there])
+    assert torch.equal(plain[there], signals.loss[there])
     faded = Hardest(half_life=4.0).score(candidates, signals)
     half = 0.5 ** (candidates.age.double() / 4)
     torch.testing.assert_close(faded[there], (plain * half)[there])
@@ -167,12 +167,10 @@ def test_likely_keeps_the_newest_and_what_is_expected() -> None:
     seen = torch.tensor([12])
     candidates = Candidates(place, place, ones.float(), zero, ones, zero, seen, seen)
 
-    class Told(FakeSignals):  # type: ignore[misc]
-        def predicted_score(self) -> Tensor:
-            return torch.tensor([[7.0, -2.0, 3.0, -90.0, -1e6]]).double()
-
+    predicted = torch.tensor([[7.0, -2.0, 3.0, -90.0, -1e6]]).double()
+    signals = Signals.of({"predicted_score": predicted})
     for newest, size, kept in ((1, 2, [2, 11]), (1, 3, [2, 6, 11]), (2, 3, [2, 10, 11]),
                                (2, 4, [2, 6, 10, 11])):  # fmt: skip
-        scores = make_policy(f"last-top:{newest}", size=size).score(candidates, Told(candidates))
+        scores = make_policy(f"last-top:{newest}", size=size).score(candidates, signals)
         slots = Greedy().choose(scores, candidates, size)
         assert place.gather(1, slots.sort(1).values)[0].tolist() == kept

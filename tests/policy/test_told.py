@@ -3,15 +3,15 @@
 import numpy as np
 
 from dips.data.interactions import from_arrays
-from dips.studies import run as experiment
 from dips.studies.checks import check, split
+from dips.studies.run import _stacks, train_runs
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
 
 def test_runs_that_are_told_other_things_go_apart():
-    configs = [TrainConfig(policy="learned", predicted_score=told) for told in (0, 1, 1)]
-    assert experiment._stacks(configs, "cpu") == [[0], [1, 2]]
+    configs = [TrainConfig.of(policy="learned", predicted_score=told) for told in (0, 1, 1)]
+    assert _stacks(configs, "cpu") == [[0], [1, 2]]
 
 
 def test_a_hunch_is_learned_from_where_nothing_comes_back():
@@ -30,7 +30,7 @@ def test_a_hunch_is_learned_from_where_nothing_comes_back():
         config = TrainConfig(
             **chosen, predicted_score=predicted_score, dim=4, inner_lr=-1.0, batch=64
         )
-        found = experiment.run([(split(once, config), config)])[0]
+        found = train_runs([(split(once, config), config)])[0]
         network = found.trained.policy
         assert (
             found.trained.policy_spec.predicted_score
@@ -49,8 +49,8 @@ def test_the_rule_that_it_starts_like_is_a_rival():
     once = from_arrays(user, (7 * item + 3 * user) % 60, None, np.arange(1200))
     settings = {"policy": "learned", "epochs": 1, "dim": 4, "batch": 64, "inner_steps": 2}
     for size, met in ((4, ["last"]), (6, ["last", "last-top:4"])):
-        config = build_config(flags={**settings, "size": size}, implicit_data=True)
+        config = build_config(flags={**settings, "size": size})
         check(once, config)
-        found = experiment.run([(split(once, config), config)])[0]
+        found = train_runs([(split(once, config), config)])[0]
         assert [baseline.name for baseline in found.baselines] == met
         assert found.valid["recall@20"] >= max(one.valid["recall@20"] for one in found.baselines)

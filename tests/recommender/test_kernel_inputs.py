@@ -12,7 +12,7 @@ from dips.recommender import kernel_inputs as compiled
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.mlp import MLP
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.testing import random_candidates
 
@@ -35,7 +35,7 @@ def test_compiled_residuals_are_the_same(
     quick = compiled.residuals(quantized, sketch, candidates)
     monkeypatch.setattr(compiled, "installed", lambda _: False)
     assert compiled.residuals(quantized, sketch, candidates) is None
-    slow = StackSignals(quantized, sketch, candidates).residual()
+    slow = recommender_signals(quantized, sketch, candidates).residual
     assert quick is not None
     assert torch.equal(quick, slow)
     assert len(quick.unique()) > 20

@@ -14,7 +14,7 @@ from dips.recommender.losses import Loss
 from dips.recommender.mlp import MLP
 from dips.recommender.ncf import NCF
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.stream.side_information import token
@@ -112,13 +112,13 @@ def test_decisions_do_not_depend_on_the_batch(losses: dict[str, Loss]) -> None:
     sketch = sketch._replace(side=torch.where(sketch.present, _times((40, 3)), 0))
     candidates = candidates._replace(side=torch.cat([sketch.side, _times((40, 2), 1)], 1))
     quantized = StackedRecommenders.of(models).quantized()
-    together = StackSignals(quantized, sketch, candidates).loss()
+    together = recommender_signals(quantized, sketch, candidates).loss
     alone = StackedRecommenders.of(models[:1]).quantized()
     for row in range(20):
         one = slice(row, row + 1)
         own = Sketch(*(field[one] for field in sketch))
         asked = Candidates(*(field[one] for field in candidates))
-        assert torch.equal(StackSignals(alone, own, asked).loss(), together[one])
+        assert torch.equal(recommender_signals(alone, own, asked).loss, together[one])
 
 
 def test_a_spec_makes_the_shape_and_a_state_fills_it(losses: dict[str, Loss]) -> None:

@@ -16,7 +16,7 @@ from dips.recommender.kernel_inputs import is_answered
 from dips.recommender.losses import FullSoftmax, Loss
 from dips.recommender.mlp import MLP
 from dips.recommender.predicted_score import around, is_quick, predicted_score
-from dips.recommender.signals import StackSignals, as_evidence, rounding
+from dips.recommender.signals import as_evidence, recommender_signals, rounding
 from dips.recommender.stacked import StackedRecommenders
 from dips.testing import random_candidates
 
@@ -98,7 +98,7 @@ def test_of_ratings_it_is_what_is_predicted(dot: Dot, losses: dict[str, Loss], l
     model = dot(losses[loss], items=ITEMS, dim=DIM)
     quantized = StackedRecommenders.of([model]).quantized()
     sketch, candidates = random_candidates(users=20, size=3, period=2, items=ITEMS, seed=1)
-    found = StackSignals(quantized, sketch, candidates).predicted_score()
+    found = recommender_signals(quantized, sketch, candidates).predicted_score
     evidence = as_evidence(sketch, sketch.present.double(), candidates.seen)
     exact = quantized.call(
         lambda model, items, *fields: model.loss.estimate(

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips.numerics.exact import PARAMETER_BITS, STATE_BITS, quantize
+from dips.numerics.fixed_point import PARAMETER_BITS, STATE_BITS, quantize
 from dips.recommender import signals as signals_module
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.mlp import MLP
-from dips.recommender.signals import StackSignals, rounding
+from dips.recommender.signals import recommender_signals, rounding
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.testing import random_candidates
@@ -127,16 +127,16 @@ def test_signals(monkeypatch: pytest.MonkeyPatch, loss: Loss, kind: type[DotProd
     quantized = StackedRecommenders.of([model]).quantized()
     exact = quantized.one(0)
     sketch, candidates = random_candidates(users=9, seed=2)
-    signals = StackSignals(quantized, sketch, candidates)
+    signals = recommender_signals(quantized, sketch, candidates)
     present = sketch.present.double()
     user = exact.read(
         Evidence.new(sketch.item, sketch.rating.double(), present, present.sum(1).long()), rounding
     )
     rating = candidates.rating.double()
     expected = exact.losses(user, candidates.item, rating).detach()
-    torch.testing.assert_close(signals.loss(), expected, atol=1e-9, rtol=1e-9)
-    assert not signals.loss().requires_grad
-    assert torch.equal(signals.embedding(), exact.embedding(candidates.item))
+    torch.testing.assert_close(signals.loss, expected, atol=1e-9, rtol=1e-9)
+    assert not signals.loss.requires_grad
+    assert torch.equal(signals.embedding, exact.embedding(candidates.item))
     weights = candidates.present.double() / 2
     past = Evidence.new(candidates.item, rating, weights, candidates.present.sum(1))
     other = exact.losses(exact.read(past, rounding), candidates.item, rating).detach()
@@ -148,13 +148,11 @@ def test_signals(monkeypatch: pytest.MonkeyPatch, loss: Loss, kind: type[DotProd
     torch.testing.assert_close(told, effect.detach(), atol=1e-8, rtol=1e-8)
     if loss.channels == 1:
         slope = exact.gradients(user, candidates.item, rating)
-        assert signals.residual().shape == slope.shape[:2]
-    answers = (signals.loss(), told)
+        assert signals.residual.shape == slope.shape[:2]
+    answers = (signals.loss, told)
     monkeypatch.setitem(signals_module.CHUNK, "cpu", 64 * 2)
-    pieces = StackSignals(quantized, sketch, candidates)
-    for one, two in zip(
-        answers, (pieces.loss(), pieces.read(weights).influences(0.7)), strict=True
-    ):
+    pieces = recommender_signals(quantized, sketch, candidates)
+    for one, two in zip(answers, (pieces.loss, pieces.read(weights).influences(0.7)), strict=True):
         assert torch.equal(quantize(one, 20), quantize(two, 20))
 
 
@@ -170,7 +168,7 @@ def test_residuals_are_minus_the_slope_in_the_score(dot: Dot, losses: dict[str, 
         scores = exact.predict_all(user).detach() if name == "softmax" else exact.predict(
             user, candidates.item
         ).detach()  # fmt: skip
-        residual = StackSignals(quantized, sketch, candidates).residual()
+        residual = recommender_signals(quantized, sketch, candidates).residual
         for slot in range(candidates.item.shape[1]):
             leaf = scores.clone().requires_grad_()
             target = candidates.item if name == "softmax" else rating
@@ -185,12 +183,16 @@ def test_residuals_are_minus_the_slope_in_the_score(dot: Dot, losses: dict[str, 
 def test_rows_belong_to_runs_in_order(dot: Dot, losses: dict[str, Loss]) -> None:
     models = [dot(losses["mse"], seed=seed) for seed in range(2)]
     sketch, candidates = random_candidates(users=6, seed=1)
-    together = StackSignals(StackedRecommenders.of(models).quantized(), sketch, candidates).loss()
+    together = recommender_signals(
+        StackedRecommenders.of(models).quantized(), sketch, candidates
+    ).loss
     for run, model in enumerate(models):
         half = slice(3 * run, 3 * run + 3)
         one_sketch = Sketch(*(field[half] for field in sketch))
         one = Candidates(*(field[half] for field in candidates))
-        alone = StackSignals(StackedRecommenders.of([model]).quantized(), one_sketch, one).loss()
+        alone = recommender_signals(
+            StackedRecommenders.of([model]).quantized(), one_sketch, one
+        ).loss
         assert torch.equal(quantize(alone, 20), quantize(together[half], 20))
 
 

@@ -7,7 +7,7 @@ from ablation_policies import NoAges, RandomStart, RecencyAlone, Same, ageless
 from dips.policy.recency import Last
 from dips.policy.set_network import SetNetwork
 from dips.sketch.selection import Greedy
-from dips.testing import FakeSignals, check_policy, random_candidates
+from dips.testing import check_policy, fake_signals, random_candidates
 
 
 def made(kind, seed=0):
@@ -21,7 +21,7 @@ def candidates():
 
 
 def scores(policy, found):
-    return torch.where(found.present, policy.score(found, FakeSignals(candidates())), 0.0)
+    return torch.where(found.present, policy.score(found, fake_signals(candidates())), 0.0)
 
 
 def moved(policy):
@@ -42,7 +42,7 @@ def test_it_fits(kind):
 def test_some_start_from_recency(kind):
     found = candidates()
     kept, last = (
-        Greedy().choose(policy.score(found, FakeSignals(found)), found, 3)
+        Greedy().choose(policy.score(found, fake_signals(found)), found, 3)
         for policy in (made(kind), Last())
     )
     assert torch.equal(kept, last)

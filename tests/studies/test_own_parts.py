@@ -70,7 +70,7 @@ class Taste(nn.Module, dips.Policy):
         self.surprise, self.fresh = (nn.Parameter(torch.tensor(x)) for x in (0.0, 0.2))
 
     def score(self, candidates, signals):
-        return self.surprise * signals.residual().abs() - self.fresh * candidates.age.double()
+        return self.surprise * signals.residual.abs() - self.fresh * candidates.age.double()
 
 class Forgetful(Taste):
     """Leaves out by torch's own dropout as it learns."""
@@ -247,8 +247,8 @@ def test_several_runs_of_ones_own_go_side_by_side() -> None:
 
 def test_a_name_with_a_colon_is_a_recommender() -> None:
     """On implicit data its batches are as small as those of `mlp`: it scores every pair."""
-    own = build_config(flags={"recommender": "my.module:Mine"}, implicit_data=True)
-    mlp = build_config(flags={"recommender": "mlp"}, implicit_data=True)
+    own = build_config(flags={"recommender": "my.module:Mine"})
+    mlp = build_config(flags={"recommender": "mlp"})
     assert own == mlp.but(recommender="my.module:Mine")
     with pytest.raises(ConfigError, match=r"choose one of dot, mlp, .*package\.module:Class"):
         dips.TrainConfig(recommender="mine")

@@ -27,8 +27,8 @@ class Broken(Policy):
         self.calls = 0
 
     @property
-    def draws(self):
-        return self.flags.get("draws", False)
+    def is_random(self):
+        return self.flags.get("is_random", False)
 
     @property
     def required_signals(self):
@@ -116,11 +116,11 @@ BROKEN = {
     ),
     "honest_about_draws-hides": (
         lambda p, c, s: (c.key[:, None] % 97).double() + _age(c),
-        "set draws = True",
+        "set is_random = True",
     ),
     "honest_about_asks-some": (
-        lambda p, c, s: s.loss() + s.residual(),
-        "uses signals.loss: name it in `required_signals`, or set asks = True",
+        lambda p, c, s: s.loss + s.residual,
+        "signals.loss is not available: name it in the policy's `required_signals`",
     ),
     "keeps_its_numbers_in_its_state-plain": (
         partial(Careless, lambda module: setattr(module, "more", torch.ones(()))),
@@ -150,7 +150,7 @@ BROKEN = {
         partial(Haunted, lambda c, w: torch.where(w > 0, 0.0, torch.nan)),
         "is not a number for a candidate of weight 0",
     ),
-    "honest_about_asks": (lambda p, c, s: s.loss(), "set asks = True"),
+    "honest_about_asks": (lambda p, c, s: s.loss, "name it in the policy's `required_signals`"),
     "walks_alone_as_in_company": (
         lambda p, c, s: -_age(c) if len(c.seen) > 1 else _age(c),
         "in a batch than alone",
@@ -168,12 +168,14 @@ def test_a_check_fails_with_a_sentence(name: str) -> None:
 
 def test_draws_without_use_of_the_key_is_refused() -> None:
     with pytest.raises(AssertionError, match=re.escape("ignores candidates.key")):
-        checks.honest_about_draws(Broken(lambda p, c, s: _age(c), draws=True))
+        checks.honest_about_draws(Broken(lambda p, c, s: _age(c), is_random=True))
 
 
 def test_every_signal_is_named() -> None:
-    both = Broken(lambda p, c, s: s.loss() + s.residual(), required_signals=("loss",))
-    with pytest.raises(AssertionError, match=re.escape("uses signals.residual: name it")):
+    both = Broken(lambda p, c, s: s.loss + s.residual, required_signals=("loss",))
+    with pytest.raises(
+        AssertionError, match=re.escape("signals.residual is not available: name it")
+    ):
         checks.honest_about_asks(both)
     for required_signals in (("loss", "residual"), True):
         both.flags["required_signals"] = required_signals

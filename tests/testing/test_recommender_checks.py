@@ -11,9 +11,9 @@ from torch.autograd.functional import hessian, jacobian
 
 from dips.recommender.base import Recommender
 from dips.recommender.losses import SquaredError
-from dips.testing import RECOMMENDER_CHECKS, FakeSignals, check_recommender, random_candidates
+from dips.testing import RECOMMENDER_CHECKS, check_recommender, fake_signals, random_candidates
 from dips.testing import recommenders as checks
-from dips.testing.fakes import item_vectors
+from dips.testing.fakes import GRID, item_vectors
 
 
 class Broken(Recommender):
@@ -138,16 +138,16 @@ def test_an_unbroken_one_passes() -> None:
 def test_fake_influences_are_those_of_its_losses() -> None:
     """Against slopes and curvature by automatic differentiation, one user at a time."""
     _, candidates = random_candidates(users=4, size=3, period=2, seed=3)
-    signals = FakeSignals(candidates)
+    signals = fake_signals(candidates)
     reading = signals.read(candidates.present.double())
     for row in range(4):
-        vectors, rating = signals.embedding()[row], candidates.rating[row].double()
+        vectors, rating = signals.embedding[row], candidates.rating[row].double()
         there = candidates.present[row].double()
 
         def losses(user: Tensor, vectors: Tensor = vectors, rating: Tensor = rating) -> Tensor:
             return (vectors @ user - rating) ** 2
 
-        user = reading._user[row]
+        user = (there * rating) @ vectors / GRID  # the gradient step of the fake
         torch.testing.assert_close(losses(user), reading.losses()[row])
         slopes = jacobian(losses, user)
         curve = hessian(lambda u, there=there: (losses(u) * there).sum(), user)

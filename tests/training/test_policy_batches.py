@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions
 from dips.numerics.hashing import combine
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.policy.registry import make_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
@@ -19,6 +19,7 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
+from dips.sketch.signals import Signals
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
 from dips.training.policy_batches import (
@@ -48,7 +49,7 @@ class Spy(Policy):
         self.heard: dict[tuple[int, int], dict[str, Any]] = {}
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        told = {"loss": signals.loss(), "residual": signals.residual()}
+        told = {"loss": signals.loss, "residual": signals.residual}
         scores = self.policy.score(candidates, signals)
         slots = Greedy().choose(scores, candidates, SIZE)
         chosen = candidates.position.gather(1, slots)

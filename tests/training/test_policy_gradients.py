@@ -13,16 +13,15 @@ from torch.nn.functional import cosine_similarity
 
 from dips.credit.replay import replay
 from dips.data.interactions import from_arrays
-from dips.numerics.exact import PARAMETER_BITS, quantize
+from dips.numerics.fixed_point import PARAMETER_BITS, quantize
 from dips.numerics.relaxation import keep_k
-from dips.policy.base import NoSignals
 from dips.policy.network import Network
-from dips.policy.stacked import Answers
 from dips.recommender.base import Evidence
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.rollout.rollout import Rollout
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import gumbel_noise
+from dips.sketch.signals import Signals
 from dips.sketch.update import join
 from dips.stream.users import make_stream
 from dips.training.config import TrainConfig
@@ -81,10 +80,10 @@ def _story(at: Any, policy: Network, rows: list[int]) -> Story:
             )
             answers = {}
             if at.policies.required_signals:
-                asked = StackSignals(at.stack.quantized(), before, candidates)
-                answers["residual"] = asked.residual()
+                asked = recommender_signals(at.stack.quantized(), before, candidates)
+                answers["residual"] = asked.residual
                 answers["embedding"] = quantize(model.embedding(candidates.item), PARAMETER_BITS)
-            scores = policy.score(candidates, Answers(answers))[0]
+            scores = policy.score(candidates, Signals.of(answers))[0]
             gone = set(candidates.position[0].tolist()) - set(kept[t])
             noise = gumbel_noise(candidates)[0]
             dropped = candidates.position[0].tolist().index(min(gone))
@@ -118,7 +117,7 @@ class Oracle:
 
     def gradient(self, config: TrainConfig) -> dict[str, Tensor]:
         """Of the sum, over decisions and the predictions that they are credited with."""
-        fade = config.discount if config.credit == "discount" else 1.0
+        fade = config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
         later = [
             loss
             for story in self.stories
@@ -131,7 +130,7 @@ class Oracle:
             for j, choice in enumerate(story.choices):
                 for t in range(choice.seen, len(story.losses)):
                     lag = sum(other.seen <= t for other in story.choices) - 1 - j
-                    if lag < config.queue:
+                    if lag < config.policy_training.queue:
                         total = total + fade**lag * self._term(story, choice, t, mean, config)
         names, values = zip(*self.policy.named_parameters(), strict=True)
         found = torch.autograd.grad(total, values, retain_graph=True)
@@ -141,9 +140,9 @@ class Oracle:
         self, story: Story, choice: Choice, t: int, mean: float, config: TrainConfig
     ) -> Tensor:
         scores = choice.scores
-        if config.estimator == "reinforce":
+        if config.policy_training.estimator == "reinforce":
             return (-scores).log_softmax(0)[choice.dropped] * (story.losses[t] - mean)
-        if config.estimator == "gumbel":
+        if config.policy_training.estimator == "gumbel":
             soft = 1 - (choice.noise - scores).softmax(0)
         elif len(scores) == SIZE + 1:
             soft = 1 - (-scores).softmax(0)
@@ -204,8 +203,8 @@ def test_an_endless_queue_is_the_replay_with_paths_cut(
     past = Candidates(torch.where(there, place, -1), *columns)
     policy = at.policies.one(0).requires_grad_()
     found = replay(
-        lambda candidates, weight: policy.weigh(candidates, NoSignals(), weight),
-        at.stack.one(0), past, SIZE, at.config.schedule, identity=True,
+        lambda candidates, weight: policy.weigh(candidates, Signals(), weight),
+        at.stack.one(0), past, SIZE, at.config.sketch.schedule, identity=True,
     )  # fmt: skip
     names, values = zip(*policy.named_parameters(), strict=True)
     expected = torch.autograd.grad(found.losses.sum(), values)
@@ -260,7 +259,7 @@ def test_reinforce_expects_the_slope_of_the_expected_loss(scene: Any) -> None:
     place, nothing = torch.arange(3)[None], torch.zeros(1, 3, dtype=torch.int64)
     seen = torch.tensor([3])
     scores = policy.score(
-        Candidates(place, three, rating, nothing, nothing, nothing, seen, seen), NoSignals()
+        Candidates(place, three, rating, nothing, nothing, nothing, seen, seen), Signals()
     )
     left = torch.tensor([[1, 2], [0, 2], [0, 1]])
     evidence = Evidence.new(
@@ -284,7 +283,7 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
         ]
         fitting = world.start(jobs)
         fitting.policies.state[next(iter(fitting.policies.state))] += 0.1
-        clock = Clock.of(jobs[0].config.schedule, SIZE, 12, torch.device("cpu"))
+        clock = Clock.of(jobs[0].config.sketch.schedule, SIZE, 12, torch.device("cpu"))
 
         def gradients(
             runs: list[int], jobs: Any = jobs, fitting: Any = fitting, clock: Any = clock
@@ -295,13 +294,13 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
             walk = Rollout(
                 stream,
                 size=SIZE,
-                schedule=config.schedule,
+                schedule=config.sketch.schedule,
                 keys=stream.keys(runs),
                 noted=noted(policies.template),
             )
             walk.advance(policies, stack)
             policy_batches = pack_policy_batches(
-                walk.trace, clock, runs, 1, config.policy_batch_size
+                walk.trace, clock, runs, 1, config.policy_training.policy_batch_size
             )
             return [
                 policy_gradients(stack, policies, walk.trace, clock, policy_batch, config)

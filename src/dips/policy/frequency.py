@@ -6,9 +6,10 @@ from typing import final
 
 from torch import Tensor
 
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.policy.recency import repeated_later
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 
 @final

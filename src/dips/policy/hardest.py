@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 
 @final
@@ -30,7 +31,7 @@ class Hardest(Policy):
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """The loss under the user as adapted to the sketch before this refresh."""
-        return signals.loss() * recency_decay(candidates, self.half_life)
+        return signals.loss * recency_decay(candidates, self.half_life)
 
 
 def recency_decay(candidates: Candidates, half_life: float | None) -> Tensor:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
-from dips.numerics.exact import SCORE_BITS, quantize
-from dips.policy.base import Policy, Signals
+from dips.numerics.fixed_point import SCORE_BITS, quantize
+from dips.policy.base import Policy
 from dips.policy.hardest import check_half_life, recency_decay
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 
 @final

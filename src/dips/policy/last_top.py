@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 ABOVE = 2.0**30
 """No recommender expects anything as much as this."""
@@ -36,4 +37,4 @@ class LastTop(Policy):
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """The newest M score above whatever is expected."""
         age = candidates.age.double()
-        return torch.where(age < self.newest, ABOVE - age, signals.predicted_score())
+        return torch.where(age < self.newest, ABOVE - age, signals.predicted_score)

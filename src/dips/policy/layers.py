@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dips.data.side_information import SideInformation
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.numerics.embedding_bag import sum_rows
 from dips.sketch.records import Candidates
 from dips.stream.side_information import categories_of, code_of, number_of
@@ -26,7 +26,7 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
-        return exact.linear(states, self.weight, self.bias)
+        return fixed_point.linear(states, self.weight, self.bias)
 
 
 @final
@@ -60,13 +60,13 @@ class SideInputs(nn.Module):
         told = [torch.zeros(*side.shape, 0, dtype=torch.float64, device=side.device)]
         if self.kinds:
             codes = self.categories[torch.where(present, candidates.item, 0)]
-            told.append(sum_rows(exact.parameter(self.rows), codes))
+            told.append(sum_rows(fixed_point.quantize_parameter(self.rows), codes))
         first = self.kinds
         for column in self.columns:
             if column.names:
                 code = code_of(side, column)[..., None]
                 place = torch.where(code > 0, first + code - 1, -1)
-                told.append(sum_rows(exact.parameter(self.rows), place))
+                told.append(sum_rows(fixed_point.quantize_parameter(self.rows), place))
             else:
                 told.append(number_of(side, column)[..., None])
             first += len(column.names)

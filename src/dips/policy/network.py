@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from dips.data.side_information import NOTHING, SideInformation
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.numerics.hashing import uniform
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.policy.layers import Layer, SideInputs, start
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 DROPOUT = 0xD20907
 """Keeps the draws of dropout apart from all others that come from the same key."""
@@ -76,15 +77,15 @@ class PaperNetwork(Network):
         item = torch.where(candidates.present, candidates.item, 0)
         ratings = torch.where(candidates.present, weight * candidates.rating, 0.0)
         rows = nn.functional.embedding(item, self.enter)
-        bias = exact.parameter(self.enter_bias)
-        first = exact.matmul(ratings[:, None, :], rows)[:, 0] + bias
+        bias = fixed_point.quantize_parameter(self.enter_bias)
+        first = fixed_point.matmul(ratings[:, None, :], rows)[:, 0] + bias
         if self.blocks:
             first = first + self._told(candidates, item, weight)
         first = self._thinned(first.relu(), candidates, 1)
         second = self._thinned(self.middle(first).relu(), candidates, 2)
         rows = nn.functional.embedding(item, self.leave)
-        bias = exact.parameter(nn.functional.embedding(item, self.leave_bias))
-        return exact.matmul(second[:, None, :], rows.mT)[:, 0] + bias[..., 0]
+        bias = fixed_point.quantize_parameter(nn.functional.embedding(item, self.leave_bias))
+        return fixed_point.matmul(second[:, None, :], rows.mT)[:, 0] + bias[..., 0]
 
     def _told(self, candidates: Candidates, item: Tensor, weight: Tensor) -> Tensor:
         """[users, hidden] the share of side information in the first layer."""
@@ -94,7 +95,7 @@ class PaperNetwork(Network):
         told = torch.where(candidates.present[..., None], weight[..., None] * told, 0.0)
         place = item[..., None] * self.blocks + torch.arange(self.blocks, device=item.device)
         rows = nn.functional.embedding(place.flatten(1), self.more)
-        return exact.matmul(told.flatten(1)[:, None, :], rows)[:, 0]
+        return fixed_point.matmul(told.flatten(1)[:, None, :], rows)[:, 0]
 
     def _thinned(self, units: Tensor, candidates: Candidates, layer: int) -> Tensor:
         """Dropout as a function of user and time: there is no random state."""

@@ -7,8 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 
 @final

@@ -15,7 +15,7 @@ from torch import nn
 
 from dips.data.side_information import NOTHING, SideInformation
 from dips.errors import ConfigError
-from dips.plugins.loading import make_own
+from dips.plugins.loading import make_plugin
 from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
@@ -150,7 +150,7 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
             raise ConfigError(f"policy '{head}' takes no argument, but got '{argument}'")
         return POLICIES[head](spec, seed)
     if "." in head or argument:
-        return make_own("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
+        return make_plugin("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
     known = ", ".join(f"{p}:M" if p in ("mix", "last-top") else p for p in sorted(POLICIES))
     raise ConfigError(
         f"unknown policy '{spec.name}': choose one of {known}, or package.module:Class"

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from dips.errors import ConfigError
 from dips.numerics.hashing import uniform
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 
 @final

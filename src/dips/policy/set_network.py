@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from dips.data.side_information import NOTHING, SideInformation
 from dips.kernels import numba_launch
 from dips.kernels.triton_launch import Question, SetNet
-from dips.numerics import exact
-from dips.numerics.newer_candidates import newer_twins, newer_weight
-from dips.numerics.stacking import State
-from dips.policy.base import Signals, signals_of
+from dips.numerics import fixed_point
+from dips.numerics.newer_candidates import newer_duplicate_weight, newer_weight
+from dips.numerics.stacking import StateDict
+from dips.policy.base import signals_of
 from dips.policy.layers import Layer, SideInputs
 from dips.policy.network import Network
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 
 OWN, TOLD, AGE, REPEATS = 7, 1, 2, 5
 """How much is known of a candidate beside its item, and where some of it stands: `_features`."""
@@ -106,13 +107,13 @@ class SetNetwork(Network):
         weight = torch.where(candidates.present, weight, 0.0)
         total = _weighed(torch.ones_like(weight)[:, None, :], weight).clamp_min(1)
         newer = newer_weight(candidates.position, weight)
-        twins = newer_twins(candidates.position, candidates.item, weight)
+        twins = newer_duplicate_weight(candidates.position, candidates.item, weight)
         known = self._features(candidates, signals, newer / total, twins)
         first = self.first(known).relu()
         context = _weighed(first.mT, weight) / total
         second = (self.alone(first) + self.others(context)[:, None, :]).relu()
-        learned = exact.matmul(second, self.last) + exact.matmul(known, self.direct)
-        return learned[..., 0] - exact.parameter(self.slope) * newer
+        learned = fixed_point.matmul(second, self.last) + fixed_point.matmul(known, self.direct)
+        return learned[..., 0] - fixed_point.quantize_parameter(self.slope) * newer
 
     def _features(
         self, candidates: Candidates, signals: Signals, rank: Tensor, twins: Tensor
@@ -129,25 +130,25 @@ class SetNetwork(Network):
         ]
         known = torch.cat([torch.stack(own, -1), self.side(candidates)], -1)
         if self.dim:
-            known = torch.cat([known, signals.embedding().double()], -1)
+            known = torch.cat([known, signals.embedding.double()], -1)
         return torch.where(candidates.present[..., None], known, 0.0)
 
     def _told(self, signals: Signals, like: Tensor) -> Tensor:
         """[users, candidates] what the recommender tells of each, if it is asked."""
         asked = signals_of(self)
         if "predicted_score" in asked:
-            return signals.predicted_score()
-        return signals.residual() if "residual" in asked else torch.zeros_like(like)
+            return signals.predicted_score
+        return signals.residual if "residual" in asked else torch.zeros_like(like)
 
 
 def _weighed(values: Tensor, weight: Tensor) -> Tensor:
     """[users, n] sums over candidates of `values` [users, n, candidates] by weight."""
-    return exact.matmul(values, weight[:, :, None])[..., 0]
+    return fixed_point.matmul(values, weight[:, :, None])[..., 0]
 
 
 def set_scores(
     network: SetNetwork,
-    state: State,
+    state: StateDict,
     candidates: Candidates,
     answers: dict[str, Tensor],
     weight: Tensor | None,
@@ -157,7 +158,7 @@ def set_scores(
     if not plain or network.side.width:
         return None
     present = candidates.present
-    weight = present.double() if weight is None else exact.parameter(weight) * present
+    weight = present.double() if weight is None else fixed_point.quantize_parameter(weight) * present
     nothing, none = weight.new_zeros(*weight.shape, 0), torch.zeros_like(weight)
     question = Question(
         **{name: getattr(candidates, name) for name in Question._fields[:6]},
@@ -168,25 +169,25 @@ def set_scores(
     return numba_launch.set_scores(question, grid_layers(state, LOGS))
 
 
-def grid_layers(state: State, logs: int) -> SetNet:
+def grid_layers(state: StateDict, logs: int) -> SetNet:
     """Networks as they decide, for each run, for compiled programs; a table of so many logarithms.
 
     There are no programs for side information.
     """
-    weight = exact.parameter(state["first.weight"])
-    direct = exact.parameter(state["direct"])[..., 0]
-    scale = [state["center"].double(), state["spread"].double(), exact.parameter(state["slope"])]
+    weight = fixed_point.quantize_parameter(state["first.weight"])
+    direct = fixed_point.quantize_parameter(state["direct"])[..., 0]
+    scale = [state["center"].double(), state["spread"].double(), fixed_point.quantize_parameter(state["slope"])]
     return SetNet(
         scale=torch.stack(scale, 1),
         enter=weight[..., OWN:].mT,
-        enter_bias=exact.parameter(state["first.bias"]),
+        enter_bias=fixed_point.quantize_parameter(state["first.bias"]),
         straight=direct[:, OWN:],
         own=weight[..., :OWN].mT,
         direct=direct[:, :OWN],
-        alone=exact.parameter(state["alone.weight"]).mT,
-        others=exact.parameter(state["others.weight"]).mT,
-        bias=exact.parameter(state["alone.bias"]) + exact.parameter(state["others.bias"]),
-        last=exact.parameter(state["last"])[..., 0],
+        alone=fixed_point.quantize_parameter(state["alone.weight"]).mT,
+        others=fixed_point.quantize_parameter(state["others.weight"]).mT,
+        bias=fixed_point.quantize_parameter(state["alone.bias"]) + fixed_point.quantize_parameter(state["others.bias"]),
+        last=fixed_point.quantize_parameter(state["last"])[..., 0],
         logs=_logs(logs, weight.device),
     )
 
@@ -195,4 +196,4 @@ def grid_layers(state: State, logs: int) -> SetNet:
 def _logs(count: int, device: torch.device) -> Tensor:
     """The logarithms of 1, 2, ..., count + 1 as the network's first layer sees them."""
     whole = torch.arange(count + 1, device=device).double()
-    return exact.rounded(whole.log1p(), exact.STATE_BITS, exact.STATE_LIMIT)
+    return fixed_point.quantize_straight_through(whole.log1p(), fixed_point.STATE_BITS, fixed_point.STATE_LIMIT)

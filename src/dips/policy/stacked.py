@@ -8,52 +8,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from dips.errors import ConfigError
-from dips.numerics.stacking import StackedModules, State, each
-from dips.policy.base import Policy, Signals, signals_of
+from dips.numerics.stacking import StackedModules, StateDict, call_stacked
+from dips.policy.base import Policy, signals_of
 from dips.policy.network import Network
 from dips.policy.set_network import SetNetwork, set_scores
 from dips.sketch.records import Candidates
-
-
-@final
-class Answers:
-    """Signals that were asked before: what a policy sees inside a stack."""
-
-    def __init__(self, answers: dict[str, Tensor]) -> None:
-        self._answers = answers
-
-    def loss(self) -> Tensor:
-        """As it was answered."""
-        return self._answer("loss")
-
-    def residual(self) -> Tensor:
-        """As it was answered."""
-        return self._answer("residual")
-
-    def predicted_score(self) -> Tensor:
-        """As it was answered."""
-        return self._answer("predicted_score")
-
-    def embedding(self) -> Tensor:
-        """As it was answered."""
-        return self._answer("embedding")
-
-    def read(self, weights: Tensor) -> NoReturn:
-        """Refuse: what it answers depends on the question."""
-        raise ConfigError("a policy with parameters cannot use signals.read")
-
-    def _answer(self, name: str) -> Tensor:
-        if name not in self._answers:
-            raise ConfigError(
-                f"signals.{name} was not asked for: name it in the policy's `required_signals`"
-            )
-        return self._answers[name]
+from dips.sketch.signals import Signals
 
 
 @final
@@ -64,7 +30,7 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
     weighs: bool
     """Whether `call` takes weights."""
 
-    def __init__(self, template: nn.Module, state: State) -> None:
+    def __init__(self, template: nn.Module, state: StateDict) -> None:
         super().__init__(template, state)
         name = type(template).__name__
         if not isinstance(template, Policy) or not state:
@@ -93,15 +59,11 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """[runs * users, candidates] scores of every run's policy for its own users."""
-        return self.call(self.state, candidates, self.ask(signals))
-
-    def ask(self, signals: Signals) -> dict[str, Tensor]:
-        """The answers to all that the policies use."""
-        return {name: getattr(signals, name)() for name in self.required_signals}
+        return self.call(self.state, candidates, signals.select(self.required_signals))
 
     def call(
         self,
-        state: State,
+        state: StateDict,
         candidates: Candidates,
         answers: dict[str, Tensor],
         weight: Tensor | None = None,
@@ -123,14 +85,14 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
         rows = Candidates(*map(split, candidates))
         known = {name: split(value) for name, value in answers.items()}
         if weight is None:
-            scores: Tensor = each(self.template, state, _score, rows, known)
+            scores: Tensor = call_stacked(self.template, state, _score, rows, known)
         else:
-            scores = each(self.template, state, _weigh, rows, known, split(weight))
+            scores = call_stacked(self.template, state, _weigh, rows, known, split(weight))
         return scores.flatten(0, 1)
 
 
 def _score(policy: Any, candidates: Candidates, answers: dict[str, Tensor]) -> Tensor:
-    scores: Tensor = policy.score(candidates, Answers(answers))
+    scores: Tensor = policy.score(candidates, Signals.of(answers))
     return scores
 
 
@@ -140,4 +102,4 @@ def _weigh(
     if not isinstance(policy, Network):
         name = type(policy).__name__
         raise ConfigError(f"{name} does not weigh candidates: derive it from dips' Network")
-    return policy.weigh(candidates, Answers(answers), weight)
+    return policy.weigh(candidates, Signals.of(answers), weight)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dips.kernels import softmax_cuda
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.numerics.descent import Rounding, descend_linear, keep
 from dips.numerics.influence import covariance, linear_influences, solve
 from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
@@ -263,7 +263,7 @@ class DotProduct(NCF):
             way = softmax_cuda.Descent if self.fused else Descent
             user: Tensor = way.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
             return user
-        chances = softmax if rounding is keep else exact.softmax
+        chances = softmax if rounding is keep else fixed_point.softmax
         return descend_softmax(items, setting, self.inner_steps, chances, rounding)
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:

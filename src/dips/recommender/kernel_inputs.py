@@ -78,7 +78,7 @@ def reader_of(quantized: StackedRecommenders, size: int) -> Reader:
 def residuals(
     quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
 ) -> Tensor | None:
-    """[rows, candidates] `StackSignals.residual` from compiled loops; None: not possible."""
+    """[rows, candidates] `Signals.residual` from compiled loops; None: not possible."""
     plain = sketch.item.device.type == "cpu" and installed("numba")
     if not plain or not is_linear(quantized.template):
         return None

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from dips.kernels.triton_launch import Listener
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.numerics.descent import Rounding
-from dips.numerics.exact import STATE_BITS, quantize
+from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
@@ -43,7 +43,7 @@ class Around(NamedTuple):
 
 def around(model: DotProduct) -> Around:
     """From one look at the whole catalogue."""
-    chance = exact.softmax(model.predict_all(model.user_prior[None]))[0]
+    chance = fixed_point.softmax(model.predict_all(model.user_prior[None]))[0]
     mean = quantize(chance @ model.table, STATE_BITS)
     second = (model.table * chance[:, None]).T @ model.table
     bend = quantize(second - mean[:, None] * mean, STATE_BITS)

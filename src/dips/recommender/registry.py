@@ -15,7 +15,7 @@ import torch
 
 from dips.data.side_information import NOTHING, SideInformation
 from dips.errors import ConfigError, PluginError
-from dips.plugins.loading import make_own
+from dips.plugins.loading import make_plugin
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
@@ -92,7 +92,7 @@ def _made(spec: RecommenderSpec, seed: int, settings: Mapping[str, Any]) -> Reco
         raise ConfigError(
             f"unknown recommender '{spec.form}': choose one of {known}, or package.module:Class"
         )
-    made = make_own("recommender", spec.form, Recommender, seed, settings)  # type: ignore[type-abstract]
+    made = make_plugin("recommender", spec.form, Recommender, seed, settings)  # type: ignore[type-abstract]
     for name in ("items", "loss"):
         if getattr(made, name) != settings[name]:
             raise PluginError(

@@ -1,15 +1,20 @@
-"""What a policy may ask of a recommender, computed so that it does not depend on the batch."""
+"""Signals of stacked recommenders about candidates, on the fixed-point grid.
+
+User states are quantized, so no value depends on which other users are in the batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from dips.numerics.chunks import rows_at_once
-from dips.numerics.exact import STATE_BITS, quantize
+from dips.numerics.chunks import rows_per_chunk
+from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.kernel_inputs import residuals
@@ -17,156 +22,146 @@ from dips.recommender.losses import Contrast
 from dips.recommender.predicted_score import Around, around_of, is_quick, predicted_score
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
+from dips.sketch.signals import Reading, Signals
 
 CHUNK = {"cpu": 1 << 24, "cuda": 1 << 27}
-"""Most numbers in the widest intermediate of a full softmax."""
+"""Largest number of elements in the widest intermediate tensor of a full softmax, by device."""
 
 
 def rounding(value: Tensor) -> Tensor:
-    """Round a user's state to the grid of decisions."""
+    """Return a user state rounded to the fixed-point grid of decisions."""
     return quantize(value, STATE_BITS)
 
 
 def as_evidence(entries: Sketch, weight: Tensor, seen: Tensor) -> Evidence:
-    """A sketch as the recommender reads it once so many [rows] interactions have happened."""
+    """Return sketch entries in the form that a recommender reads.
+
+    Args:
+        entries: The entries of each row's sketch, [rows, n].
+        weight: Their weights z, [rows, n]; 0 in empty slots.
+        seen: Number of interactions of each row's user so far, [rows]; ages count from there.
+    """
     age = torch.where(entries.present, seen[:, None] - 1 - entries.position, 0).double()
     slots, repeats = (weight > 0).sum(1), entries.repeats.clamp_min(1).double()
     return Evidence(entries.token, entries.rating.double(), weight, slots, age, repeats)
 
 
-@final
-class StackReading:
-    """The users' vectors after reading, and the candidates seen from there."""
+def recommender_signals(
+    quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
+) -> Signals:
+    """Return the signals of stacked recommenders about the candidates of a refresh.
 
-    def __init__(self, signals: StackSignals, user: Tensor) -> None:
-        self._signals, self._user = signals, user
+    Rows are in run-major order: the first rows belong to the first run.
 
-    def losses(self) -> Tensor:
-        """[rows, candidates]."""
-        return self._signals.ask(_losses, self._user)
+    Args:
+        quantized: The recommenders of all runs, on the fixed-point grid.
+        sketch: The sketches before the refresh, [rows, size].
+        candidates: The candidates of the refresh, [rows, candidates].
+    """
+    entries = as_evidence(candidates.entries, candidates.present.double(), candidates.seen)
+    by_run = partial(_by_run, quantized)
 
-    def influences(self, damping: float) -> Tensor:
-        """[rows, candidates]."""
+    def adapt(kept: Sketch, weight: Tensor) -> Tensor:
+        """Return users [rows, dim] after the inner loop on these entries (Eq. 7)."""
+        return by_run(_read, as_evidence(kept, weight, candidates.seen))
 
-        def ask(
-            model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
-            repeats: Tensor, user: Tensor,
-        ) -> Tensor:  # fmt: skip
-            left = rounding(model.strength(age, repeats))
-            return left * model.influences(user, item, rating, left * present, damping)
+    @cache
+    def user() -> Tensor:
+        return adapt(sketch, sketch.present.double())
 
-        return self._signals.ask(ask, self._user)
+    def residual() -> Tensor:
+        compiled = residuals(quantized, sketch, candidates)
+        return by_run(_residual, entries, user()) if compiled is None else compiled
 
+    def score() -> Tensor:
+        if not is_quick(quantized.template):
+            return by_run(_predicted, entries, user())
+        evidence = as_evidence(sketch, sketch.present.double(), candidates.seen)
+        known = around_of(quantized)
+        width = candidates.item.shape[1] * known.mean.shape[1]
+        return by_run(_approximate, candidates.item, evidence, known=known, width=width)
 
-@final
-class StackSignals:
-    """Signals for rows of users in run-major order: the first rows belong to the first run."""
+    def read(weights: Tensor) -> Reading:
+        adapted = adapt(candidates.entries, weights.double())
+        return Reading(
+            losses=lambda: by_run(_losses, entries, adapted),
+            influences=lambda damping: by_run(partial(_influences, damping), entries, adapted),
+        )
 
-    def __init__(
-        self, quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
-    ) -> None:
-        self._stack, self._sketch, self._candidates = quantized, sketch, candidates
-
-    def loss(self) -> Tensor:
-        """[rows, candidates] with the user adapted to the sketch before the refresh."""
-        return self._read(self._sketch, self._sketch.present.double()).losses()
-
-    def embedding(self) -> Tensor:
-        """[rows, candidates, dim]."""
-        return self._call(lambda model, items: model.embedding(items), self._candidates.item)
-
-    def residual(self) -> Tensor:
-        """[rows, candidates] how far the outcome lies above the prediction, times two for mse."""
-        found = residuals(self._stack, self._sketch, self._candidates)
-        if found is not None:
-            return found
-        user = self._read(self._sketch, self._sketch.present.double())
-        return self.ask(_residual, user._user)
-
-    def predicted_score(self) -> Tensor:
-        """[rows, candidates] what is predicted, roughly where that is quicker."""
-        sketch, weight = self._sketch, self._sketch.present.double()
-        if not is_quick(self._stack.template):
-            return self.ask(_expected, self._read(sketch, weight)._user)
-
-        def ask(
-            model: DotProduct, mean: Tensor, bend: Tensor, norm: Tensor, items: Tensor,
-            *fields: Tensor,
-        ) -> Tensor:  # fmt: skip
-            return predicted_score(
-                model, Around(mean, bend, norm), Evidence(*fields), items, rounding
-            )
-
-        evidence = as_evidence(sketch, weight, self._candidates.seen)
-        near = around_of(self._stack)
-        wide = self._candidates.item.shape[1] * near.mean.shape[1]
-        return self._call(ask, self._candidates.item, *evidence, known=near, wide=wide)
-
-    def read(self, weights: Tensor) -> StackReading:
-        """Adapt to the candidates with these weights."""
-        return self._read(self._candidates.entries, weights.double())
-
-    def ask(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """`function(model, item, rating, present, age, repeats, *rows)` for every run."""
-        entries = self._candidates
-        seen = as_evidence(entries.entries, entries.present.double(), entries.seen)
-        told = (seen.item, seen.rating, seen.weight, seen.age, seen.repeats)
-        return self._call(function, *told, *rows)
-
-    def _read(self, entries: Sketch, weight: Tensor) -> StackReading:
-        evidence = as_evidence(entries, weight, self._candidates.seen)
-        user = self._call(lambda model, *fields: model.read(Evidence(*fields), rounding), *evidence)
-        return StackReading(self, user)
-
-    def _call(
-        self,
-        function: Callable[..., Any],
-        *rows: Tensor,
-        known: Sequence[Tensor] = (),
-        wide: int = 0,
-    ) -> Tensor:
-        """Split the rows by run, in pieces of bounded size, and put the answers together.
-
-        What is `known` [runs, ...] comes first, and whole. A row needs room for `wide` numbers; 0:
-        as many as a prediction.
-        """
-        runs = self._stack.runs
-        fields = [field.reshape(runs, -1, *field.shape[1:]) for field in rows]
-        count = fields[0].shape[1]
-        wide = wide or self._stack.template.breadth
-        device = rows[0].device
-        piece = rows_at_once(CHUNK[device.type], wide * runs, device)
-        answers = [
-            self._stack.call(function, *known, *(field[:, low : low + piece] for field in fields))
-            for low in range(0, count, piece)
-        ]
-        return torch.cat(answers, 1).flatten(0, 1).detach()
+    return Signals(
+        {
+            "loss": lambda: by_run(_losses, entries, user()),
+            "residual": residual,
+            "predicted_score": score,
+            "embedding": lambda: by_run(_embedding, candidates.item),
+        },
+        read,
+    )
 
 
-def _losses(
-    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
-    repeats: Tensor, user: Tensor,
-) -> Tensor:  # fmt: skip
-    del present, age, repeats
-    return model.losses(user, item, rating)
+def _by_run(
+    stack: StackedRecommenders,
+    function: Callable[..., Any],
+    *rows: Any,
+    known: Sequence[Tensor] = (),
+    width: int = 0,
+) -> Tensor:
+    """Return `function(model, *known, *rows)` for the rows of every run, computed in chunks.
+
+    Args:
+        stack: The recommenders of all runs.
+        function: Takes one run's recommender, then what is `known`, then its rows.
+        rows: Tensors, or tuples of tensors, whose first axis is rows in run-major order.
+        known: Tensors with a leading axis of runs; they are not split into chunks.
+        width: Elements of the widest intermediate tensor per row; 0: as for a prediction.
+    """
+    runs = stack.runs
+    fields = tree_map(lambda field: field.reshape(runs, -1, *field.shape[1:]), rows)
+    first = fields[0] if isinstance(fields[0], Tensor) else fields[0][0]
+    chunk = rows_per_chunk(
+        CHUNK[first.device.type], (width or stack.template.breadth) * runs, first.device
+    )
+    found = [
+        stack.call(function, *known, *tree_map(lambda f, at=low: f[:, at : at + chunk], fields))
+        for low in range(0, first.shape[1], chunk)
+    ]
+    return torch.cat(found, 1).flatten(0, 1).detach()
 
 
-def _expected(
-    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
-    repeats: Tensor, user: Tensor,
-) -> Tensor:  # fmt: skip
-    del rating, present, age, repeats
-    return model.loss.estimate(model.predict(user, item))
+def _read(model: Recommender, evidence: Evidence) -> Tensor:
+    return model.read(evidence, rounding)
 
 
-def _residual(
-    model: Recommender, item: Tensor, rating: Tensor, present: Tensor, age: Tensor,
-    repeats: Tensor, user: Tensor,
-) -> Tensor:  # fmt: skip
-    del present, age, repeats
+def _embedding(model: Recommender, items: Tensor) -> Tensor:
+    return model.embedding(items)
+
+
+def _losses(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
+    return model.losses(user, entries.item, entries.rating)
+
+
+def _predicted(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
+    return model.loss.estimate(model.predict(user, entries.item))
+
+
+def _approximate(
+    model: DotProduct, mean: Tensor, bend: Tensor, norm: Tensor, items: Tensor, evidence: Evidence
+) -> Tensor:
+    return predicted_score(model, Around(mean, bend, norm), evidence, items, rounding)
+
+
+def _residual(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
+    """Return minus the slope of each loss; for squared error twice the error."""
     if isinstance(model.loss, Contrast):
-        return -model.contrast(model.loss.slope, user, item)
+        return -model.contrast(model.loss.slope, user, entries.item)
     if model.loss.listwise:
-        return 1 - model.predict_all(user).softmax(-1).gather(-1, item)
-    slope = -model.loss.slope(model.predict(user, item), rating)
+        return 1 - model.predict_all(user).softmax(-1).gather(-1, entries.item)
+    slope = -model.loss.slope(model.predict(user, entries.item), entries.rating)
     return slope if model.loss.channels == 1 else slope.sum(-1)
+
+
+def _influences(damping: float, model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
+    """Return influences of weights (Eq. 11); decayed entries count less on both sides."""
+    left = rounding(model.strength(entries.age, entries.repeats))
+    weight = left * entries.weight
+    return left * model.influences(user, entries.item, entries.rating, weight, damping)

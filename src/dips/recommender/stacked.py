@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from dips.numerics.exact import PARAMETER_BITS, quantize
-from dips.numerics.stacking import StackedModules, State, each
+from dips.numerics.fixed_point import PARAMETER_BITS, quantize
+from dips.numerics.stacking import StackedModules, StateDict, call_stacked
 from dips.recommender.base import Recommender
 
-__all__ = ["StackedRecommenders", "State"]
+__all__ = ["StackedRecommenders", "StateDict"]
 
 
 class StackedRecommenders(StackedModules[Recommender]):
@@ -24,7 +24,7 @@ class StackedRecommenders(StackedModules[Recommender]):
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """`function(recommender, *args)` for every run; tensors carry a leading axis of runs."""
-        return each(self.template, self.state, function, *args)
+        return call_stacked(self.template, self.state, function, *args)
 
     def among(self, items: Tensor) -> StackedRecommenders:
         """The same recommenders with tables of these items [n] alone, numbered anew."""

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from dips.numerics.cuda_graph import CapturedGraph
-from dips.policy.base import NoSignals, Policy, Reading, Signals
-from dips.recommender.signals import StackSignals
+from dips.policy.base import Policy
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout import compiled
 from dips.rollout.trace import FullHistoryTrace, RecordedInputs, StoredTrace, Trace
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
+from dips.sketch.signals import Signals
 from dips.sketch.update import decide, join
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
@@ -161,12 +162,13 @@ class Rollout:
 
         def transition(seen: Tensor) -> None:
             before, arrivals = rows.of(self._sketch), rows.arrivals(seen, period)
-            noting = _Noting(NoSignals())
+            signals = Signals()
 
             def score(sketch: Sketch, candidates: Candidates) -> Tensor:
+                nonlocal signals
                 if quantized is not None:
-                    noting.signals = StackSignals(quantized, sketch, candidates)
-                return policy.score(candidates, noting)
+                    signals = recommender_signals(quantized, sketch, candidates)
+                return policy.score(candidates, signals)
 
             fresh, scores = decide(before, arrivals, rows.seen(seen), key, score, self._choose)
             rows.put(self._sketch, fresh, seen)
@@ -183,7 +185,7 @@ class Rollout:
                     self._worth[0][slot] = scores.float()
                 if self._notes is not None and t == 0:
                     for name, kept in self._notes.answers.items():
-                        kept[slot, : size + period] = noting.answers[name].float()
+                        kept[slot, : size + period] = signals.computed[name].float()
 
         return transition
 
@@ -199,37 +201,6 @@ class FullHistoryRollout:
         self, policy: Policy, recommenders: StackedRecommenders | None = None, until: int = BEYOND
     ) -> None:
         """Stay as they are."""
-
-
-class _Noting:
-    """Signals that remember what they answered."""
-
-    def __init__(self, signals: Signals) -> None:
-        self.signals = signals
-        self.answers: dict[str, Tensor] = {}
-
-    def loss(self) -> Tensor:
-        """Ask, and note the answer."""
-        self.answers["loss"] = self.signals.loss()
-        return self.answers["loss"]
-
-    def residual(self) -> Tensor:
-        """Ask, and note the answer."""
-        self.answers["residual"] = self.signals.residual()
-        return self.answers["residual"]
-
-    def predicted_score(self) -> Tensor:
-        """Ask, and note the answer."""
-        self.answers["predicted_score"] = self.signals.predicted_score()
-        return self.answers["predicted_score"]
-
-    def embedding(self) -> Tensor:
-        """Ask; vectors are too wide to note, and can be looked up again."""
-        return self.signals.embedding()
-
-    def read(self, weights: Tensor) -> Reading:
-        """Ask."""
-        return self.signals.read(weights)
 
 
 def _refreshes(

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.numerics.exact import SCORE_BITS, quantize
+from dips.numerics.fixed_point import SCORE_BITS, quantize
 from dips.numerics.hashing import uniform
 from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates

@@ -7,7 +7,7 @@ Needs torch and numpy only; a failed check raises AssertionError with a sentence
 >>> check_policy(Last)
 """
 
-from dips.testing.fakes import FakeRecommender, FakeSignals
+from dips.testing.fakes import FakeRecommender, fake_signals
 from dips.testing.policies import POLICY_CHECKS, check_policy
 from dips.testing.recommenders import RECOMMENDER_CHECKS, check_recommender
 from dips.testing.worlds import random_candidates, random_world
@@ -16,9 +16,9 @@ __all__ = [
     "POLICY_CHECKS",
     "RECOMMENDER_CHECKS",
     "FakeRecommender",
-    "FakeSignals",
     "check_policy",
     "check_recommender",
+    "fake_signals",
     "random_candidates",
     "random_world",
 ]

@@ -11,6 +11,7 @@ from dips.numerics.hashing import uniform
 from dips.recommender.base import Recommender
 from dips.recommender.losses import Loss, SquaredError
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Reading, Signals
 
 GRID = 8.0
 """The fakes count in eighths, so their sums are exact in any order."""
@@ -22,69 +23,61 @@ def item_vectors(items: Tensor, dim: int) -> Tensor:
     return (uniform(items[..., None], place) * 2 * GRID - GRID).round() / GRID
 
 
-@final
-class FakeReading:
-    """A user who was fitted to some candidates: squared errors of a linear score."""
+def fake_signals(candidates: Candidates, *, arrivals: int = 1, dim: int = 4) -> Signals:
+    """Return signals about some candidates without a recommender: hashed vectors, squared error.
 
-    def __init__(self, signals: FakeSignals, user: Tensor) -> None:
-        self._signals, self._user = signals, user
+    Args:
+        candidates: The candidates of a refresh.
+        arrivals: How many of the newest candidates of each user were not in the sketch before.
+        dim: Length of an item's vector.
 
-    def losses(self) -> Tensor:
-        """[users, candidates] squared errors."""
-        return self._error() ** 2
+    Returns:
+        Signals that are functions of the candidates alone; sums in them are exact.
 
-    def influences(self, damping: float) -> Tensor:
-        """[users, candidates] with a dense Hessian: there are few dimensions."""
-        vectors = self._signals.embedding()
-        present = self._signals.candidates.present.double()[:, :, None]
-        slopes = 2 * self._error()[:, :, None] * vectors
-        hessian = 2 * (vectors * present).transpose(1, 2) @ vectors
-        ridge = damping * torch.eye(vectors.shape[2], dtype=vectors.dtype, device=vectors.device)
-        solved: Tensor = torch.linalg.solve(hessian + ridge, (slopes * present).sum(1))
-        return -(slopes * solved[:, None, :]).sum(2)
-
-    def predicted(self) -> Tensor:
-        """[users, candidates]."""
-        return (self._signals.embedding() * self._user[:, None, :]).sum(2)
-
-    def _error(self) -> Tensor:
-        return self.predicted() - self._signals.candidates.rating.double()
-
-
-@final
-class FakeSignals:
-    """What a recommender would say of some candidates, without one.
-
-    The item vectors are hashes; the sketch is read as candidates of weight 1 that are no arrivals.
+    Example:
+        >>> from dips.testing import random_candidates
+        >>> sketch, candidates = random_candidates(users=2, size=3, period=2)
+        >>> fake_signals(candidates, arrivals=2).loss.shape
+        torch.Size([2, 5])
     """
+    vectors = item_vectors(candidates.item, dim)
+    present, rating = candidates.present, candidates.rating.double()
 
-    def __init__(self, candidates: Candidates, *, arrivals: int = 1, dim: int = 4) -> None:
-        self.candidates, self.arrivals, self.dim = candidates, arrivals, dim
+    def adapt(weights: Tensor) -> Tensor:
+        """[users, dim] one gradient step towards the weighted ratings."""
+        share = (weights * present * candidates.rating).double()
+        return (share[:, :, None] * vectors).sum(1) / GRID
 
-    def loss(self) -> Tensor:
-        """[users, candidates]."""
-        return self._before().losses()
+    def predict(user: Tensor) -> Tensor:
+        return (vectors * user[:, None, :]).sum(2)
 
-    def embedding(self) -> Tensor:
-        """[users, candidates, dim]."""
-        return item_vectors(self.candidates.item, self.dim)
+    def read(weights: Tensor) -> Reading:
+        error = predict(adapt(weights)) - rating
 
-    def residual(self) -> Tensor:
-        """[users, candidates]."""
-        return -2 * self._before()._error()
+        def influences(damping: float) -> Tensor:
+            """Solve with a dense Hessian: there are few dimensions."""
+            there = present.double()[:, :, None]
+            slopes = 2 * error[:, :, None] * vectors
+            hessian = 2 * (vectors * there).transpose(1, 2) @ vectors
+            ridge = damping * torch.eye(dim, dtype=vectors.dtype, device=vectors.device)
+            solved: Tensor = torch.linalg.solve(hessian + ridge, (slopes * there).sum(1))
+            return -(slopes * solved[:, None, :]).sum(2)
 
-    def predicted_score(self) -> Tensor:
-        """[users, candidates]."""
-        return self._before().predicted()
+        return Reading(lambda: error**2, influences)
 
-    def read(self, weights: Tensor) -> FakeReading:
-        """One step towards what these candidates were rated."""
-        pull = (weights * self.candidates.present * self.candidates.rating).double()
-        return FakeReading(self, (pull[:, :, None] * self.embedding()).sum(1) / GRID)
+    def predicted_score() -> Tensor:
+        kept = candidates.position < candidates.seen[:, None] - arrivals
+        return predict(adapt(kept.double()))
 
-    def _before(self) -> FakeReading:
-        seen = self.candidates.seen[:, None] - self.arrivals
-        return self.read((self.candidates.position < seen).double())
+    return Signals(
+        {
+            "loss": lambda: (predicted_score() - rating) ** 2,
+            "residual": lambda: -2 * (predicted_score() - rating),
+            "predicted_score": predicted_score,
+            "embedding": lambda: vectors,
+        },
+        read,
+    )
 
 
 @final

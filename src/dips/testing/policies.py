@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from dips.data.interactions import Interactions
-from dips.numerics.exact import SCORE_BITS, quantize
-from dips.policy.base import Policy, Reading, signals_of
+from dips.errors import ConfigError
+from dips.numerics.fixed_point import SCORE_BITS, quantize
+from dips.policy.base import Policy, signals_of
 from dips.policy.network import Network
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.stacked import StackedRecommenders
@@ -22,7 +23,7 @@ from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
 from dips.stream.users import Columns, make_stream
-from dips.testing.fakes import FakeRecommender, FakeSignals
+from dips.testing.fakes import FakeRecommender, fake_signals
 from dips.testing.require import close, require, same
 from dips.testing.state import numbers_are_in_the_state
 from dips.testing.worlds import random_candidates, random_world
@@ -128,31 +129,29 @@ def blind_to_the_batch(policy: Policy) -> None:
         require(
             same(quantize(_score(policy, alone), SCORE_BITS), together[user : user + 1]),
             f"{_name(policy)} scores a user differently alone and in a batch: users must not see "
-            "each other, and sums must be exact (dips.numerics.exact)",
+            "each other, and sums must be exact (dips.numerics.fixed_point)",
         )
 
 
 def honest_about_draws(policy: Policy) -> None:
-    """`draws` says whether the users' keys matter."""
+    """`is_random` says whether the users' keys matter."""
     candidates = _candidates(0)
     other = candidates._replace(key=candidates.key + 1)
     moved = not same(_score(policy, candidates), _score(policy, other))
     name = _name(policy)
-    require(policy.is_random or not moved, f"{name} depends on candidates.key: set draws = True")
-    require(moved or not policy.is_random, f"{name} has draws = True but ignores candidates.key")
+    require(policy.is_random or not moved, f"{name} depends on candidates.key: set is_random = True")
+    require(moved or not policy.is_random, f"{name} has is_random = True but ignores candidates.key")
 
 
 def honest_about_asks(policy: Policy) -> None:
     """`required_signals` names every signal that is used."""
     candidates = _candidates(0)
-    signals = _Named(FakeSignals(candidates, arrivals=PERIOD), signals_of(policy))
+    signals = fake_signals(candidates, arrivals=PERIOD).only(signals_of(policy))
     try:
         with _deciding(policy):
             policy.score(candidates, signals)
-    except _NotNamed as unnamed:
-        raise AssertionError(
-            f"{_name(policy)} uses signals.{unnamed}: name it in `required_signals`, or set asks = True"
-        ) from None
+    except ConfigError as error:
+        raise AssertionError(f"{_name(policy)}: {error}") from None
 
 
 def keeps_its_numbers_in_its_state(policy: Policy) -> None:
@@ -167,7 +166,7 @@ def same_in_a_stack(policy: Policy) -> None:
         return
     parts = [_candidates(seed) for seed in range(2)]
     both = Candidates(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
-    signals = FakeSignals(both, arrivals=PERIOD)
+    signals = fake_signals(both, arrivals=PERIOD)
     alone = quantize(torch.cat([_score(policy, part) for part in parts]), SCORE_BITS)
     advice = f"{_name(policy)} scores differently beside another: it must run under torch.func.vmap"
     try:
@@ -185,7 +184,7 @@ def blind_to_ghosts(policy: Policy) -> None:
     if not isinstance(policy, Network):
         return
     candidates = _candidates(0)
-    signals, present = FakeSignals(candidates, arrivals=PERIOD), candidates.present
+    signals, present = fake_signals(candidates, arrivals=PERIOD), candidates.present
     oldest = candidates.age == torch.where(present, candidates.age, -1).amax(1, keepdim=True)
     absent = candidates._replace(position=torch.where(oldest, -1, candidates.position))
     with _deciding(policy):
@@ -263,7 +262,7 @@ def _deciding(policy: Policy) -> Iterator[None]:
 
 def _score(policy: Policy, candidates: Candidates) -> Tensor:
     with _deciding(policy):
-        return policy.score(candidates, FakeSignals(candidates, arrivals=PERIOD))
+        return policy.score(candidates, fake_signals(candidates, arrivals=PERIOD))
 
 
 def _walk(policy: Policy, part: Interactions) -> Trace:
@@ -282,39 +281,3 @@ def _walk(policy: Policy, part: Interactions) -> Trace:
 
 def _name(policy: Policy) -> str:
     return type(policy).__name__
-
-
-class _NotNamed(Exception):
-    """A policy used a signal that it does not name."""
-
-
-class _Named:
-    """Signals of which only the named ones may be asked."""
-
-    def __init__(self, signals: FakeSignals, names: tuple[str, ...]) -> None:
-        self._signals, self._names = signals, names
-
-    def loss(self) -> Tensor:
-        """If named."""
-        return self._allowed("loss").loss()
-
-    def residual(self) -> Tensor:
-        """If named."""
-        return self._allowed("residual").residual()
-
-    def predicted_score(self) -> Tensor:
-        """If named."""
-        return self._allowed("predicted_score").predicted_score()
-
-    def embedding(self) -> Tensor:
-        """If named."""
-        return self._allowed("embedding").embedding()
-
-    def read(self, weights: Tensor) -> Reading:
-        """If named."""
-        return self._allowed("read").read(weights)
-
-    def _allowed(self, name: str) -> FakeSignals:
-        if name not in self._names:
-            raise _NotNamed(name)
-        return self._signals

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dips.numerics.exact import SCORE_BITS, quantize
+from dips.numerics.fixed_point import SCORE_BITS, quantize
 from dips.plugins.loading import construct
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import SquaredError
 from dips.recommender.registry import RecommenderSpec, settings_of
 from dips.recommender.sequential import Sequential
-from dips.recommender.signals import StackSignals
+from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.testing.require import close, require, same
@@ -295,7 +295,7 @@ def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
 def _settled_losses(
     quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
 ) -> Tensor:
-    return quantize(StackSignals(quantized, sketch, candidates).loss(), SCORE_BITS)
+    return quantize(recommender_signals(quantized, sketch, candidates).loss, SCORE_BITS)
 
 
 def _name(model: Recommender) -> str:
