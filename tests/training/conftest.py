@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,8 +20,8 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import selector_named
-from dips.stream.users import Columns, make_stream
-from dips.studies.checks import describe_policy
+from dips.stream.users import EventColumns, make_stream
+from dips.studies.checks import describe_policy, resolved
 from dips.testing import random_world
 from dips.training.config import TrainConfig
 from dips.training.policy_batches import Clock, PolicyBatch, pack_policy_batches
@@ -31,9 +32,10 @@ from dips.training.trainer import TrainingState, fit, start
 LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
 SIZE = 2
 PLAIN: dict[str, Any] = {
-    "size": SIZE, "dim": 3, "batch": 16, "epochs": 3, "inner_lr": 0.1, "inner_steps": 3,
+    "size": SIZE, "dim": 3, "batch_size": 16, "epochs": 3, "inner_lr": 0.1, "inner_steps": 3,
     "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10, "policy_batch_size": 4096,
-    "residual": 1,
+    "residual": True, "policy_lr": 3e-3, "policy_freeze_epochs": 2, "baselines": (),
+    "revert_tolerance": math.inf, "user_batches_per_epoch": 1, "predicted_score": False,
 }  # fmt: skip
 
 
@@ -45,17 +47,18 @@ class Lab:
     ) -> None:
         self.data = data or random_world(LENGTHS, items=9, seed=1, explicit=explicit)
         self.dtype = torch.float64 if double else torch.float32
-        self.columns = Columns.of(self.data)
+        self.columns = EventColumns.of(self.data)
         self.columns = replace(self.columns, rating=self.columns.rating.to(self.dtype))
         self.loss: Loss = SquaredError() if explicit else FullSoftmax()
 
     def job(self, **settings: Any) -> Job:
         """A run; its seed decides who trains."""
-        config = TrainConfig(**{**PLAIN, **settings})
-        generator = torch.Generator().manual_seed(config.seed)
+        config = TrainConfig.of(**{**PLAIN, **settings})
+        generator = torch.Generator().manual_seed(config.training.seed)
         order = torch.randperm(self.data.users, generator=generator).tolist()
-        cut = 8 + config.seed % 3  # parts of different sizes
-        return Job(self.data.select(order[:cut]), self.data.select(order[cut:]), config)
+        cut = 8 + config.training.seed % 3  # parts of different sizes
+        train, valid = self.data.select(order[:cut]), self.data.select(order[cut:])
+        return Job(train, valid, resolved(train, config))
 
     def start(self, jobs: Sequence[Job]) -> TrainingState:
         """Recommenders and policies at their start."""
@@ -65,25 +68,25 @@ class Lab:
             model = DotProduct(
                 items=self.data.items,
                 loss=self.loss,
-                dim=config.dim,
+                dim=config.model.dim,
                 offset=3.0 if self.data.explicit else 0.0,
-                inner_lr=config.inner_lr,
-                inner_steps=config.inner_steps,
-                prior_penalty=config.prior_penalty,
-                generator=torch.Generator().manual_seed(config.seed),
+                inner_lr=config.model.inner_lr,
+                inner_steps=config.model.inner_steps,
+                prior_penalty=config.model.prior_penalty,
+                generator=torch.Generator().manual_seed(config.training.seed),
                 repeat_feature=not self.data.explicit,
                 recency_decay=not self.data.explicit,
                 separate_input=not self.data.explicit,
             )
             models.append(model.to(self.dtype))
             shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)
-            policy = build_policy(shape, config.seed)
+            policy = build_policy(shape, config.training.seed)
             policies.append(policy.to(self.dtype) if isinstance(policy, nn.Module) else policy)
         return start(jobs, models, "cpu", policies)
 
     def validate(self, stack: StackedRecommenders, trace: Trace) -> list[float]:
         """The deciding metric of each run."""
-        return [scores.headline for scores in evaluate(stack, trace, low=1.0, high=5.0)]
+        return [scores.objective for scores in evaluate(stack, trace, low=1.0, high=5.0)]
 
     def train(self, jobs: Sequence[Job], **rest: Any) -> TrainingState:
         """Fit a stack from the start."""
@@ -116,15 +119,17 @@ class Scene:
         self.walk = Rollout(
             self.stream,
             size=SIZE,
-            schedule=config.schedule,
+            schedule=config.sketch.schedule,
             keys=self.stream.keys([0], 1),
-            selector=selector_named(config.choice),
+            selector=selector_named(config.sketch.selection),
             noted=noted(self.policies.template),  # type: ignore[arg-type]
         )
         self.walk.advance(self.policies, self.stack)
         self.trace = self.walk.trace
-        self.clock = Clock.of(config.schedule, SIZE, self.stream.longest, torch.device("cpu"))
-        self.refreshes = dict(config.schedule.refreshes(SIZE, self.stream.longest))
+        self.clock = Clock.of(
+            config.sketch.schedule, SIZE, self.stream.longest, torch.device("cpu")
+        )
+        self.refreshes = dict(config.sketch.schedule.refreshes(SIZE, self.stream.longest))
 
     def gradient(self, policy_batch: PolicyBatch, **changes: Any) -> dict[str, Tensor]:
         """The sum over the lesson's predictions."""

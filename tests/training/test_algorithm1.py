@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dips.data.interactions import Interactions, from_arrays
-from dips.numerics import exact
+from dips.numerics import fixed_point
 from dips.training.trainer import TrainingState, fit
 
 ITEMS, LENGTHS = 13, [11, 6, 9, 3, 1, 8]
@@ -51,7 +51,7 @@ class Literal:
             (data.item[data.events(user)].tolist(), data.rating[data.events(user)].tolist())  # type: ignore[index]
             for user in range(data.users)
         ]
-        free = [self.theta[name] for name in ("bias", "loading")]
+        free = [self.theta[name] for name in ("bias", "user_bias_scale")]
         rate, decay = RATES["learning_rate"], DECAY["weight_decay"]
         self.optimizers = [
             torch.optim.SGD(
@@ -110,7 +110,7 @@ class Literal:
 
     def _loss(self, user: int, t: int, z: Tensor, ratings: Tensor) -> Tensor:
         """Adapt to the sketch, and predict what comes next."""
-        vectors = torch.cat([self.theta["vectors"], self.theta["loading"].expand(ITEMS, 1)], 1)
+        vectors = torch.cat([self.theta["vectors"], self.theta["user_bias_scale"].expand(ITEMS, 1)], 1)
         bias = self.theta["bias"][:, 0] + self.offset
         theta = self.theta["user_prior"]
         for _ in range(STEPS):
@@ -134,10 +134,10 @@ class Literal:
 def test_stretch_one_is_algorithm_one(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, queue: int
 ) -> None:
-    monkeypatch.setattr(exact, "rounded", lambda value, bits, limit: value.double())
+    monkeypatch.setattr(fixed_point, "quantize_straight_through", lambda value, bits, limit: value.double())
     world = lab(data=_distinct(), double=True)
     job = world.job(
-        policy="dips", size=SIZE, stretch=1, queue=queue, credit="identity", dropout=0.0, epochs=2,
+        policy="dips", size=SIZE, update_interval=1, queue=queue, credit="identity", dropout=0.0, epochs=2,
         inner_steps=STEPS, inner_lr=ALPHA, lr_schedule="constant", policy_warmup_epochs=0, policy_freeze_epochs=0,
         **RATES, **DECAY,
     )  # fmt: skip

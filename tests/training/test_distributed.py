@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dips.evaluation.progressive import evaluate
-from dips.numerics.process_group import ProcessGroup, gathered
+from dips.numerics.process_group import ProcessGroup, open_process_group
 from dips.stream.users import make_stream
 from dips.testing import random_world
 from dips.training.distributed import Share
@@ -45,11 +45,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "learned": [LEARNED],
     "learned-every-3": [{**LEARNED, "periods": (3,), "seed": 1}, {**LEARNED, "periods": (3,)}],
     "cautious": [{**LEARNED, "policy_lr": 0.5, "revert_tolerance": 1e-4, "epochs": 5}],
-    "user_batches": [{**LEARNED, "users": 3}],
-    "dips-steps": [{"policy": "dips", "users": 5, "stretch": 1, "user_lr": 0.01, "epochs": 2}],
-    "stretches-in-batches": [{"policy": "hardest", "users": 4, "stretch": 3, "batch": 5}],
+    "user_batches": [{**LEARNED, "user_batch": 3}],
+    "dips-steps": [{"policy": "dips", "user_batch": 5, "update_interval": 1, "user_lr": 0.01, "epochs": 2}],
+    "stretches-in-batches": [{"policy": "hardest", "user_batch": 4, "update_interval": 3, "batch_size": 5}],
     "all": [{"policy": "all"}],
-    "all-steps": [{"policy": "all", "stretch": 2, "users": 3}],
+    "all-steps": [{"policy": "all", "update_interval": 2, "user_batch": 3}],
 }
 Found = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -66,7 +66,7 @@ def _train(
 
     def validate(stack: Any, trace: Any) -> list[float]:
         found = evaluate(stack, trace, low=1.0, high=5.0, process_group=process_group)
-        return [scores.headline for scores in found]
+        return [scores.objective for scores in found]
 
     def save(fitting: TrainingState) -> None:
         if fitting.progress.epoch == stop_at:
@@ -106,7 +106,7 @@ def _resumed(make: Any, process_group: ProcessGroup) -> Found:
     jobs = [world.job(**QUICK, **LEARNED)]
     _, saved = _train(world, jobs, process_group, world.start(jobs), stop_at=1)
     fitting = world.start(jobs)
-    if process_group.leads:
+    if process_group.is_main:
         assert saved is not None
         fitting.load(saved[0], type(fitting.progress)(**saved[1]))
     else:
@@ -146,7 +146,7 @@ def test_two_processes_are_one(
     lab: Callable[..., Any], together: list[dict[str, Found]], name: str
 ) -> None:
     """All parameters, optimizers and validations; and both processes have the same bits."""
-    with gathered("cpu") as process_group:
+    with open_process_group("cpu") as process_group:
         tensors, progress = _any_case(lab, name, process_group)
     first, second = (found[name] for found in together)
     for key, expected in tensors.items():
@@ -192,6 +192,6 @@ def _lab() -> Any:
 
 
 if __name__ == "__main__":
-    with gathered("cpu") as here:
+    with open_process_group("cpu") as here:
         found = {name: _any_case(_lab(), name, here) for name in [*CASES, *OTHERS]}
         torch.save(found, Path(sys.argv[1]) / f"{here.rank}.pt")

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dips.data.layouts import read_source
-from dips.data.source import open_source
+from dips.data.readers.layouts import read_source
+from dips.data.readers.source import open_source
 from dips.recommender.losses import FullSoftmax
-from dips.studies import run as experiment
 from dips.studies.checks import split
+from dips.studies.run import train_runs
 from dips.testing import random_world
 from dips.training import state as fitting_module
 from dips.training.lazy_adam import NOWHERE, LazyAdam, pick_rows, touched_rows
@@ -166,7 +166,7 @@ def test_gradients_of_the_touched_rows_are_those_of_the_table(
     again, some = recommender_gradients(fitting.stack, trace, batch, rows)
     torch.testing.assert_close(again, losses)
     for name, value in dense.items():
-        if name not in fitting.stack.template.by_item:
+        if name not in fitting.stack.template.item_tables:
             torch.testing.assert_close(some[name], value)
             continue
         there = rows < NOWHERE
@@ -185,7 +185,7 @@ def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
         "policy": policy,
         "policy_warmup_epochs": 0,
         "policy_freeze_epochs": 0,
-        "batch": 5,
+        "batch_size": 5,
         "epochs": 2,
     }
     world, jobs, whole = _training(lab, monkeypatch, **settings)
@@ -229,11 +229,11 @@ def test_only_large_catalogues_are_lazy(lab: Make) -> None:
     """The default for small ones, for the softmax and for whole histories is all rows."""
     world = lab()
     assert isinstance(world.start([world.job()]).optimizers["items"], StackedAdam)
-    assert isinstance(world.start([world.job(batch=1, size=1)]).optimizers["items"], LazyAdam)
-    whole = world.start([world.job(batch=1, size=1, policy="all")])
+    assert isinstance(world.start([world.job(batch_size=1, size=1)]).optimizers["items"], LazyAdam)
+    whole = world.start([world.job(batch_size=1, size=1, policy="all")])
     assert isinstance(whole.optimizers["items"], StackedAdam)
     world.loss = FullSoftmax()
-    assert isinstance(world.start([world.job(batch=1, size=1)]).optimizers["items"], StackedAdam)
+    assert isinstance(world.start([world.job(batch_size=1, size=1)]).optimizers["items"], StackedAdam)
 
 
 @pytest.mark.skipif("DIPS_DATA" not in os.environ, reason="real data is not here: set $DIPS_DATA")
@@ -244,7 +244,7 @@ def test_movielens_is_as_well_predicted(monkeypatch: pytest.MonkeyPatch) -> None
     best = []
     for scarce in (1e-9, 1e9):
         monkeypatch.setattr(fitting_module, "SCARCE", scarce)
-        (outcome,) = experiment.run([(split(data, config), config)], test=False)
+        (outcome,) = train_runs([(split(data, config), config)], test=False)
         best.append(min(epoch["valid"] for epoch in outcome.history))
     assert best[0] != best[1]
     assert abs(best[0] - best[1]) < 0.001

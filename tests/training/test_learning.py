@@ -20,9 +20,9 @@ Make = Callable[..., Any]
 QUICK: dict[str, Any] = {"policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.01}
 WAYS: dict[str, dict[str, Any]] = {
     "whole": {"policy_batch_size": 20},
-    "user_batches": {"users": 3, "policy_batch_size": 8, "batch": 8},
-    "stretch": {"stretch": 2, "users": 3, "batch": 5},
-    "steps": {"stretch": 1},
+    "user_batches": {"user_batch": 3, "policy_batch_size": 8, "batch_size": 8},
+    "update_interval": {"update_interval": 2, "user_batch": 3, "batch_size": 5},
+    "steps": {"update_interval": 1},
 }
 BY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -83,7 +83,7 @@ def test_every_prediction_is_seen_once_an_epoch(
     def spy(policy_batches: Any, block: Block) -> None:
         if len(seen) < policy_batches.epoch:
             seen.append(Counter())
-        rows = torch.cat([*block.batches([0], policy_batches.epoch, job.config.batch)], 1)[0]
+        rows = torch.cat([*block.batches([0], policy_batches.epoch, job.config.training.batch_size)], 1)[0]
         trace = block.trace
         seen[-1].update((int(trace.user[r]), int(trace.step[r])) for r in rows.tolist() if r >= 0)
         plain(policy_batches, block)
@@ -101,7 +101,7 @@ def test_every_prediction_is_seen_once_an_epoch(
 
 def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
     world = lab()
-    jobs = [world.job(users=3, stretch=4, seed=seed) for seed in (0, 1)]
+    jobs = [world.job(user_batch=3, update_interval=4, seed=seed) for seed in (0, 1)]
     walks = TrainingRollouts(jobs, world.columns)
     stack = world.start(jobs).stack
     user_batches: list[list[list[int]]] = []
@@ -164,7 +164,7 @@ def test_a_policy_learns_for_one_epoch_at_least(lab: Make) -> None:
 def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     """By SGD where it has a rate of its own; and then Adam leaves it alone."""
     world = lab()
-    job = world.job(user_lr=0.05, epochs=1, batch=10**6, lr_schedule="constant")
+    job = world.job(user_lr=0.05, epochs=1, batch_size=10**6, lr_schedule="constant")
     fitting = world.start([job])
     assert sorted(fitting.optimizers) == ["items", "user"]
     assert "user_prior" not in fitting.optimizers["items"].first
@@ -174,9 +174,9 @@ def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     after = trained.stack.state["user_prior"]
     torch.testing.assert_close(after, before - 0.05 * moving)  # one step: momentum is the slope
     assert float((after - before).abs().max()) > 1e-4
-    plain = world.train([world.job(epochs=1, batch=10**6, lr_schedule="constant")])
+    plain = world.train([world.job(epochs=1, batch_size=10**6, lr_schedule="constant")])
     assert sorted(plain.optimizers) == ["items"]
-    for name in ("vectors", "bias", "loading"):
+    for name in ("vectors", "bias", "user_bias_scale"):
         assert torch.equal(plain.stack.state[name], trained.stack.state[name])
     assert not torch.equal(plain.stack.state["user_prior"], after)
 
@@ -220,7 +220,7 @@ def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
     """Users who are missing and steps that nobody takes come last, wherever a batch is cut."""
     world = lab()
     trace = next(
-        TrainingRollouts([world.job(stretch=1)], world.columns).blocks(1, None, None)
+        TrainingRollouts([world.job(update_interval=1)], world.columns).blocks(1, None, None)
     ).trace
     base, length = torch.tensor([[0, 6, 11]]), torch.tensor([[6, 5, 3]])
     alone = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 3)
@@ -236,7 +236,7 @@ def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
 
 def test_whole_histories_end_at_once(lab: Make) -> None:
     world = lab()
-    jobs = [world.job(users=3)]
+    jobs = [world.job(user_batch=3)]
     blocks = list(TrainingRollouts(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
     assert all(isinstance(block, Whole) and block.ends for block in blocks)
     assert len(blocks) == 3

@@ -29,7 +29,7 @@ def _drawn(jobs: list[Any], step: int, width: int = 3) -> Tensor:
 def _state(jobs: list[Any], step: int, width: int) -> dict[str, Tensor]:
     state = {
         "negatives": torch.full((len(jobs), width), -1),
-        "chances": torch.full((len(jobs), width), torch.nan),
+        "log_q": torch.full((len(jobs), width), torch.nan),
     }
     steps = torch.full((len(jobs),), step, dtype=torch.float64)
     Negatives(jobs, CPU).draw(state, steps, torch.ones(len(jobs)))
@@ -50,21 +50,21 @@ def test_a_function_of_seed_and_step(lab: Make) -> None:
 
 def test_those_who_rest_keep_theirs(lab: Make) -> None:
     jobs = [lab(explicit=False).job(seed=seed) for seed in (0, 1)]
-    state = {"negatives": torch.full((2, 3), -1), "chances": torch.full((2, 3), 7.0)}
+    state = {"negatives": torch.full((2, 3), -1), "log_q": torch.full((2, 3), 7.0)}
     Negatives(jobs, CPU).draw(state, torch.zeros(2), torch.tensor([0.0, 1.0]))
     assert state["negatives"][0].tolist() == [-1, -1, -1]
-    assert state["chances"][0].tolist() == [7, 7, 7]
+    assert state["log_q"][0].tolist() == [7, 7, 7]
     assert (state["negatives"][1] >= 0).all()
-    assert (state["chances"][1] < 0).all()
+    assert (state["log_q"][1] < 0).all()
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_chances_follow_the_power_of_popularity(lab: Make, power: float) -> None:
-    job = lab(explicit=False).job(popularity=power)
+    job = lab(explicit=False).job(negative_exponent=power)
     weight = (1 + popularity(job.train).double()) ** power
     expected = weight / weight.sum()
-    is_random = torch.cat([_drawn([job], step, 1)[0] for step in range(3000)])
-    share = torch.bincount(draws, minlength=len(weight)) / len(draws)
+    drawn = torch.cat([_drawn([job], step, 1)[0] for step in range(3000)])
+    share = torch.bincount(drawn, minlength=len(weight)) / len(drawn)
     assert float((share - expected).abs().max()) < 0.03
 
 
@@ -76,12 +76,12 @@ def test_losses_that_ask_for_no_chances_get_none(lab: Make) -> None:
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_sums_over_all_items_are_right_in_the_mean(lab: Make, power: float) -> None:
-    job = lab(explicit=False).job(popularity=power)
+    job = lab(explicit=False).job(negative_exponent=power)
     value = torch.linspace(0.5, 3.0, job.train.items, dtype=torch.float64)
     guesses = []
     for step in range(1500):
         state = _state([job], step, 6)
-        chance = state["chances"][0].double().exp()
+        chance = state["log_q"][0].double().exp()
         assert ((chance > 0) & (chance <= 1)).all()
         guesses.append((value[state["negatives"][0]] / chance).sum())
     guess = torch.stack(guesses)
@@ -97,7 +97,7 @@ def _loss_and_slope(model: GRU, states: Tensor, target: Tensor) -> tuple[Tensor,
 def test_a_sampled_softmax_learns_what_the_full_one_learns(lab: Make) -> None:
     """All drawn: the same. Half: the same in the mean but for a small part; uncorrected: not."""
     data = random_world([9, 3, 12, 1, 7, 11, 4, 8, 6, 5] * 3, items=60, seed=1, explicit=False)
-    job, items = lab(explicit=False, data=data).job(popularity=1.0), data.items
+    job, items = lab(explicit=False, data=data).job(negative_exponent=1.0), data.items
     generator = torch.Generator().manual_seed(3)
     states = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     target = torch.randint(items, (4, 1), generator=generator)
@@ -109,7 +109,7 @@ def test_a_sampled_softmax_learns_what_the_full_one_learns(lab: Make) -> None:
     full = made(SampledSoftmax(items))
     every = _state([job], 0, items)
     full.negatives.copy_(every["negatives"][0])
-    full.chances.copy_(every["chances"][0])
+    full.log_q.copy_(every["log_q"][0])
     for found, known in zip(_loss_and_slope(full, states, target), truth, strict=True):
         torch.testing.assert_close(found, known)
 
@@ -118,7 +118,7 @@ def test_a_sampled_softmax_learns_what_the_full_one_learns(lab: Make) -> None:
         for step in range(300):
             state = _state([job], step, items // 2)
             model.negatives.copy_(state["negatives"][0])
-            model.chances.copy_(state["chances"][0] if corrected else torch.zeros(items // 2))
+            model.log_q.copy_(state["log_q"][0] if corrected else torch.zeros(items // 2))
             total += _loss_and_slope(model, states, target)[1] / 300
         return float((total - truth[1]).norm() / truth[1].norm())
 

@@ -30,7 +30,7 @@ from dips.training.policy_gradients import policy_gradients
 from dips.training.rollouts import noted
 
 SIZE = 2
-PERIODS = {"online": (1,), "batch": (3,), "varying": (2, 3)}
+PERIODS = {"online": (1,), "batch_size": (3,), "varying": (2, 3)}
 CREDITS = [("identity", 1), ("identity", 2), ("identity", 100), ("discount", 2), ("discount", 100)]
 
 
@@ -203,7 +203,7 @@ def test_an_endless_queue_is_the_replay_with_paths_cut(
     past = Candidates(torch.where(there, place, -1), *columns)
     policy = at.policies.one(0).requires_grad_()
     found = replay(
-        lambda candidates, weight: policy.weigh(candidates, Signals(), weight),
+        lambda candidates, weight: policy.score_weighted(candidates, Signals(), weight),
         at.stack.one(0), past, SIZE, at.config.sketch.schedule, identity=True,
     )  # fmt: skip
     names, values = zip(*policy.named_parameters(), strict=True)

@@ -10,7 +10,7 @@ import torch
 
 from dips.evaluation.progressive import evaluate
 from dips.kernels import softmax_cpu
-from dips.numerics import chunks as pieces
+from dips.numerics import chunks
 from dips.training import recommender_gradients as module
 from dips.training.recommender_gradients import recommender_gradients
 from dips.training.rollouts import TrainingRollouts
@@ -30,15 +30,15 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
     for run in range(runs):
         batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
     losses, gradients = recommender_gradients(fitting.stack, trace, batch)
-    monkeypatch.setitem(pieces.PIECE, "cpu", 3 * runs * fitting.stack.template.breadth)
-    widths, cut = [], pieces.pieces
+    monkeypatch.setitem(chunks.MAX_ELEMENTS, "cpu", 3 * runs * fitting.stack.template.elements_per_row)
+    widths, cut = [], chunks.split_into_chunks
 
     def watched(tensors: Any, breadth: int, axis: int) -> Any:
         for piece in cut(tensors, breadth, axis):
             widths.append(piece[-1].shape[1])
             yield piece
 
-    monkeypatch.setattr(module, "pieces", watched)
+    monkeypatch.setattr(module, "split_into_chunks", watched)
     again, summed = recommender_gradients(fitting.stack, trace, batch)
     assert widths == [3, 3, 1]
     torch.testing.assert_close(again, losses, atol=1e-12, rtol=1e-12)

@@ -25,10 +25,10 @@ QUICK: dict[str, Any] = {
 RUNS: dict[str, dict[str, Any]] = {
     "learned": {"policy": "learned"},
     "learned-reroll": {"policy": "learned", "resketch_epochs": 2, "epochs": 4, "policy_lr": 0.5},
-    "sampled-reroll": {"policy": "hardest", "resketch_epochs": 3, "choice": "sampled", "epochs": 5},
-    "learned-companies": {"policy": "learned", "users": 3},
-    "dips-steps": {"policy": "dips", "users": 5, "stretch": 1, "user_lr": 0.01, "epochs": 2},
-    "hardest-stretch": {"policy": "hardest", "users": 3, "stretch": 3},
+    "sampled-reroll": {"policy": "hardest", "resketch_epochs": 3, "selection": "sampled", "epochs": 5},
+    "learned-companies": {"policy": "learned", "user_batch": 3},
+    "dips-steps": {"policy": "dips", "user_batch": 5, "update_interval": 1, "user_lr": 0.01, "epochs": 2},
+    "hardest-stretch": {"policy": "hardest", "user_batch": 3, "update_interval": 3},
 }
 
 
@@ -65,7 +65,7 @@ def test_a_resumed_run_is_the_run(
     whole = world.train(
         jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.user_batches))
     )
-    epochs = jobs[0].config.epochs
+    epochs = jobs[0].config.training.epochs
     user_batches = 0
     if settings.get("users"):
         user_batches = -(-max(job.train.users for job in jobs) // settings["users"])
@@ -91,7 +91,7 @@ def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatc
     """An epoch that is under way has not failed yet."""
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     world = lab()
-    jobs = [world.job(users=3, epochs=4, patience=1)]
+    jobs = [world.job(user_batch=3, epochs=4, patience=1)]
     left = _stopped(world, jobs, 6)  # in the second epoch, and nothing was better yet
     assert left is not None
     assert (left[1].epoch, left[1].user_batches) == (2, 2)
@@ -108,7 +108,7 @@ def test_a_file_holds_where_in_the_epoch_it_was(
 ) -> None:
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     world = lab()
-    jobs = [world.job(users=3, stretch=2)]
+    jobs = [world.job(user_batch=3, update_interval=2)]
     left = _stopped(world, jobs, 2)
     assert left is not None
     fitting = world.start(jobs)
@@ -128,13 +128,13 @@ def test_saves_are_not_too_many(lab: Make) -> None:
     """Within an epoch at most one in half a minute; whole histories once an epoch."""
     world = lab()
     assert trainer.SAVE_SECONDS == 30
-    for way in ({}, {"users": 2}, {"users": 2, "stretch": 1}):
+    for way in ({}, {"user_batch": 2}, {"user_batch": 2, "update_interval": 1}):
         saves: list[int] = []
         world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches))
         assert saves == [0, 0, 0]
 
 
-@pytest.mark.parametrize("way", [{}, {"stretch": 1}, {"users": 3}], ids=["whole", "steps", "users"])
+@pytest.mark.parametrize("way", [{}, {"update_interval": 1}, {"user_batch": 3}], ids=["whole", "steps", "users"])
 def test_a_run_that_diverges_ends_early(
     lab: Make, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
 ) -> None:
@@ -142,7 +142,7 @@ def test_a_run_that_diverges_ends_early(
     monkeypatch.setattr(epoch, "LOOK", 4)
     world = lab()
     job = world.job(
-        policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch=4, epochs=9, **way
+        policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch_size=4, epochs=9, **way
     )
     fitting = world.train([job])
     (text,) = fitting.progress.diverged
@@ -178,7 +178,7 @@ def test_a_diverged_run_stands_still_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(epoch, "LOOK", 2)
     world = lab()
-    jobs = [world.job(seed=0, batch=8), world.job(seed=1, batch=8, inner_lr=1e8)]
+    jobs = [world.job(seed=0, batch_size=8), world.job(seed=1, batch_size=8, inner_lr=1e8)]
     fitting = world.train(jobs)
     alone = world.train(jobs[:1])
     assert fitting.progress.diverged[0] == ""

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from dips.stream.users import Columns
+from dips.stream.users import EventColumns
 
-LIVE = {"users": 3, "policy_warmup_epochs": 0, "policy_freeze_epochs": 0}
+LIVE = {"user_batch": 3, "policy_warmup_epochs": 0, "policy_freeze_epochs": 0}
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"policy": "learned", **LIVE},
-        {"policy": "dips", "stretch": 2, **LIVE},
-        {"policy": "hardest", "users": 3},
-        {"policy": "all", "users": 3},
+        {"policy": "dips", "update_interval": 2, **LIVE},
+        {"policy": "hardest", "user_batch": 3},
+        {"policy": "all", "user_batch": 3},
         {"policy": "reservoir"},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
@@ -51,7 +51,7 @@ def test_groups_of_a_stack_read_the_same_events(
 
 def _assert_the_same(lab: Callable[..., Any], runs: Sequence[dict[str, Any]]) -> None:
     one, other = lab(), lab()
-    other.columns = Columns.waiting(other.data, "cpu")
+    other.columns = EventColumns.waiting(other.data, "cpu")
     jobs = [one.job(**settings) for settings in runs]
     usual, moved = one.train(jobs), other.train(jobs)
     assert usual.progress.history == moved.progress.history

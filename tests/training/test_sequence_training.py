@@ -15,7 +15,7 @@ from dips.evaluation.progressive import evaluate
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import Trace
-from dips.stream.users import Columns
+from dips.stream.users import EventColumns
 from dips.testing import random_world
 from dips.training.config import TrainConfig
 from dips.training.rollouts import Job
@@ -25,8 +25,8 @@ from dips.training.trainer import fit
 ITEMS = 12
 RUNS: dict[str, dict[str, Any]] = {
     "gru": {"recommender": "gru", "policy": "all", "dropout": 0.3},
-    "gru-companies": {"recommender": "gru", "policy": "all", "users": 4, "dropout": 0.3},
-    "gru-bpr-max": {"recommender": "gru-separate", "policy": "all", "loss": "bpr-max"},
+    "gru-companies": {"recommender": "gru", "policy": "all", "user_batch": 4, "dropout": 0.3},
+    "gru-bpr-max": {"recommender": "gru", "tie_embeddings": False, "policy": "all", "loss": "bpr-max"},
     "gru-sketch": {"recommender": "gru", "policy": "reservoir", "loss": "top1-max"},
     "sasrec": {"recommender": "sasrec", "policy": "all", "dropout": 0.3},
     "sasrec-sketch": {"recommender": "sasrec", "policy": "reservoir", "loss": "bpr-max"},
@@ -36,7 +36,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job]:
-    plain = {"loss": "softmax", "size": 2, "dim": 6, "batch": 16, "epochs": 2, "inner_steps": 2,
+    plain = {"loss": "softmax", "size": 2, "dim": 6, "batch_size": 16, "epochs": 2, "inner_steps": 2,
              "weight_decay": 3e-4,
              "negatives": 0 if settings.get("loss") is None else 5}  # fmt: skip
     cut = data.users * 3 // 4
@@ -45,7 +45,7 @@ def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job
         Job(
             train.select(range(seed, cut)),
             valid,
-            TrainConfig(**{**plain, **settings, "seed": seed}),
+            TrainConfig.of(**{**plain, **settings, "seed": seed}),
         )
         for seed in seeds
     ]
@@ -56,14 +56,14 @@ def _start(jobs: Sequence[Job]) -> TrainingState:
     models = [
         make_recommender(
             RecommenderSpec(
-                form=config.recommender,
-                loss=config.loss,
+                kind=config.model.recommender,
+                loss=config.model.loss,
                 items=ITEMS,
-                dim=config.dim,
-                inner_steps=config.inner_steps,
-                negatives=config.negatives,
+                dim=config.model.dim,
+                inner_steps=config.model.inner_steps,
+                negatives=config.model.negatives,
             ),
-            job.config.seed,
+            job.config.training.seed,
         )
         for job in jobs
     ]
@@ -76,7 +76,7 @@ def _validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
 
 def _train(jobs: Sequence[Job], **rest: Any) -> TrainingState:
     fitting = _start(jobs)
-    fit(fitting, jobs, Columns.of(jobs[0].train), _validate, **rest)
+    fit(fitting, jobs, EventColumns.of(jobs[0].train), _validate, **rest)
     return fitting
 
 
@@ -93,7 +93,7 @@ def test_a_resumed_run_is_the_run(settings: dict[str, Any]) -> None:
     whole = _train(jobs, save=save)
     resumed = _start(jobs)
     resumed.load(*left[0])
-    fit(resumed, jobs, Columns.of(data), _validate)
+    fit(resumed, jobs, EventColumns.of(data), _validate)
     for name, value in whole.tensors().items():
         assert torch.equal(resumed.tensors()[name], value), name
 
@@ -112,7 +112,7 @@ def test_a_run_in_a_stack_is_the_run_alone(settings: dict[str, Any]) -> None:
     "settings",
     [
         {"recommender": "gru", "policy": "all"},
-        {"recommender": "gru-separate", "policy": "all", "loss": "bpr-max"},
+        {"recommender": "gru", "tie_embeddings": False, "policy": "all", "loss": "bpr-max"},
         {"recommender": "gru", "policy": "last", "loss": "top1-max"},
         {"recommender": "sasrec", "policy": "all"},
         {"recommender": "sasrec", "policy": "last", "loss": "top1-max"},

@@ -19,7 +19,7 @@ from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import FullHistoryRollout
 from dips.rollout.trace import FullHistoryTrace
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 from dips.training.batches import Whole
 from dips.training.config import TrainConfig
 from dips.training.recommender_gradients import recommender_gradients
@@ -31,7 +31,7 @@ LENGTHS = [9, 3, 12, 1, 7, 6]
 
 
 def _trace(parts: list[Interactions]) -> FullHistoryTrace:
-    return FullHistoryRollout(make_stream(parts, Columns.of(parts[0]))).trace
+    return FullHistoryRollout(make_stream(parts, EventColumns.of(parts[0]))).trace
 
 
 def _model(loss: Loss, seed: int = 0, kind: Kind = GRU) -> Sequential:
@@ -82,7 +82,7 @@ def test_who_learns_in_one_pass(world: World, dot: Callable[..., Any]) -> None:
 
 
 def test_dropouts_are_functions_of_seed_and_step() -> None:
-    configs = [TrainConfig(dropout=0.5, seed=1), TrainConfig(dropout=0.0), TrainConfig(dropout=0.5)]
+    configs = [TrainConfig.of(dropout=0.5, seed=1), TrainConfig.of(dropout=0.0), TrainConfig.of(dropout=0.5)]
     ones = torch.ones(400)
     first = [drop(ones) for drop in dropouts(configs, torch.tensor([4.0, 4.0, 4.0]))]
     again = [drop(ones) for drop in dropouts(configs, torch.tensor([4.0, 4.0, 5.0]))]

@@ -61,7 +61,7 @@ def test_training_learns(lab: Make) -> None:
     world = lab()
     data = world.data
     data.rating[:] = 5 - data.item / 2
-    fitting = world.train([world.job(epochs=12, batch=8, learning_rate=0.1, weight_decay=0.0)])
+    fitting = world.train([world.job(epochs=12, batch_size=8, learning_rate=0.1, weight_decay=0.0)])
     losses = [line["train_loss"][0] for line in fitting.progress.history]
     assert losses[-1] < 0.65 * losses[0]
     assert fitting.progress.best[0] == min(_valid(fitting, 0))
@@ -201,7 +201,7 @@ def test_every_prediction_is_seen_once_an_epoch(
     lab: Make, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = lab()
-    jobs = [world.job(policy=policy, seed=seed, epochs=2, batch=8) for seed in (0, 1, 2)]
+    jobs = [world.job(policy=policy, seed=seed, epochs=2, batch_size=8) for seed in (0, 1, 2)]
     orders: list[torch.Tensor] = []
     plain = Whole.batches
 

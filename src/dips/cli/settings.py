@@ -1,4 +1,4 @@
-"""Flags made from TrainConfig: one per field, with the field's own sentence as its help."""
+"""Make command-line flags from TrainConfig: one per leaf, with the leaf's own sentence as help."""
 
 from __future__ import annotations
 
@@ -6,54 +6,33 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
-from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.training.config import TrainConfig
-from dips.training.recipes import (
-    GRU,
-    IMPLICIT,
-    NAMED,
-    RECIPES,
-    SASREC,
-    SUITED,
-    SUITED_IMPLICIT,
-    build_config,
-)
+from dips.training.config import TrainConfig, leaf_fields, leaf_types
+from dips.training.recipes import RECIPES, build_config
 
 Settings = Callable[..., TrainConfig]
-"""From the data, and other flags where a command has them, to the settings.
+"""From further leaves, where a command has some, to the settings as asked."""
 
-Without data: those that do not depend on it.
-"""
-
-
-PANELS = {
-    "policy": "The sketch: which interactions stay, and when that is decided",
-    "task": "The task: what is predicted, for whom",
-    "recommender": "The recommender",
-    "learning_rate": "Training",
-    "policy_lr": "Policies that learn",
-    "device": "Data and machine",
-}
-"""Headings of the help, by the first setting below each."""
+BASIC, ADVANCED = "Settings", "Advanced settings"
+"""Headings of the help."""
 
 
 def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
-    """Give a command a flag for each setting, and pass it `settings`: data -> TrainConfig.
+    """Give a command a flag for each setting, and pass it `settings`.
 
-    Order: defaults of the task < recipe < file < flag.
+    Recipe < file < flag. What none of them gives stays open, and is decided from the data.
+
+    Args:
+        leave_out: Leaves that the command sets itself.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(TrainConfig)
-        panels, panel = {}, ""
-        for field in dataclasses.fields(TrainConfig):
-            panels[field.name] = panel = PANELS.get(field.name, panel)
-        fields = [f for f in dataclasses.fields(TrainConfig) if f.name not in leave_out]
+        types = leaf_types()
+        leaves = [leaf for leaf in leaf_fields() if leaf.name not in leave_out]
         own = [
             parameter
             for parameter in inspect.signature(command, eval_str=True).parameters.values()
@@ -63,20 +42,17 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
         def call(**given: Any) -> None:
             names = {parameter.name for parameter in own}
             flags = {
-                name: _parse(name, value)
-                for name, value in given.items()
-                if name not in names and name not in ("recipe", "config_file") and value is not None
+                leaf.name: _parse(leaf.name, types[leaf.name], given[leaf.name])
+                for leaf in leaves
+                if given[leaf.name] is not None
             }
 
-            def settings(data: Interactions | None = None, **more: Any) -> TrainConfig:
-                recipe, file = given["recipe"], given["config_file"]
-                every = {**flags, **more}
-                implicit = data is not None and not data.explicit
-                return build_config(recipe, file, every, implicit_data=implicit)
+            def settings(**more: Any) -> TrainConfig:
+                return build_config(given["recipe"], given["config_file"], {**flags, **more})
 
             command(settings=settings, **{name: given[name] for name in names})
 
-        flags = [_flag(field, hints[field.name], panels[field.name]) for field in fields]
+        flags = [_flag(leaf, types[leaf.name]) for leaf in leaves]
         call.__signature__ = inspect.Signature([*own, *_FILES, *flags])  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in [*own, *_FILES, *flags]}
         call.__doc__, call.__name__ = command.__doc__, command.__name__
@@ -85,33 +61,24 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
     return decorate
 
 
-def _flag(field: dataclasses.Field[Any], hint: Any, panel: str) -> inspect.Parameter:
-    kind = str if field.name == "periods" else hint
+def _flag(leaf: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+    """Return the flag of one leaf."""
+    dashed = leaf.name.replace("_", "-")
+    names = f"--{dashed}/--no-{dashed}" if hint is bool else f"--{dashed}"
+    default = "" if leaf.default in (None, ()) else f" [default: {leaf.default}]"
     option = typer.Option(
-        f"--{field.name.replace('_', '-')}",
-        help=f"{field.metadata['help']} {_default(field)}".replace("[", "\\["),
+        names,
+        help=f"{leaf.metadata['help']}{default}".replace("[", "\\["),
         show_default=False,
-        rich_help_panel=panel,
+        rich_help_panel=BASIC if leaf.metadata["basic"] else ADVANCED,
     )
+    kind = str if "tuple" in str(hint) else hint
     return inspect.Parameter(
-        field.name,
+        leaf.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[kind | None, option],
     )
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
-    """The default, and that of the implicit task and of policies that have another."""
-    others = {"implicit": IMPLICIT, "gru": GRU, "sasrec": SASREC} | {
-        policy: {**SUITED.get(policy, {}), **NAMED.get(policy, {})}
-        for policy in dict.fromkeys([*SUITED, *NAMED])
-    }
-    others |= {f"{policy}, implicit": suited for policy, suited in SUITED_IMPLICIT.items()}
-    told = [f"{who}: {what[field.name]}" for who, what in others.items() if field.name in what]
-    if field.default not in ((), ""):
-        told.insert(0, str(field.default))
-    return f"[default: {'; '.join(told)}]" if told else ""
 
 
 _FILES = [
@@ -123,7 +90,8 @@ _FILES = [
             str | None,
             typer.Option(
                 help=f"A named set of settings: {', '.join(RECIPES)}. \\[default: paper for dips "
-                "and dips@1, which is slow; else default]"
+                "and dips@1, which is slow; else default]",
+                rich_help_panel=BASIC,
             ),
         ],
     ),
@@ -132,18 +100,27 @@ _FILES = [
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[
-            Path | None, typer.Option("--config", help="A TOML file with settings.")
+            Path | None,
+            typer.Option("--config", help="A TOML file with settings.", rich_help_panel=BASIC),
         ],
     ),
 ]
 
 
-def _parse(name: str, value: Any) -> Any:
-    return numbers(name, value) if name == "periods" else value
+def _parse(name: str, hint: Any, value: Any) -> Any:
+    """Return the value of a flag as its leaf holds it: lists are given as a,b,c."""
+    if "tuple" not in str(hint):
+        return value
+    return numbers(name, value) if "int" in str(hint) else words(value)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the names in `a,b,c`, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def numbers(name: str, text: str) -> tuple[int, ...]:
-    """`2,4,8` as whole numbers."""
+    """Return the whole numbers in `2,4,8`."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -151,7 +128,7 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def policy_names(text: str) -> list[str]:
-    """`last,reservoir` as names of policies, each given once."""
+    """Return the policies in `last,reservoir`; each must be given once."""
     given = [name for name in text.split(",") if name]
     if len(set(given)) < len(given) or not given:
         raise ConfigError(f"--policies '{text}': give each policy once")
@@ -159,7 +136,7 @@ def policy_names(text: str) -> list[str]:
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """`5` means 0 to 4; `7,8` means exactly these."""
+    """Return 0 to 4 for `5`, and exactly 7 and 8 for `7,8`."""
     given = numbers("seeds", text)
     if len(given) == 1 and "," not in text:
         if given[0] < 1:

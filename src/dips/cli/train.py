@@ -11,18 +11,19 @@ from typing import Annotated
 import typer
 
 from dips import api
-from dips.cli.origin import note_origin
-from dips.cli.screen import print_json, print_metrics, print_verdict, watch_training
+from dips.cli.origin import write_origin
+from dips.cli.screen import print_decisions, print_json, print_metrics, print_verdict, show_epochs
 from dips.cli.settings import Settings, with_settings
 from dips.data.catalog import read_data
-from dips.data.columns import Columns
-from dips.data.parts import open_parts
-from dips.data.side_information import columns_in
+from dips.data.readers.columns import ColumnNames
+from dips.data.predefined_split import open_predefined_split
+from dips.data.side_information import event_column_names
 from dips.errors import ConfigError
-from dips.numerics.process_group import ProcessGroup, gathered
-from dips.studies.checks import device_of, split
-from dips.studies.result import Watch
+from dips.numerics.process_group import ProcessGroup, open_process_group
+from dips.studies.checks import data_summary, device_of, split
+from dips.studies.progress import EpochCallback
 from dips.studies.run_directory import Source
+from dips.training.resolve import resolve
 
 
 @with_settings()
@@ -40,63 +41,66 @@ def train(
         bool, typer.Option("--json", help="End with metrics.json and the verdict as a line.")
     ] = False,
 ) -> None:
-    """Train a recommender under a policy, and write a run directory.
+    """Train a recommender with a sketching policy, and write a run directory.
 
-    Defaults may depend on policy and task, and a recipe changes several
-    at once; config.json says what was taken. dips and dips@1 take the
-    recipe paper, an update after every step: for 100 users of ml-100k an
-    epoch of dips took 100 s on one core, one of dips@1 10 s. With
-    --recipe default they learn from whole histories at a time, in 2 s.
-    Few epochs or users show that all works, and little of what a policy
-    can learn.
+    Settings that are not given are decided from the data. train prints
+    what it decided and why; config.json keeps both. The policies dips and
+    dips@1 take the recipe paper, which updates after every step and is
+    slow: for 100 users of ml-100k an epoch of dips took 100 s on one
+    core. With --recipe default it took 2 s.
 
-    Started as torchrun --nproc-per-node 2 -m dips train ..., several
-    processes share the users of one run, and the result is the same.
+    Several processes share the users of one run if it is started as
+    torchrun --nproc-per-node 2 -m dips train ...; the result is the same.
 
     Example: dips train ml-1m --policy last --size 4 --out runs/last-4
     """
     if (valid_data is None) != (test_data is None):
         raise ConfigError("--valid-data and --test-data go together: give both, or neither")
-    further = columns_in(settings().side)
-    columns = Columns(side=further)
+    further = event_column_names(settings().model.side)
+    columns = ColumnNames(side=further)
     if valid_data is not None and test_data is not None:
         source: Source = [data, valid_data, test_data]
-        parts = open_parts(data, valid_data, test_data, read=partial(read_data, columns=columns))
-        config = settings(parts[0])
+        parts = open_predefined_split(
+            data, valid_data, test_data, read=partial(read_data, columns=columns)
+        )
+        config = settings()
     else:
         source, whole = data, api.load(data, side=further)
-        config = settings(whole)
+        config = settings()
         parts = split(whole, config)
+    decided = resolve(config, data_summary(parts[0], config))
     with (
-        gathered(device_of(config)) as process_group,
-        _watched(config.epochs, process_group) as watch,
+        open_process_group(device_of(config)) as process_group,
+        _progress(decided.config.training.epochs, process_group) as on_epoch,
     ):
-        outcome = api.train_with(
-            parts, config, out=out, source=source, test=not no_test, resume=resume, watch=watch,
-            process_group=process_group,
+        if process_group.is_main:
+            print_decisions(decided.decisions)
+        result = api.train_with(
+            parts, config, out=out, source=source, test=not no_test, resume=resume,
+            on_epoch=on_epoch, process_group=process_group,
         )  # fmt: skip
-    if not process_group.leads:
+    if not process_group.is_main:
         return
-    note_origin(out)
-    metrics = outcome.metrics()
+    write_origin(out)
+    metrics = result.metrics()
     if as_json:
-        print_json({**metrics, "verdict": outcome.verdict()})
+        print_json({**metrics, "verdict": result.verdict()})
         return
     shown = {"valid": metrics["valid"]} | ({"test": metrics["test"]} if metrics["test"] else {})
-    size = "" if config.policy == "all" else f", K = {config.size}"  # it has none
-    print_metrics(f"{config.policy}{size}, on {metrics['data']}", shown)
+    size = "" if config.sketch.policy == "all" else f", K = {config.sketch.size}"  # it has none
+    print_metrics(f"{config.sketch.policy}{size}, on {metrics['data']}", shown)
     print(
-        f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s, of which "
-        f"{outcome.kept()} stays; everything is in {out}; look at {out}/curve.png"
+        f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s. The model is from "
+        f"{result.kept_epoch()}. Files: {out}; learning curve: {out}/curve.png"
     )
-    print_verdict(outcome.verdict())
+    print_verdict(result.verdict())
 
 
 @contextmanager
-def _watched(epochs: int, process_group: ProcessGroup) -> Iterator[Watch | None]:
-    """Progress on the screen of the process that leads; of others nothing is seen."""
-    if not process_group.leads:
+def _progress(epochs: int, process_group: ProcessGroup) -> Iterator[EpochCallback | None]:
+    """Show progress in the main process only."""
+    if not process_group.is_main:
         yield None
         return
-    with watch_training(epochs) as watch:
-        yield watch
+    with show_epochs(epochs) as on_epoch:
+        yield on_epoch

@@ -83,7 +83,7 @@ class Whole(Block):
         """Users in the order of the epoch, as many as fit into a batch."""
         if not isinstance(self.trace, StoredTrace):
             return []
-        return pack_policy_batches(self.trace, clock, seeds, epoch, config.policy_batch_size)
+        return pack_policy_batches(self.trace, clock, seeds, epoch, config.policy_training.policy_batch_size)
 
 
 @final
@@ -107,7 +107,7 @@ class Stretch(Block):
     ) -> list[PolicyBatch]:
         """One: these predictions give credit to the decisions of the queue."""
         del seeds, epoch
-        policy_batch = interval_policy_batch(clock, config.queue, self.base, self.length, self.span)
+        policy_batch = interval_policy_batch(clock, config.policy_training.queue, self.base, self.length, self.span)
         return [] if policy_batch is None else [policy_batch]
 
 

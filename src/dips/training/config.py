@@ -1,362 +1,423 @@
-"""Every setting of a run, with a sentence each; the command line's help is made of them."""
+"""Declare every setting of a run: its default, its range and the sentence that `--help` shows.
+
+`TrainConfig` is a tree of four frozen dataclasses. The names of the leaves are unique; they are the
+flags of the command line and the keys of TOML files and of config.json. A default of `None` means
+that `dips.training.resolve` decides the value from the data. Where the type itself allows `None`,
+it may stay: no limit, or all. Knows nothing about data or files.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from dips.errors import ConfigError
 from dips.numerics.straight_through import ESTIMATORS
-from dips.policy.registry import NEWEST
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import IN_ORDER
 from dips.stream.schedule import Schedule
 
+OWN_CLASS = "package.module:Class"
+"""Stands for any class of the user's own among the choices of a setting."""
 
-def _setting(default: Any, help: str, low: float | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "low": low})
+
+def _setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    choices: Sequence[str] = (),
+    basic: bool = False,
+) -> Any:
+    """Declare one setting.
+
+    Args:
+        default: Its value where nothing is given; None: decided from the data.
+        help: One sentence for people.
+        low: The least value.
+        choices: The allowed values; none: any.
+        basic: Whether `--help` shows it among the first settings.
+    """
+    about = {"help": help, "low": low, "choices": tuple(choices), "basic": basic}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """What decides a run, besides the data. Two dials matter most: `size` and `every`."""
+class SketchConfig:
+    """What a sketch keeps, and when that is decided."""
 
     policy: str = _setting(
         "last",
         "Which interactions stay: last, last-distinct, reservoir, mix:M, last-top:M, frequent, "
-        "hardest, influence, all; or what is learned: learned, dips, dips@1; or "
+        "hardest, hardest:H, influence, all; learned policies: learned, dips, dips@1; or "
         "package.module:Class.",
+        basic=True,
     )
-    size: int = _setting(4, "How many interactions a sketch keeps (K).", 1)
-    every: int = _setting(1, "Refresh the sketch after this many interactions (tau).", 1)
-    periods: tuple[int, ...] = _setting(
-        (), "Refresh after these periods in turn, in place of every."
+    size: int = _setting(4, "How many interactions a sketch keeps (K).", low=1, basic=True)
+    every: int = _setting(
+        1, "Refresh the sketch after this many interactions (tau).", low=1, basic=True
     )
-    choice: str = _setting(
-        "greedy", "Choose by the highest scores (greedy) or by chance (sampled)."
+    periods: tuple[int, ...] | None = _setting(
+        None, "Refresh after these periods in turn, for example 3,5,2. Replaces every."
     )
-    task: str = _setting("auto", "Predict ratings (explicit), items (implicit), or auto.")
-    loss: str = _setting(
-        "auto",
-        "mse, bce or cce (explicit); softmax, bpr, top1, bpr-max or top1-max (implicit); or auto.",
+    selection: str = _setting(
+        "greedy",
+        "Keep the highest scores (greedy), or sample by the scores (sampled).",
+        choices=("greedy", "sampled"),
     )
-    negatives: int = _setting(
-        0, "Items that an item is compared with in a step; 0: all for softmax, 256 for others.", 0
-    )
-    popularity: float = _setting(
-        0.5, "Negatives are drawn in proportion to this power of their popularity.", 0
-    )
-    split: str = _setting("users", "Part users at random (users), or each user's own past (time).")
-    seed: int = _setting(0, "Fixes the split, the start and every draw.")
-    recommender: str = _setting(
-        "dot",
-        "dot (GMF with biases), mlp; gru or gru-separate (GRU4Rec, output vectors tied to the "
-        "input's or apart); sasrec (self-attention); or package.module:Class.",
-    )
-    dim: int = _setting(32, "Dimensions of the user's and the items' vectors.", 1)
-    repeat_feature: int = _setting(
-        -1,
-        "1: a kept item also speaks for itself, as it may come back, the more the oftener it was "
-        "met (dot with softmax, gru, sasrec); 0: only for what is like it; -1: 1 where a tenth of "
-        "the training events are repeats.",
-        -1,
-    )
-    filter_sketch: int = _setting(
-        -1,
-        "1: items that were read rank last, as they do not come back; gru and sasrec learn how far "
-        "down; 0: not; -1: 1 where fewer than one in a thousand of the training events are "
-        "repeats.",
-        -1,
-    )
-    cosine: int = _setting(
-        -1,
-        "1: scores are cosines times a learned heat, and items that share users start side by side "
-        "(gru, sasrec); 0: scores are products, and items start by chance; -1: 1 with softmax, "
-        "unless items come back.",
-        -1,
-    )
-    recency_decay: int = _setting(
-        -1,
-        "1: what was kept long ago counts less as it is read, how much is learned (dot with "
-        "softmax); 0: all alike; -1: 1 where it can.",
-        -1,
-    )
-    separate_input: int = _setting(
-        -1,
-        "1: a kept item has a vector of its own for what it tells of the items to come (dot with "
-        "softmax); 0: it tells that it was chosen; -1: 1 where it can and items do not come back.",
-        -1,
-    )
-    inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", 1)
-    inner_lr: float = _setting(
-        0.1,
-        "Step size of the inner loop (alpha); -1: 1 where items are predicted that do not come "
-        "back, else 0.2.",
-        -1,
-    )
-    prior_penalty: float = _setting(
-        0.0, "Weight of the pull towards the shared prior (R of Eq. 2).", 0
-    )
-    learning_rate: float = _setting(1e-2, "Adam's step size at the start; it falls as a cosine.", 0)
-    weight_decay: float = _setting(
-        -1.0,
-        "L2 penalty on vectors, not on biases; -1 chooses by how much is known of an item.",
-        -1,
-    )
-    user_lr: float = _setting(
-        0.0, "Step size of the user prior by SGD with momentum; 0 leaves it to Adam.", 0
-    )
-    lr_schedule: str = _setting("cosine", "How rates fall: as a cosine to 0, or constant.")
-    batch: int = _setting(0, "Predictions per gradient step; 0 chooses by the size of the data.", 0)
-    epochs: int = _setting(16, "Passes over the training users.", 1)
-    patience: int = _setting(4, "Stop after this many epochs without a better validation.", 1)
-    resketch_epochs: int = _setting(
-        1, "Epochs between walks of policies that ask the recommender.", 1
-    )
-    users: int = _setting(0, "Users that walk together before parameters move; 0 means all.", 0)
-    walks: int = _setting(
-        1,
-        "TrainingRollouts in an epoch, a company of users each (see users); 0 chooses by the data.",
-        0,
-    )
-    stretch: int = _setting(
-        0, "Steps that they walk before parameters move; 0 means whole histories.", 0
-    )
-    policy_lr: float = _setting(3e-3, "Adam's step size for a policy that learns.", 0)
-    policy_weight_decay: float = _setting(0.0, "L2 penalty on a policy that learns.", 0)
-    policy_batch_size: int = _setting(
-        0, "Predictions per gradient step of the policy; 0 chooses by the size of the data.", 0
-    )
-    policy_warmup_epochs: int = _setting(1, "Epochs before the policy begins to learn.", 0)
-    policy_freeze_epochs: int = _setting(
-        2, "Last epochs in which the policy does not learn any more.", 0
-    )
-    residual: int = _setting(
-        -1,
-        "1: learned sees how far off each prediction was; 0: not; -1: where ratings are predicted.",
-        -1,
-    )
-    predicted_score: int = _setting(
-        -1,
-        "1: learned sees what the recommender expects of each, roughly, in place of the residual, "
-        "and starts with it; 0: not; -1: 1 where what was read is struck out (dot with softmax).",
-        -1,
-    )
-    revert_tolerance: float = _setting(
-        0.0, "Undo an epoch of the policy that makes validation worse by this share; 0 never.", 0
-    )
-    baseline: str = _setting(
-        "", "Policies to train beside one that learns, as a,b: the best on validation stays."
-    )
-    dropout: float = _setting(
-        0.1, "Share of hidden units left out as the paper's network, a gru or a sasrec learns."
-    )
-    queue: int = _setting(50, "Decisions over which a choice earns credit (Q).", 1)
-    credit: str = _setting(
-        "survival", "What a choice earns: identity (the paper), discount or survival."
-    )
-    discount: float = _setting(0.9, "How credit fades from decision to decision.", 0)
-    dropped_candidates: int = _setting(4, "Dropped interactions that survival still follows.", 0)
-    estimator: str = _setting(
-        "straight-through", "Gradient of the choice: straight-through, gumbel or reinforce."
-    )
-    damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", 0)
-    device: str = _setting("auto", "cpu, cuda, or auto (cuda where there is one).")
-    side: str = _setting(
-        "", "Side information to learn from: categories, time, further columns; as a,b,c."
-    )
-    max_seconds: float = _setting(0.0, "Stop training after this time; 0 means no limit.", 0)
-    max_users: int = _setting(0, "Use this many users of the data only; 0 means all.", 0)
-
-    def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value, low = getattr(self, item.name), item.metadata["low"]
-            _check_kind(item.name, value, str(item.type))
-            if item.type == "float":  # 0 is a number, too
-                object.__setattr__(self, item.name, float(value))
-            if low is not None and not value >= low:
-                raise ConfigError(f"{item.name} is {value}: it must be at least {low:g}")
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed and not (OWN_CLASS in allowed and ":" in value):
-                known = ", ".join(map(str, allowed))
-                raise ConfigError(f"{name} is '{value}': choose one of {known}")
-        for name in ("inner_lr", "weight_decay"):
-            if -1 < getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: -1, or at least 0")
-        object.__setattr__(self, "periods", tuple(self.periods))
-        Schedule(self.periods or (self.every,))
-
-    @property
-    def baselines(self) -> list[str]:
-        """Policies to train beside."""
-        return [name.strip() for name in self.baseline.split(",") if name.strip()]
+    damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", low=0)
 
     @property
     def schedule(self) -> Schedule:
-        """When the sketch is refreshed."""
+        """The refresh schedule that `every` or `periods` describe."""
         return Schedule(self.periods or (self.every,))
 
-    def implicit(self, explicit_data: bool) -> bool:
-        """Whether the task is to predict items: as given, or as the data has it."""
-        return self.task == "implicit" or (self.task == "auto" and not explicit_data)
 
-    def fitted(
-        self, rows: int, users: int, items: int, *, implicit: bool, repeats: float = 0.0
-    ) -> TrainConfig:
-        """The same with all decided that depends on the training data: `rows` are predictions.
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The recommender, its loss and its inner loop."""
 
-        Small data take small batches, so that an epoch has its 32 steps, the policy's 64. `repeats`
-        is the share of events with an item that the user had before.
-        """
-        narrow = WIDEST_IMPLICIT if implicit else WIDEST
-        batch = self.batch or max(64, min(_power_of_two(rows // 32), narrow))
-        wide = WIDEST if implicit else 4 * WIDEST
-        policy_batch_size = self.policy_batch_size or max(256, min(_power_of_two(rows // 64), wide))
-        least = USER_BATCH_IMPLICIT if implicit else USER_BATCH
-        walks = self.walks or max(1, min(rows // least, MOST_WALKS))
-        user_batch = self.users or (-(-users // walks) if walks > 1 else 0)
-        back = self.repeat_feature
-        if back < 0:
-            back = int(self.copies(implicit) and repeats >= OFTEN and self.filter_sketch < 1)
-        struck, alike = self.filter_sketch, self.cosine
-        if struck < 0:
-            struck = int(implicit and not back and repeats < RARELY)
-        if alike < 0:
-            alike = int(self.orders(implicit) and not back and self.loss in ("auto", "softmax"))
-        once = implicit and not back
-        decay, rate = self.weight_decay, self.inner_lr
-        if decay < 0:
-            most = MOST_DECAY_BACK if back else MOST_DECAY_ONCE if once else MOST_DECAY
-            none = self.recommender in IN_ORDER and not back  # dropout is enough for them
-            known = min(KNOWN * items, PLENTY) if once else KNOWN * items
-            decay = 0.0 if none else min(known / max(1, rows), most)
-        if rate < 0:
-            rate = RATE_ONCE if once and self.remembers(implicit) else RATE
-        reads = int(self.remembers(implicit))
-        recency_decay = reads if self.recency_decay < 0 else self.recency_decay
-        separate_input = int(reads and not back) if self.separate_input < 0 else self.separate_input
-        told = int(self.uses_residuals(implicit))
-        predicted_score = (
-            int(reads and struck and not self.prior_penalty)
-            if self.predicted_score < 0
-            else self.predicted_score
-        )
-        baselines = self.baselines
-        if "last" in baselines:
-            same = AS_LAST if implicit and repeats < RARELY else ()
-            poor = () if predicted_score and self.size > NEWEST else (LAST_TOP,)
-            baselines = [name for name in baselines if name not in (*same, *poor)]
-        return self.but(
-            batch=batch, policy_batch_size=policy_batch_size, users=user_batch, weight_decay=decay,
-            inner_lr=rate, repeat_feature=back, recency_decay=recency_decay, separate_input=separate_input, residual=told,
-            filter_sketch=struck, cosine=alike, predicted_score=predicted_score, baseline=",".join(baselines),
-        )  # fmt: skip
+    task: str = _setting(
+        None,
+        "Predict ratings (explicit) or items (implicit). Default: explicit if there are ratings.",
+        choices=("explicit", "implicit"),
+        basic=True,
+    )
+    loss: str = _setting(
+        None,
+        "mse, bce or cce (explicit); softmax, bpr, top1, bpr-max or top1-max (implicit). "
+        "Default: mse or softmax.",
+        choices=(*EXPLICIT, *RANKING),
+        basic=True,
+    )
+    negatives: int | None = _setting(
+        None,
+        "Sampled negative items in a step. Default: all items for softmax, 256 for other "
+        "implicit losses.",
+        low=1,
+    )
+    negative_exponent: float = _setting(
+        0.5, "Sample negatives in proportion to this power of their popularity.", low=0
+    )
+    recommender: str = _setting(
+        "dot",
+        "dot (matrix factorisation with biases), mlp (NCF), gru (GRU4Rec), sasrec, or "
+        "package.module:Class.",
+        choices=("dot", "mlp", *IN_ORDER, OWN_CLASS),
+        basic=True,
+    )
+    dim: int = _setting(None, "Dimension of user and item embeddings.", low=1)
+    tie_embeddings: bool = _setting(
+        None,
+        "Read and score items with the same embedding. Off: a separate input embedding (dot with "
+        "softmax, gru). Default: off for dot with softmax if items do not repeat.",
+    )
+    repeat_feature: bool = _setting(
+        None,
+        "Add an item-id feature weighted by repeat count. Default: on if at least 10 % of training "
+        "events are repeats (dot with softmax, gru, sasrec).",
+    )
+    filter_sketch: bool = _setting(
+        None,
+        "Filter items of the sketch from the ranking. Default: on if fewer than one in a thousand "
+        "training events are repeats.",
+    )
+    cosine: bool = _setting(
+        None,
+        "Score by cosine similarity times a learned logit scale (gru, sasrec). Default: on with "
+        "softmax, unless items repeat.",
+    )
+    recency_decay: bool = _setting(
+        None,
+        "Let entry weights decay with age, at a learned rate. Default: on for dot with softmax.",
+    )
+    dropout: float = _setting(
+        None, "Dropout of the paper's policy network, of gru and of sasrec.", low=0
+    )
+    side: tuple[str, ...] = _setting(
+        (), "Side information to use: categories, time and further columns, as a,b,c."
+    )
+    inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", low=1)
+    inner_lr: float = _setting(None, "Learning rate of the inner loop (alpha).", low=0)
+    prior_penalty: float = _setting(
+        0.0, "Weight of the penalty on the distance to the user prior (R of Eq. 2).", low=0
+    )
 
-    def uses_residuals(self, implicit: bool) -> bool:
-        """Whether `learned` sees residuals: as given, or where they are cheap to find."""
-        return self.residual > 0 or (self.residual < 0 and not implicit)
+    @property
+    def implicit(self) -> bool:
+        """Whether items are predicted. The task must be decided."""
+        return self.task == "implicit"
 
-    def copies(self, implicit: bool) -> bool:
-        """Whether `repeat_feature` is there: what remembers, and what reads in order."""
-        return self.remembers(implicit) or self.orders(implicit)
+    @property
+    def sequential(self) -> bool:
+        """Whether the recommender reads items in order (gru, sasrec) and predicts items."""
+        return self.implicit and self.recommender in IN_ORDER
 
-    def orders(self, implicit: bool) -> bool:
-        """Whether `cosine` is there: what reads in order."""
-        return implicit and self.recommender in IN_ORDER
+    @property
+    def full_softmax(self) -> bool:
+        """Whether it is the dot product with a softmax over all items."""
+        softmax = self.loss == "softmax" and not self.negatives
+        return self.implicit and softmax and self.recommender == "dot"
 
-    def remembers(self, implicit: bool) -> bool:
-        """Whether `recency_decay` and `separate_input` are there: the dot product with a softmax over all."""
-        whole = implicit and self.loss in ("auto", "softmax") and not self.negatives
-        return whole and self.recommender == "dot"
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How the recommender is trained, and on what."""
+
+    seed: int = _setting(0, "Fixes split, initialisation and sampling.", basic=True)
+    split: str = _setting(
+        "users",
+        "Split users at random (users), or each user's history by time (time).",
+        choices=("users", "time"),
+    )
+    epochs: int = _setting(None, "Passes over the training users.", low=1, basic=True)
+    patience: int = _setting(
+        None, "Stop after this many epochs without a better validation.", low=1
+    )
+    learning_rate: float = _setting(
+        None, "Initial learning rate of Adam for the recommender.", low=0
+    )
+    user_lr: float | None = _setting(
+        None,
+        "Learning rate of SGD with momentum for the user prior. Default: Adam trains it too.",
+        low=0,
+    )
+    weight_decay: float = _setting(
+        None, "L2 penalty on embeddings, not on biases. Default: by events per item.", low=0
+    )
+    lr_schedule: str = _setting(
+        "cosine",
+        "Learning-rate schedule: cosine decay to 0, or constant.",
+        choices=("cosine", "constant"),
+    )
+    batch_size: int = _setting(
+        None, "Predictions in a gradient step. Default: by the number of predictions.", low=1
+    )
+    resketch_epochs: int = _setting(
+        1, "Epochs between rollouts of policies that use the recommender.", low=1
+    )
+    user_batch: int | None = _setting(
+        None, "Users rolled out together before parameters are updated. Default: all.", low=1
+    )
+    user_batches_per_epoch: int = _setting(
+        None, "User batches in an epoch, where user_batch is not given.", low=1
+    )
+    update_interval: int | None = _setting(
+        None,
+        "Steps of the rollout between parameter updates. Default: whole histories. 1 is the "
+        "paper's Algorithm 1.",
+        low=1,
+    )
+    device: str | None = _setting(
+        None, "cpu, cuda or cuda:1. Default: cuda where there is one.", basic=True
+    )
+    max_seconds: float | None = _setting(
+        None, "Stop training after this many seconds.", low=0, basic=True
+    )
+    max_users: int | None = _setting(
+        None, "Use this many users of the data only.", low=1, basic=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTrainingConfig:
+    """How a policy with parameters is trained."""
+
+    baselines: tuple[str, ...] = _setting(
+        None,
+        "Policies to train beside a learned one, as a,b. The best on validation is the run.",
+        basic=True,
+    )
+    policy_lr: float = _setting(None, "Learning rate of Adam for the policy.", low=0)
+    policy_weight_decay: float = _setting(0.0, "L2 penalty on the policy.", low=0)
+    policy_batch_size: int = _setting(
+        None,
+        "Predictions in a gradient step of the policy. Default: by the number of predictions.",
+        low=1,
+    )
+    policy_warmup_epochs: int = _setting(1, "Epochs before the policy is trained.", low=0)
+    policy_freeze_epochs: int = _setting(None, "Last epochs, in which the policy is frozen.", low=0)
+    residual: bool = _setting(
+        None,
+        "Give `learned` the residual of each prediction as input. Default: on for ratings.",
+    )
+    predicted_score: bool = _setting(
+        None,
+        "Give `learned` the predicted score of each candidate in place of the residual, and start "
+        "from it. Default: on if items of the sketch are filtered (dot with softmax).",
+    )
+    queue: int = _setting(None, "Decisions over which a choice receives credit (Q).", low=1)
+    credit: str = _setting(
+        "survival",
+        "Credit over time: identity (the paper), discount or survival.",
+        choices=("identity", "discount", "survival"),
+    )
+    discount: float = _setting(0.9, "Discount of credit from decision to decision.", low=0)
+    dropped_candidates: int = _setting(
+        4, "Decisions for which survival credit follows a dropped candidate.", low=0
+    )
+    estimator: str = _setting(
+        "straight-through",
+        "Gradient estimator of the choice: straight-through, gumbel or reinforce.",
+        choices=ESTIMATORS,
+    )
+    revert_tolerance: float = _setting(
+        None,
+        "Revert an epoch of the policy that makes validation worse by more than this share. "
+        "inf: never.",
+        low=0,
+    )
+
+
+GROUPS: dict[str, type] = {
+    "sketch": SketchConfig,
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "policy_training": PolicyTrainingConfig,
+}
+"""The branches of the tree, in the order of the help."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All settings of a run. Two matter most: `size` and `every`.
+
+    >>> config = TrainConfig.of(policy="reservoir", size=8)
+    >>> config.sketch.size, config.training.epochs
+    (8, None)
+    """
+
+    sketch: SketchConfig = field(default_factory=SketchConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    policy_training: PolicyTrainingConfig = field(default_factory=PolicyTrainingConfig)
+
+    def __post_init__(self) -> None:
+        for name in GROUPS:
+            _check_group(getattr(self, name))
+        Schedule(self.sketch.periods or (self.sketch.every,))
+
+    @classmethod
+    def of(cls, **settings: Any) -> TrainConfig:
+        """Return the defaults with these leaves changed."""
+        return cls().but(**settings)
 
     def but(self, **changes: Any) -> TrainConfig:
-        """The same with some settings changed; unknown names are refused."""
-        names = {item.name for item in dataclasses.fields(self)}
+        """Return a copy with these leaves changed.
+
+        Raises:
+            ConfigError: A name is unknown, or a value is out of range.
+        """
         for name in changes:
-            if name not in names:
-                raise ConfigError(f"unknown setting '{name}': known are {', '.join(sorted(names))}")
-        return dataclasses.replace(self, **changes)
+            if name not in LEAVES:
+                known = ", ".join(sorted(LEAVES))
+                raise ConfigError(f"unknown setting '{name}': known are {known}")
+        parts = {}
+        for group, kind in GROUPS.items():
+            names = {leaf.name for leaf in dataclasses.fields(kind)}
+            own = {name: _plain(name, changes[name]) for name in changes if name in names}
+            parts[group] = dataclasses.replace(getattr(self, group), **own)
+        return TrainConfig(**parts)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a leaf by its name."""
+        return getattr(getattr(self, LEAVES[name]), name)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Yield (name, value) of every leaf."""
+        return ((name, self[name]) for name in LEAVES)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as written to config.json."""
-        return {**dataclasses.asdict(self), "periods": list(self.periods)}
+        """Return the leaves as values that JSON knows; infinity becomes "inf"."""
+        return {name: _as_json(value) for name, value in self.items()}
 
 
-WIDEST, WIDEST_IMPLICIT = 4096, 1024
-"""Batches do not grow beyond this, where none are given."""
-
-USER_BATCH, USER_BATCH_IMPLICIT, MOST_WALKS = 15_000, 6_000, 4
-"""Where walks are not given: at least so many predictions in each, and no more walks than this.
-
-A policy that moves several times in an epoch keeps the recommender from falling behind; but its
-steps come from fewer users each, and ratings tell it less than rankings do (LOG.md).
-"""
-OFTEN = 0.1
-"""Where it is not given: items come back, if so many of the events are repeats."""
-RARELY = 1e-3
-"""Where it is not given: items never come back, if fewer of the events are repeats."""
-AS_LAST = ("last-distinct", "frequent")
-"""Where items never come back these keep what `last` keeps: one rival is enough."""
-LAST_TOP = f"last-top:{NEWEST}"
-"""A rival where `learned` starts like it: in larger sketches, where items never come back."""
-KNOWN, PLENTY, MOST_DECAY, MOST_DECAY_ONCE, MOST_DECAY_BACK = 0.1, 55.0, 3e-3, 1e-3, 3e-2
-"""Where decay is not given it is this, shared among the ratings of an item, and no more.
-
-Less where items are predicted that do not come back, and no more for many items than for some: all
-that is known is how they are alike. More
-where they do: they speak for themselves, and vectors would learn the few who train by heart.
-"""
-RATE, RATE_ONCE = 0.2, 1.0
-"""The inner rate where it is not given; and where items are predicted that do not come back."""
+def leaf_fields() -> list[dataclasses.Field[Any]]:
+    """Return the declarations of all leaves, in the order of the help."""
+    return [leaf for kind in GROUPS.values() for leaf in dataclasses.fields(kind)]
 
 
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number.bit_length() - 1)
+LEAVES: dict[str, str] = {
+    leaf.name: group for group, kind in GROUPS.items() for leaf in dataclasses.fields(kind)
+}
+"""The branch of each leaf."""
 
-
-KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "str": ((str,), "text"),
+KINDS: dict[str, dict[str, str]] = {
+    group: {leaf.name: str(leaf.type) for leaf in dataclasses.fields(kind)}
+    for group, kind in GROUPS.items()
 }
 
 
-def _check_kind(name: str, value: Any, kind: str) -> None:
-    """Refuse a value of another kind than the setting's: files may hold anything."""
+def leaf_types() -> dict[str, Any]:
+    """Return the annotated type of every leaf."""
+    return {name: hint for kind in GROUPS.values() for name, hint in get_type_hints(kind).items()}
+
+
+def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of settings in which branches may be tables, as in a TOML file."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= value if name in GROUPS and isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+WANTED = {
+    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
+    "tuple[int, ...]": "a list of whole numbers", "tuple[str, ...]": "a list of names",
+}  # fmt: skip
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as its leaf holds it: lists become tuples, whole numbers floats, "inf" inf."""
+    kind = _kind(name)
+    if kind.startswith("tuple") and isinstance(value, list | tuple):
+        return tuple(value)
+    if kind == "float" and value == "inf":
+        return math.inf
+    if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _kind(name: str) -> str:
+    """Return the type of a leaf in words, without None."""
+    return KINDS[LEAVES[name]][name].removesuffix(" | None")
+
+
+def _check_group(group: Any) -> None:
+    """Refuse values of the wrong type, below their least value or not among the choices."""
+    for leaf in dataclasses.fields(group):
+        value, about = getattr(group, leaf.name), leaf.metadata
+        if value is None and leaf.default is None:
+            continue
+        if not _fits(value, _kind(leaf.name)):
+            wanted = WANTED[_kind(leaf.name)]
+            raise ConfigError(f"{leaf.name} is {value!r}: it must be {wanted}")
+        if about["low"] is not None and not value >= about["low"]:
+            raise ConfigError(f"{leaf.name} is {value}: it must be at least {about['low']:g}")
+        allowed = about["choices"]
+        own = OWN_CLASS in allowed and ":" in str(value)
+        if allowed and value not in allowed and not own:
+            known = ", ".join(allowed)
+            raise ConfigError(f"{leaf.name} is '{value}': choose one of {known}")
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Return whether a value has the type of its leaf."""
     if kind.startswith("tuple"):
-        fits, wanted = isinstance(value, tuple | list), "a list of whole numbers"
-        fits = fits and all(type(entry) is int for entry in value)
-    else:
-        kinds, wanted = KINDS[kind]
-        fits = isinstance(value, kinds) and not isinstance(value, bool)
-    if not fits:
-        raise ConfigError(f"{name} is {value!r}: it must be {wanted}")
+        inner = int if "int" in kind else str
+        return isinstance(value, tuple) and all(type(entry) is inner for entry in value)
+    types: dict[str, tuple[type, ...]] = {
+        "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)
+    }  # fmt: skip
+    return isinstance(value, types[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
-OWN_CLASS = "package.module:Class"
-"""Stands for any class of the user's own."""
-CHOICES = {
-    "choice": ("greedy", "sampled"),
-    "task": ("auto", "explicit", "implicit"),
-    "loss": ("auto", *EXPLICIT, *RANKING),
-    "recommender": ("dot", "mlp", *IN_ORDER, OWN_CLASS),
-    "split": ("users", "time"),
-    "lr_schedule": ("cosine", "constant"),
-    "credit": ("identity", "discount", "survival"),
-    "estimator": ESTIMATORS,
-    **dict.fromkeys(
-        (
-            "repeat_feature",
-            "filter_sketch",
-            "cosine",
-            "recency_decay",
-            "separate_input",
-            "residual",
-            "predicted_score",
-        ),
-        (-1, 0, 1),
-    ),
-}
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return "inf" if value == math.inf else value

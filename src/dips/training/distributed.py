@@ -98,7 +98,7 @@ class Share(Shard):
 
 def shard_of(process_group: ProcessGroup) -> Shard:
     """The users of this process."""
-    return Everyone() if process_group.size == 1 else Share(process_group.rank, process_group.size)
+    return Everyone() if process_group.world_size == 1 else Share(process_group.rank, process_group.world_size)
 
 
 @final

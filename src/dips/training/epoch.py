@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dips.numerics.cuda_graph import CapturedGraph
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
-from dips.recommender.losses import Contrast
+from dips.recommender.losses import SampledLoss
 from dips.recommender.sequential import Sequential
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
 from dips.training.batches import Block, turns
@@ -66,8 +66,8 @@ def learn_epoch(
 
 def awake(config: TrainConfig, epoch: int) -> bool:
     """Whether a policy learns in this epoch: neither waits nor rests."""
-    until = max(config.policy_warmup_epochs + 1, config.epochs - config.policy_freeze_epochs)
-    return config.policy_warmup_epochs < epoch <= until
+    until = max(config.policy_training.policy_warmup_epochs + 1, config.training.epochs - config.policy_training.policy_freeze_epochs)
+    return config.policy_training.policy_warmup_epochs < epoch <= until
 
 
 class _Lessons:
@@ -84,7 +84,7 @@ class _Lessons:
         )
         self.config, self.progress = jobs[0].config, fitting.progress
         self.epoch = self.progress.epoch
-        self.seeds = [job.config.seed for job in jobs]
+        self.seeds = [job.config.training.seed for job in jobs]
         device = next(iter(fitting.stack.state.values())).device
         counted = [int((job.train.lengths - job.train.warmup).sum()) for job in jobs]
         self.sizes = torch.tensor(counted, device=device)
@@ -95,25 +95,25 @@ class _Lessons:
             self.total += torch.tensor(self.progress.total, dtype=torch.float64, device=device)
         self.running = torch.tensor([not text for text in self.progress.diverged], device=device)
         self.peaks = {
-            group: torch.tensor([getattr(job.config, setting) for job in jobs], device=device)
+            group: torch.tensor([job.config[setting] or 0.0 for job in jobs], device=device)
             for group, setting in RATES.items()
         }
         self.peaks["policy"] *= torch.tensor(self.progress.ease, device=device)
         self.policies = fitting.policies if awake(self.config, self.epoch) else None
-        contrasts = isinstance(fitting.stack.template.loss, Contrast)
+        contrasts = isinstance(fitting.stack.template.loss, SampledLoss)
         self.negatives = Negatives(jobs, device) if contrasts else None
         self.unseen = 0
 
     def learn(self, block: Block) -> None:
         """Learn from a block: predictions in batches, and as evenly between them, decisions."""
-        batches = block.batches(self.seeds, self.epoch, self.config.batch)
+        batches = block.batches(self.seeds, self.epoch, self.config.training.batch_size)
         policy_batches = []
         if self.policies is not None:
             policy_batches = block.policy_batches(self.clock, self.seeds, self.epoch, self.config)
         predict, choose = self._recommender(block.trace), self._policy(block.trace)
         still = torch.zeros(len(self.seeds), device=self.total.device)
         alike = (
-            self.process_group.size == 1
+            self.process_group.world_size == 1
         )  # shares differ in width; and a graph cannot hold a collective
         if alike and isinstance(block.trace, StoredTrace) and len(batches) >= WORTH_RECORDING:
             predict = CapturedGraph(predict, batches[0], still, still, still)
@@ -169,8 +169,8 @@ class _Lessons:
 
     def _level(self) -> Tensor:
         """[runs] how far rates have fallen by now."""
-        done = (self.epoch - 1 + self.taken / self.sizes) / self.config.epochs
-        if self.config.lr_schedule == "constant":
+        done = (self.epoch - 1 + self.taken / self.sizes) / self.config.training.epochs
+        if self.config.training.lr_schedule == "constant":
             return torch.ones_like(done)
         return (1 + torch.cos(math.pi * done)) / 2
 
@@ -182,14 +182,14 @@ class _Lessons:
                 self.negatives.draw(stack.state, self.fitting.steps, active)
             touched, items = None, optimizers["items"]
             if isinstance(items, LazyAdam):  # the same rows in all processes
-                touched = touched_rows(self.process_group.join(items_read(trace, batch).T).T)
+                touched = touched_rows(self.process_group.all_gather(items_read(trace, batch).T).T)
             if isinstance(stack.template, Sequential) and isinstance(trace, FullHistoryTrace):
                 drops = dropouts([job.config for job in self.jobs], self.fitting.steps)
                 losses, gradients = sequence_gradients(stack, trace, batch, drops)
             else:
                 losses, gradients = recommender_gradients(stack, trace, batch, touched)
             count = (batch >= 0).sum(1)
-            losses, gradients, count = self.process_group.mean(losses, gradients, count)
+            losses, gradients, count = self.process_group.mean_over_predictions(losses, gradients, count)
             parameters = {name: stack.state[name] for name in gradients}
             if "user" in optimizers:
                 user = {"user_prior": parameters.pop("user_prior")}
@@ -215,7 +215,7 @@ class _Lessons:
                 stack, policies, trace, self.clock, policy_batch, self.config
             )
             count = (predicted >= 0).sum(1)
-            _, gradients, _ = self.process_group.mean(torch.zeros_like(rate), gradients, count)
+            _, gradients, _ = self.process_group.mean_over_predictions(torch.zeros_like(rate), gradients, count)
             parameters = {name: policies.state[name] for name in gradients}
             self.fitting.optimizers["policy"].step(parameters, gradients, rate, active)
 
@@ -234,10 +234,10 @@ def diverged(fitting: TrainingState, job: Job, run: int, told: bool = False) -> 
     `told`: losses and recommender are still numbers, it is the policy that is not.
     """
     config = job.config
-    rates = [f"learning rate {config.learning_rate:g}", f"inner rate {config.inner_lr:g}"]
+    rates = [f"learning rate {config.training.learning_rate:g}", f"inner rate {config.model.inner_lr:g}"]
     advice = "lower the inner rate first, then the learning rate"
     if fitting.policies is not None:
-        rates.insert(1, f"policy rate {config.policy_lr:g}")
+        rates.insert(1, f"policy rate {config.policy_training.policy_lr:g}")
         advice += ", then the policy rate"
     if told:
         advice = "lower the policy rate first"

@@ -12,11 +12,11 @@ from torch import Tensor
 from dips.credit.adjoint import Effect, effect_of
 from dips.credit.queue import When, queue_credit, windowed
 from dips.credit.survival import survival_credit
-from dips.numerics.exact import PARAMETER_BITS, quantize
+from dips.numerics.fixed_point import PARAMETER_BITS, quantize
 from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.stacked import StackedRecommenders, State
+from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.sketch.selection import gumbel_noise
@@ -33,7 +33,7 @@ from dips.training.policy_batches import (
 def policy_gradients(
     stack: StackedRecommenders, policies: StackedPolicies, trace: StoredTrace, clock: Clock, policy_batch: PolicyBatch,
     config: TrainConfig,
-) -> State:  # fmt: skip
+) -> StateDict:  # fmt: skip
     """Gradient of the mean loss of the lesson's predictions in every run's policy."""
     runs = stack.runs
     losses, effect = _effects(stack, trace, policy_batch.predicted)
@@ -42,10 +42,10 @@ def policy_gradients(
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
     with torch.enable_grad():
         answers = _answers(stack, policies, asked)
-        drawn = config.estimator != "straight-through"  # as it was drawn: without dropout
-        asker = policies if drawn else policies.thinned
+        drawn = config.policy_training.estimator != "straight-through"  # as it was drawn: without dropout
+        asker = policies if drawn else policies.with_dropout_on
         scores = asker.call(state, asked.candidates, answers)
-        if config.estimator == "reinforce":
+        if config.policy_training.estimator == "reinforce":
             gain = _advantage(losses, policy_batch, asked, config)
             gone = (asked.candidates.present & ~asked.kept).long().argmax(1)
             chance = log_removal(scores, asked.candidates.present, gone)
@@ -54,11 +54,11 @@ def policy_gradients(
             step = trace.step[policy_batch.predicted.clamp_min(0)]
             credit = _credit(stack, policies, policy_batch, effect, step, asked, config)
             present = asked.candidates.present
-            if config.estimator == "gumbel":
+            if config.policy_training.estimator == "gumbel":
                 noise = gumbel_noise(asked.candidates)
-                soft = gumbel_keep(scores, noise, present, config.size, 1.0)
+                soft = gumbel_keep(scores, noise, present, config.sketch.size, 1.0)
             else:
-                soft = soft_keep(scores, present, config.size)
+                soft = soft_keep(scores, present, config.sketch.size)
             terms = (credit * torch.where(present, soft, 0.0)).sum(1)
         counted = (policy_batch.predicted >= 0).sum(1).clamp_min(1)
         surrogate = (terms.view(runs, -1).sum(1) / counted).sum()
@@ -111,14 +111,14 @@ def _credit(
         return credit.flatten(0, 1)
 
     with torch.no_grad():
-        if config.credit != "survival":
-            discount = config.discount if config.credit == "discount" else 1.0
-            return value(asked.candidates, config.queue, discount)
-        dropped_candidates = config.dropped_candidates if policies.weighs else 0
-        tracked, weight = with_dropped_candidates(asked, dropped_candidates, width - config.size)
+        if config.policy_training.credit != "survival":
+            discount = config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
+            return value(asked.candidates, config.policy_training.queue, discount)
+        dropped_candidates = config.policy_training.dropped_candidates if policies.takes_weights else 0
+        tracked, weight = with_dropped_candidates(asked, dropped_candidates, width - config.sketch.size)
         entries, answers = tracked.candidates, _answers(stack, policies, tracked)
         scores = policies.call(
-            policies.state, entries, answers, weight if policies.weighs else None
+            policies.state, entries, answers, weight if policies.takes_weights else None
         )
         return survival_credit(
             value(entries, 1, 1.0),
@@ -127,10 +127,10 @@ def _credit(
             entries.present,
             entries.position,
             asked.owner,
-            config.size,
-            config.queue,
+            config.sketch.size,
+            config.policy_training.queue,
             bounded=True,
-            online=width == config.size + 1,
+            online=width == config.sketch.size + 1,
         )[:, :width]
 
 
@@ -151,11 +151,11 @@ def _advantage(
 ) -> Tensor:
     """[runs * decisions] losses that followed a choice, less those of an average prediction."""
     runs = len(losses)
-    discount = config.discount if config.credit == "discount" else 1.0
+    discount = config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
     there = (policy_batch.held >= 0).to(losses.dtype)  # [runs, decisions, hold]
     held = losses.gather(1, policy_batch.held.clamp_min(0).flatten(1)).view(there.shape) * there
     owner = asked.owner
-    total = windowed(held.sum(2).flatten(), owner, config.queue, discount)
-    count = windowed(there.sum(2).flatten(), owner, config.queue, discount)
+    total = windowed(held.sum(2).flatten(), owner, config.policy_training.queue, discount)
+    count = windowed(there.sum(2).flatten(), owner, config.policy_training.queue, discount)
     mean = held.sum((1, 2)) / there.sum((1, 2)).clamp_min(1)  # [runs]
     return total - count * mean.repeat_interleave(len(owner) // runs)

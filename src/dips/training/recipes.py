@@ -1,4 +1,4 @@
-"""Named sets of settings, what suits a policy and a task, and how settings are put together."""
+"""Named sets of settings, and how settings are combined: recipe < policy < file < flags."""
 
 from __future__ import annotations
 
@@ -8,100 +8,71 @@ from pathlib import Path
 from typing import Any
 
 from dips.errors import ConfigError
-from dips.training.config import TrainConfig
+from dips.training.config import TrainConfig, flatten
 
-PAPER = {
-    "stretch": 1, "batch": 4096, "credit": "identity", "inner_lr": 0.4, "weight_decay": 2e-4,
-    "lr_schedule": "constant", "policy_weight_decay": 2e-4, "policy_warmup_epochs": 0, "policy_freeze_epochs": 0,
-    "dropout": 0.1, "dim": 32, "inner_steps": 10, "epochs": 100,
-    "repeat_feature": 0, "filter_sketch": 0, "cosine": 0, "recency_decay": 0, "separate_input": 0,
+PAPER: dict[str, Any] = {
+    "update_interval": 1, "batch_size": 4096, "credit": "identity", "inner_lr": 0.4,
+    "weight_decay": 2e-4, "lr_schedule": "constant", "policy_weight_decay": 2e-4,
+    "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "dropout": 0.1, "dim": 32,
+    "inner_steps": 10, "epochs": 100, "repeat_feature": False, "filter_sketch": False,
+    "cosine": False, "recency_decay": False, "tie_embeddings": True,
 }  # fmt: skip
-"""What the paper's supplement sets for all data; it tunes inner_lr from 0.2, 0.4 and 0.8."""
+"""What the paper's supplement sets for all data. It tunes inner_lr from 0.2, 0.4 and 0.8."""
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    "quick": {"epochs": 6, "batch": 1024},
-    "paper": {**PAPER, "users": 256, "queue": 100, "learning_rate": 2e-5, "user_lr": 1e-4,
+    "quick": {"epochs": 6, "batch_size": 1024},
+    "paper": {**PAPER, "user_batch": 256, "queue": 100, "learning_rate": 2e-5, "user_lr": 1e-4,
               "policy_lr": 2e-4},
-    "paper-128": {**PAPER, "users": 128, "queue": 50, "learning_rate": 1e-5, "user_lr": 5e-5,
+    "paper-128": {**PAPER, "user_batch": 128, "queue": 50, "learning_rate": 1e-5, "user_lr": 5e-5,
                   "policy_lr": 1e-4},
 }  # fmt: skip
 """Named sets of settings. The paper's: `paper` for MovieLens 1M, `paper-128` for other data."""
-SUITED: dict[str, dict[str, Any]] = {
-    "dips": {"queue": 100},
-    "learned": {"epochs": 20, "patience": 20, "policy_freeze_epochs": 4, "inner_lr": 0.2, "revert_tolerance": 0.15,
-                "baseline": "last,hardest", "walks": 0},
-}  # fmt: skip
-"""What suits a named policy; recipe, file and flags come after it."""
-SUITED_IMPLICIT: dict[str, dict[str, Any]] = {
-    "learned": {
-        "baseline": "last,last-distinct,frequent,last-top:4",
-        "inner_lr": -1.0,
-        "policy_lr": 1e-3,
-    },
-}
-"""What suits it besides where items are predicted, which may come again and again."""
-NAMED: dict[str, dict[str, Any]] = {
+PAPER_POLICIES: dict[str, dict[str, Any]] = {
     "dips": {"credit": "identity"},
     "dips@1": {"credit": "identity", "queue": 1},
 }
-"""What makes a named policy that policy; only file and flags come after it."""
-IMPLICIT = {"inner_lr": -1.0}
-"""What the implicit task changes in the defaults; recipe, file and flags still come after it."""
-IMPLICIT_MLP = {"inner_lr": 0.2, "weight_decay": 1e-3, "batch": 32}
-"""Anything else over every pair of user and item needs dim times the memory of a product."""
-GRU = {"dim": 96, "weight_decay": -1.0, "dropout": 0.25}
-"""What a gru changes in the defaults."""
-SASREC = {**GRU, "learning_rate": 5e-3}
-"""What a sasrec changes in the defaults: attention wants smaller steps."""
-BY_RECOMMENDER = {"dot": IMPLICIT, "gru": GRU, "gru-separate": GRU, "sasrec": SASREC}
-"""What the implicit task changes for a recommender; for any other it is as for the mlp."""
+"""Settings that define the paper's policies. A recipe does not change them; file and flags do."""
 
 
 def build_config(
-    recipe: str | None = None,
-    file: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    *,
-    implicit_data: bool = False,
+    recipe: str | None = None, file: Path | None = None, flags: Mapping[str, Any] | None = None
 ) -> TrainConfig:
-    """Defaults of the task and the policy < recipe < what the policy's name means < file < flags.
+    """Combine a recipe, a TOML file and flags. What none of them gives stays open.
 
-    Without a recipe the paper's policies take the paper's, and all others the default.
+    Args:
+        recipe: Name of a recipe. None: `paper` for the paper's policies, else `default`.
+        file: TOML file with leaves, or with a table for each branch of the settings.
+        flags: Leaves by name.
+
+    Returns:
+        The settings as asked. `dips.training.resolve` decides those that are None.
+
+    Raises:
+        ConfigError: The recipe, a setting or a value is unknown, or settings contradict.
     """
     asked = {**(_read_toml(file) if file else {}), **(flags or {})}
     policy = asked.get("policy", "")
-    recipe = recipe or ("paper" if policy in NAMED else "default")
+    recipe = recipe or ("paper" if policy in PAPER_POLICIES else "default")
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
-    means = NAMED.get(policy, {})
-    suited, given = SUITED.get(policy, {}), {**RECIPES[recipe], **means, **asked}
-    if "every" in given and given.get("periods"):
+    if "every" in asked and asked.get("periods"):
         raise ConfigError("every and periods contradict each other: give one of them")
-    config = TrainConfig().but(**{**suited, **given})
-    if not config.implicit(explicit_data=not implicit_data):
-        return config
-    fitting = BY_RECOMMENDER.get(config.recommender, IMPLICIT_MLP)
-    return config.but(**{**fitting, **suited, **SUITED_IMPLICIT.get(policy, {}), **given})
+    return TrainConfig.of(**{**RECIPES[recipe], **PAPER_POLICIES.get(policy, {}), **asked})
 
 
-def baseline_config(config: TrainConfig, baseline: str, *, implicit_data: bool) -> TrainConfig:
-    """Settings for a rival: its own defaults, and what differs from this policy's."""
-    same = {"recommender": config.recommender, "task": config.task}
-    ours, theirs = (
-        build_config("default", flags={**same, "policy": policy}, implicit_data=implicit_data)
-        for policy in (config.policy, baseline)
-    )
-    given = {
-        name: value
-        for name, value in vars(config).items()
-        if value != getattr(ours, name) and name not in ("policy", "baseline", "walks")
-    }
-    return theirs.but(**given)
+def baseline_config(config: TrainConfig, policy: str) -> TrainConfig:
+    """Return the settings of a baseline that is trained beside a run.
+
+    Args:
+        config: Settings of the run as asked.
+        policy: Name of the baseline.
+    """
+    return config.but(policy=policy, baselines=(), user_batches_per_epoch=None)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return flatten(tomllib.loads(file.read_text()))
     except OSError:
         raise ConfigError(f"{file}: there is no such configuration file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
-from dips.numerics.chunks import pieces
+from dips.numerics.chunks import split_into_chunks
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import is_looped, total_loss
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.stacked import StackedRecommenders, State
+from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import Trace
 from dips.stream.side_information import item_of
 from dips.training.lazy_adam import pick_rows
@@ -49,14 +49,14 @@ def recommender_gradients(
     if touched is not None:
         evidence = evidence._replace(item=_among(touched, evidence.item))
         target = (_among(touched, target[0]), target[1])
-        tables = [name for name in state if name in stack.template.by_item]
+        tables = [name for name in state if name in stack.template.item_tables]
         state = state | {name: pick_rows(state[name], touched) for name in tables}
     trained = {name: state[name] for name in stack.trainable}
     fixed = {name: value for name, value in state.items() if name not in trained}
 
     def loss(
-        parameters: State,
-        buffers: State,
+        parameters: StateDict,
+        buffers: StateDict,
         past: Evidence,
         item: Tensor,
         rating: Tensor,
@@ -76,19 +76,19 @@ def recommender_gradients(
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
     wide = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
-    cut = pieces(rows_of_batch, stack.template.breadth * stack.runs, axis=1)
+    cut = split_into_chunks(rows_of_batch, stack.template.elements_per_row * stack.runs, axis=1)
     parts = (each(trained, fixed, *piece, count) for piece in (cut if wide else [rows_of_batch]))
     gradients, value = reduce(partial(tree_map, torch.add), parts)
     return value, gradients
 
 
-def _alone(loss: Callable[..., Tensor]) -> Callable[..., tuple[State, Tensor]]:
+def _alone(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tensor]]:
     """The same for a stack of one, by plain autograd: what `vmap` costs is saved.
 
     So is the import of torch's compiler, some seconds, which `torch.func.grad` asks for.
     """
 
-    def call(parameters: State, *rest: Any) -> tuple[State, Tensor]:
+    def call(parameters: StateDict, *rest: Any) -> tuple[StateDict, Tensor]:
         own = {name: value[0].detach().requires_grad_() for name, value in parameters.items()}
         with torch.enable_grad():
             value = loss(own, *tree_map(lambda leaf: leaf[0], rest))

@@ -29,7 +29,7 @@ from dips.rollout.rollout import FullHistoryRollout, Rollout, rollout
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace, concatenate
 from dips.sketch.selection import selector_named
 from dips.stream.prefetch import prefetched
-from dips.stream.users import Columns, Stream, enlist, make_stream
+from dips.stream.users import EventColumns, Stream, enlist, make_stream
 from dips.training.batches import Block, Prefixes, Stretch
 from dips.training.config import TrainConfig
 from dips.training.distributed import Shard, shard_of
@@ -52,17 +52,21 @@ class Job:
 
 
 def policy_of(config: TrainConfig) -> Policy:
-    """The policy that a run's settings name; one that learns is here only to be looked at."""
+    """Return the policy that the settings name; a learned one serves to read its attributes."""
     return make_policy(
-        config.policy, size=config.size, damping=config.damping, dim=config.dim,
-        residual=config.residual != 0, predicted_score=config.predicted_score > 0,
-    )  # fmt: skip
+        config.sketch.policy,
+        size=config.sketch.size,
+        damping=config.sketch.damping,
+        dim=config.model.dim or 1,
+        residual=config.policy_training.residual is not False,
+        predicted_score=bool(config.policy_training.predicted_score),
+    )
 
 
 def group_key(config: TrainConfig) -> tuple[object, ...]:
     """Runs with the same key share one walk."""
-    damping = config.damping if config.policy.startswith("influence") else None
-    return (config.policy, config.size, config.schedule, config.choice, damping)
+    damping = config.sketch.damping if config.sketch.policy.startswith("influence") else None
+    return (config.sketch.policy, config.sketch.size, config.sketch.schedule, config.sketch.selection, damping)
 
 
 def noted(policy: Policy) -> list[str] | None:
@@ -76,19 +80,19 @@ class _Group:
     """Runs of one policy, size and schedule."""
 
     def __init__(
-        self, jobs: Sequence[Job], runs: Sequence[int], columns: Columns, shard: Shard
+        self, jobs: Sequence[Job], runs: Sequence[int], columns: EventColumns, shard: Shard
     ) -> None:
         self.jobs, self.runs, self.shard = jobs, list(runs), shard
         self.config = jobs[0].config
         self.policy = policy_of(self.config)
         self.noted = noted(self.policy)
         self.moving = (
-            self.policy.is_random or self.config.choice == "sampled" or learns(self.policy)
+            self.policy.is_random or self.config.sketch.selection == "sampled" or learns(self.policy)
         )
         train, valid = [job.train for job in jobs], [job.valid for job in jobs]
-        self.live = bool(self.config.users or self.config.stretch)
+        self.live = bool(self.config.training.user_batch or self.config.training.update_interval)
         self.apart = self.live or (
-            bool(self.policy.required_signals) and self.config.resketch_epochs > 1
+            bool(self.policy.required_signals) and self.config.training.resketch_epochs > 1
         )
         if self.live:  # who trains comes company by company
             self.streams = [enlist(train, columns), make_stream(valid, columns)]
@@ -107,7 +111,7 @@ class _Group:
         if self.apart:
             age = (
                 epoch - 1
-            ) % self.config.resketch_epochs  # a run that is resumed may have to look back
+            ) % self.config.training.resketch_epochs  # a run that is resumed may have to look back
             if not self.live and (self.training is None or age == 0):
                 self.training = self._roll(self.streams[0], walked, epoch - age, self.noted)
             self.validation = self._roll(self.streams[1], now, 0)
@@ -129,11 +133,11 @@ class _Group:
         return rollout(
             stream,
             self.policy if policies is None else policies.select(self.runs * times),
-            size=self.config.size,
-            schedule=self.config.schedule,
+            size=self.config.sketch.size,
+            schedule=self.config.sketch.schedule,
             keys=keys,
             recommenders=stack.select(self.runs * times) if self.policy.required_signals else None,
-            selector=selector_named(self.config.choice),
+            selector=selector_named(self.config.sketch.selection),
             noted=notes,
         )
 
@@ -142,11 +146,11 @@ class _Group:
     ) -> Iterator[Block]:
         """Walk live: a company of users, a stretch of steps, and again with what was learned."""
         stream = self.streams[0]
-        user_batches = _companies(stream, self._seeds(1), epoch, self.config.users)
+        user_batches = _companies(stream, self._seeds(1), epoch, self.config.training.user_batch or 0)
         for some in prefetched(stream.take(places) for places in islice(user_batches, skip, None)):
             if not (end := some.longest):
                 return
-            stretch = self.config.stretch or end
+            stretch = self.config.training.update_interval or end
             walk, base = self._walk(self.shard.own(some), epoch), _first_rows(some)
             for first in range(0, end, stretch):
                 span = range(first, min(first + stretch, end))
@@ -160,7 +164,7 @@ class _Group:
         self, way: tuple[Tensor, Tensor, range, bool], stack: StackedRecommenders, trace: Trace
     ) -> Block:
         """What is learned from some users at some steps of their `way`."""
-        if not self.config.stretch:
+        if not self.config.training.update_interval:
             return whole(trace, stack.template)
         if isinstance(trace, StoredTrace):
             return Stretch(trace, *way)
@@ -173,15 +177,15 @@ class _Group:
             return FullHistoryRollout(some)
         return Rollout(
             some,
-            size=self.config.size,
-            schedule=self.config.schedule,
+            size=self.config.sketch.size,
+            schedule=self.config.sketch.schedule,
             keys=some.keys(self._seeds(1), epoch),
-            selector=selector_named(self.config.choice),
+            selector=selector_named(self.config.sketch.selection),
             noted=self.noted,
         )
 
     def _seeds(self, times: int) -> list[int]:
-        return [job.config.seed for job in self.jobs] * times
+        return [job.config.training.seed for job in self.jobs] * times
 
 
 def _same(stream: Stream) -> Stream:
@@ -236,7 +240,7 @@ class TrainingRollouts:
     """All groups of a stack of jobs; jobs of a group stand next to each other."""
 
     def __init__(
-        self, jobs: Sequence[Job], columns: Columns, process_group: ProcessGroup = SINGLE_PROCESS
+        self, jobs: Sequence[Job], columns: EventColumns, process_group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         keys = [group_key(job.config) for job in jobs]
         if len(set(keys)) > 1:  # their traces are read as one: all events come once, for everyone
@@ -248,8 +252,8 @@ class TrainingRollouts:
             self.groups.append(_Group([jobs[run] for run in runs], runs, columns, self.shard))
         first = self.groups[0]
         self.clock = Clock.of(
-            first.config.schedule,
-            first.config.size,
+            first.config.sketch.schedule,
+            first.config.sketch.size,
             max(stream.longest for stream in first.streams),
             columns.device,
         )

@@ -109,7 +109,7 @@ def _gradients(
 
     def task(model: Recommender) -> Tensor:
         assert isinstance(model, Sequential)
-        states = model.after(item, user, step, drop)
+        states = model.states_after(item, user, step, drop)
         return model.losses(states, target, torch.ones_like(target)).mean()
 
     loss: Tensor = functional_call(stack.template, {**state, **trained}, (task,))
@@ -120,7 +120,7 @@ def _gradients(
 def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Rounding]:
     """What leaves out units in this step of each run; a function of seed and step [runs]."""
     return [
-        _dropout(config.dropout, config.seed, int(step), steps.device) if config.dropout else keep
+        _dropout(config.model.dropout, config.training.seed, int(step), steps.device) if config.model.dropout else keep
         for config, step in zip(configs, steps, strict=True)
     ]
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from dips.numerics.process_group import ProcessGroup
-from dips.numerics.stacking import under
+from dips.numerics.stacking import strip_prefix
 from dips.policy.base import Policy
 from dips.policy.registry import learns
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
 from dips.recommender.memory_based import popularity
-from dips.recommender.stacked import StackedRecommenders, State
+from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.training.lazy_adam import LazyAdam
 from dips.training.optimizers import StackedAdam, StackedSGD
 from dips.training.rollouts import Job, Players, policy_of
@@ -54,32 +54,32 @@ class TrainingState:
     stack: StackedRecommenders
     policies: StackedPolicies | None
     """Policies that learn, or None."""
-    best: State
-    walked: State
+    best: StateDict
+    walked: StateDict
     """Recommenders and policies as training last walked with them."""
     optimizers: dict[str, Optimizer]
     """By what they move: items, user (where it has its own), policy (where it learns)."""
     progress: Progress
 
-    def parameters(self) -> State:
+    def parameters(self) -> StateDict:
         """Everything that a run is made of, recommenders and policies, as it is now."""
         named = {f"recommender.{name}": value for name, value in self.stack.state.items()}
         if self.policies is not None:
             named |= {f"policy.{name}": value for name, value in self.policies.state.items()}
         return named
 
-    def players(self, state: State) -> Players:
+    def players(self, state: StateDict) -> Players:
         """Recommenders and policies with these parameters."""
-        stack = StackedRecommenders(self.stack.template, under("recommender.", state))
+        stack = StackedRecommenders(self.stack.template, strip_prefix("recommender.", state))
         if self.policies is None:
             return stack, None
-        return stack, StackedPolicies(self.policies.template, under("policy.", state))
+        return stack, StackedPolicies(self.policies.template, strip_prefix("policy.", state))
 
     def chosen(self) -> Players:
         """The best epoch of each run."""
         return self.players(self.best)
 
-    def undo(self, run: int, before: State) -> None:
+    def undo(self, run: int, before: StateDict) -> None:
         """Take a run's policy back to what it was, and let it go on half as fast."""
         for name, value in before.items():
             self.parameters()[name][run] = value[run]
@@ -112,15 +112,15 @@ class TrainingState:
             for name, value in state.items():
                 value.copy_(tensors[prefix + name])
         for group, optimizer in self.optimizers.items():
-            optimizer.load(under(f"{group}.", tensors))
+            optimizer.load(strip_prefix(f"{group}.", tensors))
         self.progress = progress
         if progress.user_batches:
             progress.epoch -= 1
 
     def align(self, process_group: ProcessGroup) -> None:
         """Be as far as the leader, with its parameters: a checkpoint is read by it alone."""
-        process_group.align(self.tensors().values())
-        self.progress = process_group.agree(self.progress)
+        process_group.broadcast_tensors(self.tensors().values())
+        self.progress = process_group.broadcast_object(self.progress)
 
 
 def start(
@@ -133,14 +133,14 @@ def start(
     stack = StackedRecommenders.of(recommenders, device)
     modules = [policy for policy in policies if isinstance(policy, nn.Module) and learns(policy)]
     networks = StackedPolicies.of(modules, device) if modules else None
-    decay = torch.tensor([job.config.weight_decay for job in jobs], device=device)
+    decay = torch.tensor([job.config.training.weight_decay for job in jobs], device=device)
     if bool((decay < 0).any()):
         raise ValueError("settings must be fitted to the data first: see TrainConfig.fitted")
     trained = {name: stack.state[name] for name in stack.trainable}
     optimizers: dict[str, Optimizer] = {}
-    if jobs[0].config.user_lr:
+    if jobs[0].config.training.user_lr:
         optimizers["user"] = StackedSGD({"user_prior": trained.pop("user_prior")}, decay)
-    undecayed, tables = stack.template.undecayed, _scarce(jobs, stack.template)
+    undecayed, tables = stack.template.no_weight_decay, _scarce(jobs, stack.template)
     for name in set(tables) & set(trained) - set(undecayed):
         # No step will read them: the penalty alone would take them to 0, where they start instead.
         unread = torch.stack([popularity(job.train) == 0 for job in jobs]).to(device)
@@ -152,7 +152,7 @@ def start(
         else StackedAdam(trained, decay, undecayed)
     )
     if networks is not None:
-        weight = torch.tensor([job.config.policy_weight_decay for job in jobs], device=device)
+        weight = torch.tensor([job.config.policy_training.policy_weight_decay for job in jobs], device=device)
         moved = {name: networks.state[name] for name in networks.trainable}
         optimizers["policy"] = StackedAdam(moved, weight)
     count = len(jobs)
@@ -173,6 +173,6 @@ def _scarce(jobs: Sequence[Job], model: Recommender) -> tuple[str, ...]:
     configs = [job.config for job in jobs]
     if model.loss.listwise or any(policy_of(config).keeps_all for config in configs):
         return ()
-    most = max(config.size for config in configs) + 1
-    widest = most * max(config.batch for config in configs)
-    return model.by_item if 0 < SCARCE * widest < model.items else ()
+    most = max(config.sketch.size for config in configs) + 1
+    widest = most * max(config.training.batch_size for config in configs)
+    return model.item_tables if 0 < SCARCE * widest < model.items else ()

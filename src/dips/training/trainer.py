@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
-from dips.recommender.stacked import StackedRecommenders, State
+from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import Trace
-from dips.stream.users import Columns
+from dips.stream.users import EventColumns
 from dips.training.batches import Block
 from dips.training.epoch import awake, diverged, learn_epoch
 from dips.training.rollouts import Job, Sketching, TrainingRollouts
@@ -35,7 +35,7 @@ SAVE_SECONDS = 30.0
 def fit(
     fitting: TrainingState,
     jobs: Sequence[Job],
-    columns: Columns,
+    columns: EventColumns,
     validate: Validate,
     watch: Watch = lambda fitting: None,
     save: Watch = lambda fitting: None,
@@ -51,7 +51,7 @@ def fit(
     """
     config, stack, progress = jobs[0].config, fitting.stack, fitting.progress
     walks = sketching or TrainingRollouts(jobs, columns, process_group)
-    training = None if walks.live else _walk(fitting, walks, config.resketch_epochs)[0]
+    training = None if walks.live else _walk(fitting, walks, config.training.resketch_epochs)[0]
     began = time.monotonic()
 
     def lap() -> None:
@@ -64,7 +64,7 @@ def fit(
             lap()
             save(fitting)
 
-    while progress.epoch < config.epochs and not _finished(progress, jobs):
+    while progress.epoch < config.training.epochs and not _finished(progress, jobs):
         progress.epoch += 1
         blocks: Iterable[Block]
         if training is None:
@@ -76,14 +76,14 @@ def fit(
         if all(progress.diverged):
             return
         before = {name: value.clone() for name, value in fitting.walked.items() if _moves(name)}
-        training, validation = _walk(fitting, walks, config.resketch_epochs)
+        training, validation = _walk(fitting, walks, config.training.resketch_epochs)
         scores = validate(stack, validation)
         _remember(fitting, jobs, losses, scores)
         if _undone(fitting, jobs, scores, before):
-            training, _ = _walk(fitting, walks, config.resketch_epochs)
+            training, _ = _walk(fitting, walks, config.training.resketch_epochs)
         progress.user_batches, progress.taken, progress.total = 0, [], []
         lap()
-        progress.seconds = process_group.agree(progress.seconds)  # else not all would stop in time
+        progress.seconds = process_group.broadcast_object(progress.seconds)  # else not all would stop in time
         save(fitting)
         watch(fitting)
 
@@ -119,7 +119,7 @@ def _remember(
 
 
 def _undone(
-    fitting: TrainingState, jobs: Sequence[Job], scores: Sequence[float], before: State
+    fitting: TrainingState, jobs: Sequence[Job], scores: Sequence[float], before: StateDict
 ) -> bool:
     """Undo the steps of policies that made validation much worse than it has been; whether any.
 
@@ -130,8 +130,8 @@ def _undone(
     if not before or not awake(jobs[0].config, progress.epoch):
         return False
     for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
-        bound = progress.best[run] + job.config.revert_tolerance * abs(progress.best[run])
-        if job.config.revert_tolerance and math.isfinite(bound) and score > bound:
+        bound = progress.best[run] + job.config.policy_training.revert_tolerance * abs(progress.best[run])
+        if math.isfinite(bound) and score > bound:
             fitting.undo(run, before)
             again = True
         else:
@@ -145,7 +145,7 @@ def _moves(name: str) -> bool:
 
 def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
     """Whether every run has stopped getting better, or the time is up."""
-    limit = jobs[0].config.max_seconds
+    limit = jobs[0].config.training.max_seconds
     if limit and progress.seconds >= limit and not progress.user_batches:
         return True
     return all(_stopped(progress, job, run, progress.epoch) for run, job in enumerate(jobs))
@@ -154,4 +154,4 @@ def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
 def _stopped(progress: Progress, job: Job, run: int, epoch: int) -> bool:
     """Whether this run was over after `epoch`; in a stack it may still be carried along."""
     waited = epoch - progress.best_epoch[run]
-    return bool(progress.diverged[run]) or waited >= job.config.patience
+    return bool(progress.diverged[run]) or waited >= job.config.training.patience

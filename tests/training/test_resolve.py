@@ -1,0 +1,219 @@
+"""Settings that are left open are decided from the data, by a table of rules."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dips.training.config import LEAVES, TrainConfig, leaf_fields
+from dips.training.recipes import build_config
+from dips.training.resolve import RULES, DataSummary, resolve
+
+LASTING = {
+    "periods", "negatives", "user_lr", "user_batch", "update_interval", "device", "max_seconds",
+    "max_users",
+}  # fmt: skip
+"""Leaves in which None has a meaning of its own: all, or no limit."""
+
+
+def decide(
+    rows: int = 1000,
+    users: int = 10,
+    items: int = 500,
+    *,
+    implicit: bool = False,
+    repeats: float = 0.0,
+    recipe: str | None = None,
+    **flags: Any,
+) -> TrainConfig:
+    """Return resolved settings."""
+    data = DataSummary(rows, users, items, explicit=not implicit, repeats=repeats)
+    return resolve(build_config(recipe, flags=flags), data).config
+
+
+def values(config: TrainConfig, *names: str) -> tuple[Any, ...]:
+    return tuple(config[name] for name in names)
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("policy", ["last", "learned", "dips", "dips@1"])
+def test_nothing_stays_open(policy: str, implicit: bool) -> None:
+    config = decide(policy=policy, implicit=implicit)
+    assert {name for name, value in config.items() if value is None} <= LASTING
+
+
+def test_every_rule_is_for_an_open_setting() -> None:
+    defaults = {leaf.name: leaf.default for leaf in leaf_fields()}
+    for rule in RULES:
+        assert rule.setting in LEAVES
+        assert defaults[rule.setting] is None
+        assert rule.reason
+
+
+def test_given_settings_are_kept_and_decisions_have_reasons() -> None:
+    data = DataSummary(1000, 10, 500, explicit=True)
+    found = resolve(TrainConfig.of(dim=7), data)
+    assert found.config.model.dim == 7
+    names = [one.setting for one in found.decisions]
+    assert "dim" not in names
+    assert names[:2] == ["task", "loss"]
+    assert all(one.reason and one.value == found.config[one.setting] for one in found.decisions)
+
+
+@pytest.mark.parametrize(
+    ("rows", "implicit", "expected"),
+    [(100, False, (64, 256)), (14_400, False, (256, 256)), (600_000, False, (4096, 8192)),
+     (10**8, False, (4096, 16384)), (600_000, True, (1024, 4096))],
+)  # fmt: skip
+def test_batch_sizes_follow_the_data(rows: int, implicit: bool, expected: tuple[int, int]) -> None:
+    names = ("batch_size", "policy_batch_size")
+    assert values(decide(rows, 10, 5, implicit=implicit), *names) == expected
+    given = decide(rows, 10, 5, implicit=implicit, batch_size=7, policy_batch_size=9)
+    assert values(given, *names) == (7, 9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "user_batch"),
+    [({}, None), ({"user_batches_per_epoch": 4}, 3),
+     ({"user_batches_per_epoch": 4, "user_batch": 5}, 5)],
+)  # fmt: skip
+def test_user_batches(settings: dict[str, int], user_batch: int | None) -> None:
+    assert decide(100, 10, 5, **settings).training.user_batch == user_batch
+
+
+@pytest.mark.parametrize(
+    ("rows", "implicit", "user_batch"),
+    [(29_999, False, None), (30_000, False, 500), (600_000, False, 250), (11_999, True, None),
+     (36_000, True, 250)],
+)  # fmt: skip
+def test_learned_is_updated_as_often_as_the_data_allows(
+    rows: int, implicit: bool, user_batch: int | None
+) -> None:
+    learned = decide(rows, 1000, 50, implicit=implicit, policy="learned")
+    assert learned.training.user_batch == user_batch
+    assert decide(rows, 1000, 50, implicit=implicit, policy="last").training.user_batch is None
+
+
+@pytest.mark.parametrize(
+    ("items", "given", "taken"),
+    [(100, None, 1e-3), (200, None, 2e-3), (10**6, None, 3e-3), (100, 0.0, 0.0), (100, 0.5, 0.5)],
+)
+def test_weight_decay_falls_with_events_per_item(
+    items: int, given: float | None, taken: float
+) -> None:
+    found = decide(10_000, 10, items, weight_decay=given)
+    assert found.training.weight_decay == pytest.approx(taken)
+
+
+def test_weight_decay_without_repeats_has_a_bound() -> None:
+    def decay(rows: int, items: int, repeats: float = 0.0) -> float:
+        return decide(rows, 10, items, implicit=True, repeats=repeats).training.weight_decay
+
+    assert decay(276_000, 35_000) == pytest.approx(2e-4, rel=0.01)  # amazon-cds
+    assert decay(100_000, 35_000) == decay(100_000, 1_000) == pytest.approx(5.5e-4)
+    assert decay(100_000, 200) == pytest.approx(2e-4)
+    assert decay(100_000, 1_000, repeats=0.5) == pytest.approx(1e-3)
+
+
+MODEL = (
+    "repeat_feature", "recency_decay", "tie_embeddings", "inner_lr", "weight_decay", "residual",
+    "predicted_score",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("implicit", "repeats", "taken"),
+    [(True, 0.0, (False, True, False, 1.0, 1e-3, False, True)),
+     (True, 0.09, (False, True, False, 1.0, 1e-3, False, False)),
+     (True, 0.1, (True, True, True, 0.2, 3e-2, False, False)),
+     (False, 0.0, (False, False, True, 0.2, 3e-3, True, False))],
+)  # fmt: skip
+def test_the_model_follows_the_share_of_repeats(
+    implicit: bool, repeats: float, taken: tuple[Any, ...]
+) -> None:
+    facts: dict[str, Any] = {"implicit": implicit, "repeats": repeats, "policy": "learned"}
+    found = decide(**facts)
+    assert found.policy_training.policy_lr == (1e-3 if implicit else 3e-3)
+    assert values(found, *MODEL) == taken
+    given = dict(zip(MODEL, (False, False, True, 0.7, 0.0, True, not taken[-1]), strict=True))
+    assert values(decide(**facts, **given), *MODEL) == tuple(given.values())
+    assert not decide(**facts, prior_penalty=0.1).policy_training.predicted_score
+    for recipe in ("paper", "paper-128"):  # the paper's recommender has none of these parts
+        for recommender in ("dot", "gru"):
+            paper = decide(
+                implicit=implicit, repeats=repeats, recipe=recipe, policy="dips",
+                recommender=recommender,
+            )  # fmt: skip
+            names = ("repeat_feature", "filter_sketch", "cosine", "recency_decay")
+            assert values(paper, *names, "predicted_score") == (False,) * 5
+            assert paper.model.tie_embeddings
+
+
+@pytest.mark.parametrize(
+    ("implicit", "repeats", "given", "taken"),
+    [
+        (True, 1e-4, None, ("last",)),
+        (True, 2e-3, None, ("last", "last-distinct", "frequent")),
+        (True, 1e-4, ("frequent",), ("frequent",)),
+        (True, 1e-4, ("last", "mix:2", "frequent"), ("last", "mix:2")),
+        (True, 1e-4, (), ()),
+        (False, 0.0, ("last", "frequent"), ("last", "frequent")),
+        (False, 0.0, None, ("last", "hardest")),
+    ],
+)
+def test_baselines_that_keep_what_last_keeps_are_left_out(
+    implicit: bool, repeats: float, given: tuple[str, ...] | None, taken: tuple[str, ...]
+) -> None:
+    facts: dict[str, Any] = {"implicit": implicit, "repeats": repeats, "policy": "learned"}
+    assert decide(**facts, baselines=given).policy_training.baselines == taken
+    from_scores = given is None and implicit and repeats < 1e-3
+    large = decide(**facts, baselines=given, size=5).policy_training.baselines
+    assert large == (*taken, *(("last-top:4",) if from_scores else ()))
+
+
+@pytest.mark.parametrize(("repeats", "taken"), [(0.09, (False, 0.0)), (0.1, (True, 3e-2))])
+@pytest.mark.parametrize("recommender", ["gru", "sasrec"])
+def test_sequential_models_decay_only_with_repeats(
+    recommender: str, repeats: float, taken: tuple[bool, float]
+) -> None:
+    found = decide(implicit=True, repeats=repeats, recommender=recommender)
+    assert values(found, "repeat_feature", "weight_decay") == taken
+    assert values(found, "recency_decay", "tie_embeddings") == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "repeats", "taken"),
+    [
+        ({}, 0.0009, (False, True, True)),
+        ({}, 0.001, (False, False, True)),
+        ({}, 0.1, (True, False, False)),
+        ({"filter_sketch": True}, 0.5, (False, True, True)),
+        ({"repeat_feature": True}, 0.0, (True, False, False)),
+        ({"filter_sketch": False, "cosine": False}, 0.0, (False, False, False)),
+        ({"cosine": True}, 0.5, (True, False, True)),
+        ({"loss": "softmax", "negatives": 9}, 0.0, (False, True, True)),
+        ({"loss": "bpr-max"}, 0.0, (False, True, False)),
+        ({"recommender": "dot"}, 0.0, (False, True, False)),
+        ({"recommender": "dot"}, 0.001, (False, False, False)),
+        ({"recommender": "dot"}, 0.5, (True, False, False)),
+        ({"recommender": "dot", "negatives": 9}, 0.0, (False, True, False)),
+        ({"recommender": "dot", "repeat_feature": True}, 0.0, (True, False, False)),
+        ({"recommender": "mlp"}, 0.0, (False, True, False)),
+        ({"recommender": "mlp"}, 0.5, (False, False, False)),
+        ({"recommender": "mine:Own"}, 0.0, (False, True, False)),
+        ({"recommender": "mine:Own", "filter_sketch": False}, 0.0, (False, False, False)),
+        ({"recommender": "dot", "task": "explicit"}, 0.0, (False, False, False)),
+    ],
+)
+def test_the_sketch_is_filtered_where_items_do_not_repeat(
+    settings: dict[str, Any], repeats: float, taken: tuple[bool, bool, bool]
+) -> None:
+    found = decide(implicit=True, repeats=repeats, **{"recommender": "gru", **settings})
+    assert values(found, "repeat_feature", "filter_sketch", "cosine") == taken
+
+
+def test_policies_that_are_not_learned_never_revert() -> None:
+    assert decide(policy="last").policy_training.revert_tolerance == math.inf
+    assert decide(policy="learned").policy_training.revert_tolerance == 0.15
