@@ -1,4 +1,4 @@
-"""Small sources in official layouts, made on disk; the real ones where $DIPS_DATA is set."""
+"""Fixtures: small sources in official layouts, and the real ones if $DIPS_DATA is set."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dips.data.interactions import Interactions
-from dips.data.layouts import read_source
-from dips.data.source import open_source
+from dips.data.readers.layouts import read_source
+from dips.data.readers.source import open_source
 
 Files = dict[str, str | bytes]
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Callable[[Files], Path]:
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Callable[[Files], Path]:
-    """Write files into a zip, below a directory as official zips are."""
+    """Write files into a zip, below a directory as in official zips."""
 
     def make(files: Files) -> Path:
         path = tmp_path / "packed.zip"
@@ -47,7 +47,7 @@ def packed(tmp_path: Path) -> Callable[[Files], Path]:
 
 @pytest.fixture
 def read() -> Callable[..., Interactions]:
-    """Read a path in a layout, named or guessed."""
+    """Read a path in a layout, named or recognised."""
 
     def make(path: Path, layout: str | None = None, **kwargs: object) -> Interactions:
         with open_source(path) as source:
@@ -65,7 +65,7 @@ def real_data() -> Path:
 
 
 def events(data: Interactions) -> dict[str, list[tuple[object, ...]]]:
-    """Per user, the events with original ids: what a reader must get right."""
+    """Return the events of each user with original ids."""
     found = {}
     for user in range(data.users):
         rows = range(*data.events(user).indices(len(data.item)))

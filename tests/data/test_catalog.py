@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dips.data import catalog, filtering, layouts
+from dips.data import catalog, filtering
 from dips.data.catalog import CATALOG, fetch, open_data, prepared_copy
 from dips.data.interactions import from_arrays
 from dips.data.prepared import open_prepared, write
+from dips.data.readers import layouts
 from dips.errors import ConfigError, DataError
 
 CSV = "user,item,rating\na,x,1\nb,y,2\n"
@@ -16,7 +17,7 @@ U_DATA = "1\t1\t5\t1\n2\t1\t4\t1\n"
 
 @pytest.fixture(autouse=True)
 def places(tmp_path, monkeypatch):
-    """A cache and a shared directory of our own."""
+    """Use an empty cache and shared directory."""
     monkeypatch.setenv("DIPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DIPS_DATA", str(tmp_path / "shared"))
     monkeypatch.chdir(tmp_path)
@@ -29,7 +30,7 @@ def test_every_entry_has_a_layout_and_a_recipe():
         assert known.url.startswith("http")
 
 
-def test_files_are_named_after_themselves(folder, tmp_path):
+def test_a_dataset_has_the_name_of_its_file(folder, tmp_path):
     root = folder({"toy.csv": CSV})
     data = open_data(str(root / "toy.csv"))
     assert data.name == "toy"
@@ -38,7 +39,7 @@ def test_files_are_named_after_themselves(folder, tmp_path):
     assert open_data(str(tmp_path / "p.safetensors")).name == "toy"
 
 
-def test_a_name_is_looked_for_in_order(folder, packed, tmp_path):
+def test_places_are_searched_in_order(folder, packed, tmp_path):
     with pytest.raises(DataError, match=r"ml-100k is not here yet; .*'dips data fetch ml-100k'"):
         open_data("ml-100k")
     assert not catalog.is_here("ml-100k")
@@ -87,7 +88,7 @@ def test_fetch_from_a_file(packed):
     assert open_prepared(path).name == "ml-100k"
 
 
-def test_fetch_leaves_nothing_of_a_bad_file(packed, tmp_path):
+def test_fetch_of_a_bad_file_leaves_no_prepared_copy(packed, tmp_path):
     with pytest.raises(DataError, match=r"u\.data, line 1: too few"):
         fetch("ml-100k", origin=packed({"u.data": "1\t2\n"}))
     with pytest.raises(DataError, match="no such file"):
@@ -120,7 +121,7 @@ def test_fetch_downloads_with_the_known_checksum(monkeypatch, packed):
     assert asked["md5"] == "0e33842e24a9c977be4e0107933c0723"
 
 
-def test_what_has_to_be_got_by_hand():
+def test_downloads_by_hand_are_explained():
     with pytest.raises(
         DataError, match=r"by hand: get it from https.* fetch foursquare --from FILE"
     ):
@@ -140,11 +141,11 @@ def test_a_single_user_is_refused(folder):
         open_data(str(root / "x.csv"))
 
 
-def test_synthetic_worlds_get_their_dials(monkeypatch):
+def test_synthetic_worlds_get_their_options(monkeypatch):
     calls = []
 
-    def world(**dials):
-        calls.append(dials)
+    def world(**options):
+        calls.append(options)
         return replace(from_arrays([0, 1], [0, 1]), about={})
 
     fake = SimpleNamespace(stream=world, planted=world)
@@ -152,15 +153,15 @@ def test_synthetic_worlds_get_their_dials(monkeypatch):
     monkeypatch.setattr("dips.data.synthetic", fake, raising=False)
     names = [open_data(name).name for name in ("synthetic", "synthetic-implicit", "planted")]
     assert names == ["synthetic", "synthetic-implicit", "planted"]
-    open_data("synthetic", dials={"users": 3})
+    open_data("synthetic", options={"users": 3})
     assert calls == [{}, {"implicit": True}, {}, {"users": 3}]
     with pytest.raises(ConfigError, match="drift: planted has only users and seed"):
-        open_data("planted", dials={"drift": 3, "users": 2})
+        open_data("planted", options={"drift": 3, "users": 2})
     with pytest.raises(ConfigError, match="users: these go with synthetic"):
-        open_data("ml-1m", dials={"users": 3})
+        open_data("ml-1m", options={"users": 3})
 
 
-def test_a_file_of_another_dataset_is_not_kept_under_this_name(packed, monkeypatch):
+def test_a_file_of_another_dataset_is_refused(packed, monkeypatch):
     small = replace(CATALOG["ml-100k"], events=2)  # U_DATA has two
     monkeypatch.setitem(CATALOG, "ml-100k", small)
     with pytest.raises(DataError, match="is ml-100k, not ml-1m"):

@@ -4,7 +4,7 @@ from dips.data.description import describe
 from dips.data.interactions import from_arrays
 
 
-def test_by_hand():
+def test_statistics_of_a_small_dataset():
     data = from_arrays([0, 0, 0, 1, 1], [0, 0, 1, 0, 2], [1, 2, 2, 5, 2], [7, 7, 8, 8, 8])
     facts = describe(data)
     assert (facts["users"], facts["items"], facts["interactions"]) == (2, 3, 5)
@@ -20,7 +20,7 @@ def test_by_hand():
     assert not facts["titles"]
 
 
-def test_a_part_counts_its_own_events_only():
+def test_a_part_counts_only_its_events():
     data = from_arrays([0, 0, 1], [0, 1, 1])
     facts = describe(data.select([1]))
     assert facts["interactions"] == 1
@@ -36,7 +36,7 @@ def test_many_ratings_are_binned():
     assert facts["ratings"]["0+"] == 5
 
 
-def test_real_ties(real_data):
+def test_real_share_of_ties(real_data):
     from dips.data.catalog import open_data
 
     facts = describe(open_data(str(real_data / "ml-1m.parquet")))

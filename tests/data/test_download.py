@@ -13,7 +13,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves CONTENT; cuts the first answers short, and knows Range unless told otherwise."""
+    """Serve CONTENT; cut the first answers short; support Range unless disabled."""
 
     def do_GET(self):
         server = self.server
@@ -68,14 +68,14 @@ def test_a_file_arrives_with_progress(tmp_path):
     assert left(tmp_path) == ["x.zip"]
 
 
-def test_a_cut_connection_goes_on_where_it_stopped(tmp_path):
+def test_a_cut_connection_is_resumed(tmp_path):
     with serving(cuts=[1000, 5000]) as (server, url):
         fetch(url, tmp_path / "x.zip", md5=MD5, wait=0)
     assert (tmp_path / "x.zip").read_bytes() == CONTENT
     assert server.asked == [None, "bytes=1000-", "bytes=6000-"]
 
 
-def test_a_later_call_goes_on_too(tmp_path):
+def test_a_later_call_resumes(tmp_path):
     with serving(cuts=[1000]) as (server, url):
         with pytest.raises(DataError, match=r"the connection ended after|cannot be reached"):
             fetch(url, tmp_path / "x.zip", md5=MD5, attempts=1)
@@ -92,27 +92,27 @@ def test_a_server_without_ranges_starts_again(tmp_path):
     assert (tmp_path / "x.zip").read_bytes() == CONTENT
 
 
-def test_a_part_that_is_already_whole(tmp_path):
+def test_a_complete_part_is_accepted(tmp_path):
     (tmp_path / "x.zip.part").write_bytes(CONTENT)
     with serving() as (_, url):
         fetch(url, tmp_path / "x.zip", md5=MD5)
     assert left(tmp_path) == ["x.zip"]
 
 
-def test_a_part_of_another_file_is_thrown_away(tmp_path):
+def test_a_part_of_another_file_is_discarded(tmp_path):
     (tmp_path / "x.zip.part").write_bytes(CONTENT + b"more")
     with serving() as (_, url):
         fetch(url, tmp_path / "x.zip", md5=MD5, wait=0)
     assert (tmp_path / "x.zip").read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_leaves_nothing(tmp_path):
+def test_a_wrong_checksum_leaves_no_file(tmp_path):
     with serving() as (_, url), pytest.raises(DataError, match=f"checksum {MD5} instead of 00"):
         fetch(url, tmp_path / "x.zip", md5="00")
     assert left(tmp_path) == []
 
 
-def test_a_refusal_names_url_and_remedy(tmp_path):
+def test_a_refusal_names_the_url_and_the_fix(tmp_path):
     with (
         serving(status=404) as (server, url),
         pytest.raises(

@@ -16,7 +16,7 @@ ROWS = [("ä", 3, 0.5), ("b,c", 4, -1.25), ("b,c", 5, 2.0)]
 @pytest.mark.parametrize(
     ("name", "read"), [("x.parquet", polars.read_parquet), ("x.csv", polars.read_csv)]
 )
-def test_what_is_written_is_read_back(name, read, tmp_path):
+def test_tables_round_trip(name, read, tmp_path):
     path = tmp_path / "deep" / name
     write_columns(COLUMNS, path)
     frame = read(path)
@@ -25,7 +25,7 @@ def test_what_is_written_is_read_back(name, read, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
-def test_an_ending_that_names_no_format_is_refused_before_anything_is_written(tmp_path):
+def test_an_unknown_suffix_is_refused_before_writing(tmp_path):
     path = tmp_path / "x.txt"
     with pytest.raises(ConfigError, match=r"x\.txt: the name must end in \.parquet or \.csv"):
         write_columns(COLUMNS, path)
@@ -34,7 +34,7 @@ def test_an_ending_that_names_no_format_is_refused_before_anything_is_written(tm
     assert not list(tmp_path.iterdir())
 
 
-def test_an_older_table_stays_whole_when_writing_fails(tmp_path, monkeypatch):
+def test_an_older_table_survives_a_failed_write(tmp_path, monkeypatch):
     path = tmp_path / "x.csv"
     path.write_text("before")
 
@@ -49,7 +49,7 @@ def test_an_older_table_stays_whole_when_writing_fails(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_place_below_a_file_is_refused_with_a_sentence(tmp_path):
+def test_a_path_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         write_columns(COLUMNS, tmp_path / "file" / "x.csv")

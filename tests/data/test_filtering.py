@@ -14,7 +14,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, ma
 
 
 def naive_core(events, k):
-    """Remove one offender at a time, counting distinct partners."""
+    """Remove one user or item at a time, counting distinct pairs: the oracle of k-core."""
     while True:
         items, users = defaultdict(set), defaultdict(set)
         for user, item in events:
@@ -91,7 +91,7 @@ def test_min_events(rated, events):
         filtering.min_events(rated, 9)
 
 
-def test_a_recipe_and_then_single_steps(rated):
+def test_a_recipe_comes_before_single_filters(rated):
     data = filtering.prepare(rated, recipe="as-is", min_rating=3.5, core=1)
     assert data.about["recipe"] == "as-is"
     assert data.about["steps"] == ["rating > 3.5", "1-core"]
@@ -101,7 +101,7 @@ def test_a_recipe_and_then_single_steps(rated):
         filtering.prepare(rated, core=0)
 
 
-def test_filters_take_parts_by_users_but_not_by_time(rated, events):
+def test_parts_by_users_can_be_filtered_and_parts_by_time_not(rated, events):
     part = rated.select([2, 0])
     assert events(filtering.min_events(part, 1)) == {
         "c": [("w", 2.0, 6)],
@@ -114,7 +114,7 @@ def test_filters_take_parts_by_users_but_not_by_time(rated, events):
         filtering.k_core(late, 1)
 
 
-def test_compact_leaves_the_whole_alone(rated):
+def test_compact_does_not_change_a_whole_dataset(rated):
     assert filtering.compact(rated) is rated
     assert len(filtering.compact(rated.select([1])).item) == 2
     assert np.array_equal(filtering.compact(rated.select([1, 0])).lengths, [2, 3])

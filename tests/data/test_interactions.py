@@ -10,14 +10,14 @@ TEXTS = st.lists(st.text(max_size=3), max_size=6)
 
 
 @given(values=TEXTS)
-def test_strings_hold_what_they_were_given(values):
+def test_strings_round_trip(values):
     strings = Strings.of(values)
     assert list(strings) == values
     assert [strings[row] for row in range(len(strings))] == values
 
 
 @given(values=TEXTS.filter(len), data=st.data())
-def test_take_picks_rows(values, data):
+def test_strings_take_rows(values, data):
     rows = data.draw(st.lists(st.integers(0, len(values) - 1)))
     taken = Strings.of(values).take(np.array(rows, np.int64))
     assert list(taken) == [values[row] for row in rows]
@@ -28,7 +28,7 @@ def test_categories_take_rows():
     assert [taken[item] for item in (0, 1)] == [["c"], ["b", "a"]]
 
 
-def test_ragged_runs():
+def test_ragged_concatenates_ranges():
     assert ragged(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
 
 
@@ -37,15 +37,15 @@ EVENTS = st.lists(
 )
 
 
-@pytest.mark.parametrize("stretch", [1, 2**61], ids=["one key", "two keys"])
+@pytest.mark.parametrize("scale", [1, 2**61], ids=["one key", "two keys"])
 @given(events=EVENTS)
-def test_events_are_sorted_by_user_and_time_and_ties_keep_their_order(events, stretch):
+def test_events_are_sorted_by_user_and_time_and_ties_keep_their_order(events, scale):
     users, items, times = zip(*events, strict=True)
-    data = from_arrays(users, items, items, np.array(times) * stretch)
+    data = from_arrays(users, items, items, np.array(times) * scale)
     expected = sorted(events, key=lambda event: (event[0], event[2]))  # sorted() is stable
     assert data.item.tolist() == [item for _, item, _ in expected]
     assert data.rating.tolist() == [item for _, item, _ in expected]
-    assert data.time.tolist() == [time * stretch for _, _, time in expected]
+    assert data.time.tolist() == [time * scale for _, _, time in expected]
     assert data.user_rows.tolist() == sorted(set(users))
     assert [data.item[data.events(user)].tolist() for user in range(data.users)] == [
         [item for owner, item, _ in expected if owner == user] for user in sorted(set(users))
@@ -68,7 +68,7 @@ def test_bad_columns_are_refused():
         from_arrays([0, 1], [0, -1])
 
 
-def test_repeats_are_a_user_s_own():
+def test_repeats_are_counted_per_user():
     data = from_arrays([0, 0, 0, 0, 1, 1], [3, 3, 1, 3, 3, 0])
     assert data.repeats == pytest.approx(2 / 6)
     assert data.select([1]).repeats == 0

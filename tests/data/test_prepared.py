@@ -38,13 +38,13 @@ def test_round_trip(data, tmp_path, events):
     assert [file.name for file in path.parent.iterdir()] == ["toy.safetensors"]
 
 
-def test_what_is_not_there_stays_away(tmp_path):
+def test_missing_columns_stay_missing(tmp_path):
     write(from_arrays([0, 1], [0, 0]), tmp_path / "x.safetensors")
     again = open_prepared(tmp_path / "x.safetensors")
     assert again.rating is again.time is again.titles is again.categories is None
 
 
-def test_columns_are_mapped_and_the_file_is_never_changed(data, tmp_path):
+def test_columns_are_memory_mapped_and_the_file_is_not_changed(data, tmp_path):
     path = tmp_path / "x.safetensors"
     write(data, path)
     before = path.read_bytes()
@@ -106,14 +106,14 @@ def rewritten(data, path, metadata=(), **arrays):
         ({"user_ids.blob": np.zeros(1, np.uint8)}, "a vocabulary is cut short"),
     ],
 )
-def test_contradictions_are_refused(data, tmp_path, change, complaint):
+def test_inconsistent_sizes_are_refused(data, tmp_path, change, complaint):
     path = tmp_path / "x.safetensors"
     rewritten(data, path, **change)
     with pytest.raises(DataError, match=complaint):
         open_prepared(path)
 
 
-def test_nothing_is_left_when_writing_fails(data, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_file(data, tmp_path, monkeypatch):
     def half(arrays, path, metadata):
         path.write_bytes(b"half")
         raise OSError("disk full")

@@ -1,4 +1,4 @@
-"""What side information means in the data, and how it is packed and taken apart again."""
+"""Side information: encodings from data, packing and unpacking."""
 
 import json
 
@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from dips.data.interactions import Categories, Side, from_arrays
+from dips.data.interactions import Categories, EventColumn, from_arrays
 from dips.data.side_information import (
-    NOTHING,
-    Coded,
+    NO_SIDE_INFORMATION,
+    ColumnEncoding,
     SideInformation,
     category_table,
-    columns_in,
-    names_in,
+    event_column_names,
+    parse_names,
 )
 from dips.errors import ConfigError, DataError
 from dips.stream.side_information import (
     categories_of,
     code_of,
     item_of,
-    moment_of,
     number_of,
+    time_of,
     token,
 )
-from dips.stream.users import Columns
+from dips.stream.users import EventColumns
 
 WEATHER = ["sun", "rain", "sun", "snow", "rain", "fog"]
 PRICE = [1.0, 2.0, 300.0, -4.0, 5.0, 0.5]
@@ -39,30 +39,30 @@ def data():
         [10, 20, 30, 15, 25, 1000],
         item_ids=["a", "b", "c"],
         categories=Categories.of([["p", "q"], [], ["q"]]),
-        side={"weather": Side.of(WEATHER), "price": Side.of(PRICE)},
+        side={"weather": EventColumn.of(WEATHER), "price": EventColumn.of(PRICE)},
         about={"name": "toy"},
     )
 
 
-def test_names_in_a_list():
-    assert names_in(" categories, price,,price ") == ("categories", "price")
-    assert columns_in("categories,time,price") == ("price",)
-    assert names_in("") == ()
+def test_names_are_parsed():
+    assert parse_names(" categories, price,,price ") == ("categories", "price")
+    assert event_column_names(("categories", "time", "price")) == ("price",)
+    assert parse_names("") == ()
 
 
 def test_columns_follow_their_events():
-    """Whatever the order of the rows."""
+    """Rows may come in any order."""
     data = from_arrays(
         [1, 0, 1], [0, 1, 2], time=[5, 1, 3],
-        side={"n": Side.of([1.0, 2.0, 3.0]), "c": Side.of(["x", "y", "z"])},
+        side={"n": EventColumn.of([1.0, 2.0, 3.0]), "c": EventColumn.of(["x", "y", "z"])},
     )  # fmt: skip
     assert data.side["n"].values.tolist() == [2.0, 3.0, 1.0]
     assert [data.side["c"].names[code] for code in data.side["c"].values] == ["y", "z", "x"]
 
 
-def test_what_is_packed_comes_out_again(data):
+def test_packed_values_round_trip(data):
     sides = SideInformation.of(data, ("price", "time", "weather"))
-    columns = Columns.of(data, sides=sides)
+    columns = EventColumns.of(data, sides=sides)
     price, weather = sides.columns
     standard = (np.array(PRICE) - np.mean(PRICE)) / np.std(PRICE)
     found = number_of(columns.side, price)
@@ -72,14 +72,14 @@ def test_what_is_packed_comes_out_again(data):
     assert torch.equal(item_of(columns.token), columns.item)
     seconds = (data.time - data.time.mean()) / data.time.std()
     torch.testing.assert_close(
-        moment_of(columns.token), torch.tensor(seconds), atol=1 / 512 + 1e-9, rtol=0
+        time_of(columns.token), torch.tensor(seconds), atol=1 / 512 + 1e-9, rtol=0
     )
     assert torch.equal(token(columns.item, columns.side), columns.token)
 
 
-def test_nothing_asked_is_nothing_told(data):
-    columns = Columns.of(data)
-    assert SideInformation.of(data, ()) == NOTHING
+def test_without_names_there_is_no_side_information(data):
+    columns = EventColumns.of(data)
+    assert SideInformation.of(data, ()) == NO_SIDE_INFORMATION
     assert columns.token is columns.item
     assert not columns.side.any()
     assert columns.side.stride() == (0,)  # it takes no memory
@@ -87,20 +87,20 @@ def test_nothing_asked_is_nothing_told(data):
 
 def test_without_ratings_the_time_is_no_part_of_a_token(data):
     sides = SideInformation.of(data, ("time", "price"), timed=False)
-    columns = Columns.of(data, sides=sides)
+    columns = EventColumns.of(data, sides=sides)
     assert sides.time
     assert columns.token is columns.item
     assert torch.equal(token(columns.item, columns.side), columns.item)
     assert columns.side.all()
 
 
-def test_far_values_are_cut_off_and_unknown_ones_are_zero():
-    column = Coded("price", 12, center=10.0, spread=2.0)
-    given = Side(np.array([10.0, 1e9, -1e9, np.nan, 10.5]))
+def test_values_are_clipped_and_unknown_ones_are_zero():
+    column = ColumnEncoding("price", 12, center=10.0, spread=2.0)
+    given = EventColumn(np.array([10.0, 1e9, -1e9, np.nan, 10.5]))
     numbers = number_of(torch.tensor(column.codes(given) << 12), column)
     assert numbers.tolist() == [0.0, 2047 / 256, -2047 / 256, 0.0, 0.25]
-    named = Coded("weather", 20, names=("rain", "sun"))
-    codes = named.codes(Side.of(["sun", "hail", "rain"]))
+    named = ColumnEncoding("weather", 20, names=("rain", "sun"))
+    codes = named.codes(EventColumn.of(["sun", "hail", "rain"]))
     assert code_of(torch.tensor(codes << 20), named).tolist() == [2, 0, 1]
 
 
@@ -111,7 +111,7 @@ def test_a_category_table_is_padded(data):
     assert categories_of(sides, 3).tolist() == [[0, 1], [-1, -1], [1, -1]]
 
 
-def test_plain_values_round_trip(data):
+def test_to_dict_round_trips(data):
     sides = SideInformation.of(data, ("categories", "time", "weather", "price"))
     again = SideInformation.from_dict(json.loads(json.dumps(sides.to_dict())))
     assert again == sides
@@ -119,23 +119,27 @@ def test_plain_values_round_trip(data):
     assert again.table is None
     assert (categories_of(again, 3) == -1).all()  # until a state is loaded
     assert np.array_equal(again.pack(data), sides.pack(data))
-    assert SideInformation.from_dict({}) == NOTHING
+    assert SideInformation.from_dict({}) == NO_SIDE_INFORMATION
 
 
-def test_other_data_is_packed_as_the_first(data):
+def test_other_data_uses_the_same_encoding(data):
     sides = SideInformation.of(data, ("weather", "price"))
     other = from_arrays(
-        [0, 1], [0, 0], side={"weather": Side.of(["hail", "sun"]), "price": Side.of([50.75, 2.0])}
+        [0, 1],
+        [0, 0],
+        side={"weather": EventColumn.of(["hail", "sun"]), "price": EventColumn.of([50.75, 2.0])},
     )
     packed = torch.tensor(sides.pack(other))
     assert code_of(packed, sides.columns[0]).tolist() == [0, 1 + sorted(set(WEATHER)).index("sun")]
     assert float(number_of(packed, sides.columns[1])[0]) == 0.0  # the mean of the first
     with pytest.raises(ConfigError, match="column 'price' held numbers in training, now names"):
-        sides.pack(from_arrays([0, 1], [0, 0], side={**other.side, "price": Side.of(["a", "b"])}))
+        sides.pack(
+            from_arrays([0, 1], [0, 0], side={**other.side, "price": EventColumn.of(["a", "b"])})
+        )
 
 
 @pytest.mark.parametrize("names", [("mood",), ("price", "mood")])
-def test_unknown_names_are_refused_with_those_there_are(data, names):
+def test_unknown_names_are_refused_and_known_ones_listed(data, names):
     with pytest.raises(ConfigError, match="'mood': toy has no such column; it has weather, price"):
         SideInformation.of(data, names)
     bare = from_arrays([0], [0], about={"name": "bare"})
@@ -146,8 +150,8 @@ def test_unknown_names_are_refused_with_those_there_are(data, names):
         SideInformation.of(data, ("weather",)).pack(bare)
 
 
-def test_what_does_not_fit_into_an_event_is_refused(data):
-    many = {f"n{place}": Side.of(np.arange(6.0)) for place in range(5)}
+def test_too_many_bits_are_refused(data):
+    many = {f"n{place}": EventColumn.of(np.arange(6.0)) for place in range(5)}
     wide = from_arrays(np.arange(6), np.arange(6), side=many)
     SideInformation.of(wide, tuple(many)[:4])
     with pytest.raises(ConfigError, match="takes 72 bits of an event and there are 62"):
@@ -156,4 +160,4 @@ def test_what_does_not_fit_into_an_event_is_refused(data):
 
 def test_a_column_has_a_value_for_each_event():
     with pytest.raises(DataError, match="column 'n' has 2 values for 3 interactions"):
-        from_arrays([0, 1, 2], [0, 0, 0], side={"n": Side.of([1.0, 2.0])})
+        from_arrays([0, 1, 2], [0, 0, 0], side={"n": EventColumn.of([1.0, 2.0])})

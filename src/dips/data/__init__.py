@@ -1,1 +1,4 @@
-"""Where interactions come from. Nothing here imports polars before a reader needs it."""
+"""Interactions: readers, filters, splits, side information, synthetic worlds.
+
+Only the readers need polars, and they are imported when they are used.
+"""

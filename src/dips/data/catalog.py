@@ -1,4 +1,4 @@
-"""The datasets we know by name, and where DATA is looked for. Reads nothing itself."""
+"""Datasets by name, and where they are looked for. The readers do the reading."""
 
 from __future__ import annotations
 
@@ -9,102 +9,104 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dips.data import download, prepared
-from dips.data.columns import Columns
 from dips.data.filtering import prepare
 from dips.data.interactions import Interactions
-from dips.data.layouts import read_source
-from dips.data.source import open_source
+from dips.data.readers.columns import ColumnNames
+from dips.data.readers.layouts import read_source
+from dips.data.readers.source import open_source
 from dips.errors import ConfigError, DataError
 
 _GROUPLENS = "https://files.grouplens.org/datasets/movielens"
-_SNAP = "https://quantize.stanford.edu/data/amazon/productGraph/categoryFiles"
+_SNAP = "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles"
 _YANG = "https://sites.google.com/site/yangdingqi/home/foursquare-dataset"
 _TSMC = "http://www-public.tem-tsp.eu/~zhang_da/pub/dataset_tsmc2014.zip"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """One dataset of the catalogue."""
+class KnownDataset:
+    """A public dataset of the catalogue."""
 
     about: str
+    """One line for `dips data list`."""
     url: str
-    """The file itself, or, where `by_hand`, the page to get it from."""
+    """The file, or with `by_hand` the page to get it from."""
     layout: str
     recipe: str = "as-is"
-    """The preparation of the raw files; a Parquet in $DIPS_DATA is taken as it is."""
+    """Filter recipe of the raw files; a Parquet file in $DIPS_DATA is not filtered."""
     md5: str | None = None
     by_hand: bool = False
+    """Whether the user has to download it in a browser."""
     events: int | None = None
-    """How many events the raw files hold: what tells a file of another dataset."""
+    """Number of events of the raw files; used to detect the file of another dataset."""
 
 
-CATALOG: dict[str, Known] = {
-    "ml-100k": Known(
+CATALOG: dict[str, KnownDataset] = {
+    "ml-100k": KnownDataset(
         about="MovieLens 100K: 943 users, 1,682 films, 100,000 ratings",
         url=f"{_GROUPLENS}/ml-100k.zip",
         md5="0e33842e24a9c977be4e0107933c0723",
         events=100_000,
         layout="movielens",
     ),
-    "ml-1m": Known(
+    "ml-1m": KnownDataset(
         about="MovieLens 1M: 6,040 users, 3,706 films, 1,000,209 ratings",
         url=f"{_GROUPLENS}/ml-1m.zip",
         md5="c4d9eecfca2ab87c1945afe126590906",
         events=1_000_209,
         layout="movielens",
     ),
-    "ml-10m": Known(
+    "ml-10m": KnownDataset(
         about="MovieLens 10M: 69,878 users, 10,677 films, 10,000,054 ratings in half stars",
         url=f"{_GROUPLENS}/ml-10m.zip",
         md5="ce571fd55effeba0271552578f2648bd",
         events=10_000_054,
         layout="movielens",
     ),
-    "netflix": Known(
+    "netflix": KnownDataset(
         about="Netflix Prize: 480,189 users, 17,770 films, 100 million ratings",
         url="https://archive.org/download/nf_prize_dataset.tar/nf_prize_dataset.tar.gz",
         layout="netflix",
         recipe="netflix",
     ),
-    "amazon-books": Known(
+    "amazon-books": KnownDataset(
         about="Amazon reviews of 2014, books: 22.5 million ratings",
         url=f"{_SNAP}/ratings_Books.csv",
         layout="amazon",
         recipe="amazon-books",
     ),
-    "amazon-cds": Known(
+    "amazon-cds": KnownDataset(
         about="Amazon reviews of 2014, CDs and vinyl: 3.7 million ratings",
         url=f"{_SNAP}/ratings_CDs_and_Vinyl.csv",
         layout="amazon",
         recipe="amazon-cds",
     ),
-    "foursquare": Known(
+    "foursquare": KnownDataset(
         about="Foursquare, the world, Apr 2012 to Jan 2014: 22.8 million check-ins",
         url=_YANG,
         by_hand=True,
         layout="foursquare",
         recipe="foursquare",
     ),
-    "foursquare-nyc": Known(
+    "foursquare-nyc": KnownDataset(
         about="Foursquare, New York, Apr 2012 to Feb 2013: 227,428 check-ins",
         url=_TSMC,
         layout="foursquare-nyc",
     ),
-    "foursquare-tky": Known(
+    "foursquare-tky": KnownDataset(
         about="Foursquare, Tokyo, Apr 2012 to Feb 2013: 573,703 check-ins",
         url=_TSMC,
         layout="foursquare-tky",
     ),
 }
 SYNTHETIC = {
-    "synthetic": "a made stream with ratings: durable tastes, drifting moods, bursts, repeats",
-    "synthetic-implicit": "the same without ratings",
-    "planted": "a made world whose best sketch is known",
+    "synthetic": "a synthetic stream with ratings: lasting preferences, interest drift, bursts",
+    "synthetic-implicit": "a synthetic stream without ratings, with repeat consumption",
+    "planted": "a synthetic world whose best sketch is known",
 }
 
 
 def cache() -> Path:
-    """Where downloads and prepared copies are kept: $DIPS_CACHE, or ~/.cache/dips."""
+    """Return the directory of downloads and prepared copies: $DIPS_CACHE, or ~/.cache/dips."""
     given = os.environ.get("DIPS_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "dips"
 
@@ -113,11 +115,22 @@ def open_data(
     spec: str,
     *,
     layout: str | None = None,
-    columns: Columns | None = None,
-    dials: Mapping[str, Any] | None = None,
+    columns: ColumnNames | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Interactions:
-    """Open a catalogue name, a prepared file, a table, or a source in an official layout."""
-    data = read_data(spec, layout=layout, columns=columns, dials=dials)
+    """Open a dataset with at least two users.
+
+    Args:
+        spec: Catalogue name, prepared file, table, or a directory or archive in official layout.
+        layout: Name of the layout; by default it is recognised from the files.
+        columns: Names of the columns of a table; by default they are guessed.
+        options: Arguments of a synthetic dataset, such as `users` and `seed`.
+
+    Raises:
+        DataError: If nothing is found, the files cannot be read, or there is one user only.
+        ConfigError: If the layout or an option does not exist.
+    """
+    data = read_data(spec, layout=layout, columns=columns, options=options)
     if data.users < 2:
         raise DataError(
             f"{spec}: there is a single user, '{data.user_id(0)}', and a policy is learned from "
@@ -130,11 +143,22 @@ def read_data(
     spec: str,
     *,
     layout: str | None = None,
-    columns: Columns | None = None,
-    dials: Mapping[str, Any] | None = None,
+    columns: ColumnNames | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Interactions:
-    """Like `open_data`, but one user is enough."""
-    data = _found(spec, layout, columns, dials)
+    """Open a dataset with any number of users, such as one part of a predefined split.
+
+    Args:
+        spec: Catalogue name, prepared file, table, or a directory or archive in official layout.
+        layout: Name of the layout; by default it is recognised from the files.
+        columns: Names of the columns of a table; by default they are guessed.
+        options: Arguments of a synthetic dataset, such as `users` and `seed`.
+
+    Raises:
+        DataError: If nothing is found, the files cannot be read, or a side column is missing.
+        ConfigError: If the layout or an option does not exist.
+    """
+    data = _found(spec, layout, columns, options)
     for name in columns.side if columns is not None else ():
         if name not in data.side:
             known = ", ".join(data.side) or "no further columns"
@@ -149,14 +173,14 @@ def read_data(
 def _found(
     spec: str,
     layout: str | None,
-    columns: Columns | None,
-    dials: Mapping[str, Any] | None,
+    columns: ColumnNames | None,
+    options: Mapping[str, Any] | None,
 ) -> Interactions:
-    """Whatever the name or the path stands for."""
+    """Return the dataset of a catalogue name or a path."""
     if spec in SYNTHETIC:
-        return _make(spec, dials or {})
-    if dials:
-        raise ConfigError(f"{', '.join(dials)}: these go with {', '.join(SYNTHETIC)} only")
+        return _make(spec, options or {})
+    if options:
+        raise ConfigError(f"{', '.join(options)}: these go with {', '.join(SYNTHETIC)} only")
     if spec in CATALOG:  # a directory of that name is meant by ./NAME
         return _named(_open_known(spec), spec)
     path = Path(spec)
@@ -171,7 +195,19 @@ def _found(
 def fetch(
     name: str, *, origin: Path | None = None, progress: download.Progress | None = None
 ) -> Path:
-    """Download a dataset, or take the file given, and prepare it in the cache; returns where."""
+    """Download a public dataset and write a prepared copy into the cache.
+
+    Args:
+        name: A name of `CATALOG`.
+        origin: A file that was downloaded by hand; nothing is downloaded then.
+        progress: Called with the bytes received and the total.
+
+    Returns:
+        The path of the prepared copy.
+
+    Raises:
+        DataError: If the name is unknown, or the file cannot be downloaded, read or written.
+    """
     known = CATALOG.get(name)
     if known is None:
         raise DataError(f"there is nothing to fetch for '{name}'; there are {', '.join(CATALOG)}")
@@ -187,7 +223,7 @@ def fetch(
         data = _prepare(known, source)
     except DataError:
         if origin is None:
-            source.unlink()  # or every later call would stumble over the same bad file
+            source.unlink()  # otherwise every later call would read the same bad file
         raise
     _refuse_another(name, len(data), source)
     prepared.write(_named(data, name), prepared_copy(name))
@@ -195,7 +231,7 @@ def fetch(
 
 
 def _refuse_another(name: str, events: int, source: Path) -> None:
-    """A file of one dataset must not be kept under the name of another."""
+    """Raise `DataError` if the number of events is that of another dataset."""
     for other, known in CATALOG.items():
         if other != name and known.events == events:
             raise DataError(
@@ -204,16 +240,16 @@ def _refuse_another(name: str, events: int, source: Path) -> None:
 
 
 def prepared_copy(name: str) -> Path:
-    """Where the prepared copy of a known dataset lies, if it was fetched."""
+    """Return the path of the prepared copy of a public dataset; it may not exist."""
     return cache() / f"{name}{prepared.SUFFIX}"
 
 
-def _downloaded(known: Known) -> Path:
+def _downloaded(known: KnownDataset) -> Path:
     return cache() / "downloads" / PurePosixPath(known.url).name
 
 
 def _places(name: str) -> dict[str, Path]:
-    """Where a known dataset may lie, the best place first."""
+    """Return the paths at which a public dataset is looked for, in order."""
     places = {"prepared": prepared_copy(name)}
     shared = os.environ.get("DIPS_DATA")
     if shared:
@@ -223,7 +259,7 @@ def _places(name: str) -> dict[str, Path]:
 
 
 def is_here(name: str) -> bool:
-    """Whether a known dataset opens without a download."""
+    """Return whether a public dataset opens without a download."""
     return any(path.exists() for path in _places(name).values())
 
 
@@ -241,11 +277,11 @@ def _open_known(name: str) -> Interactions:
     )
 
 
-def _prepare(known: Known, path: Path) -> Interactions:
+def _prepare(known: KnownDataset, path: Path) -> Interactions:
     return prepare(_read(path, known.layout, None), recipe=known.recipe)
 
 
-def _read(path: Path, layout: str | None, columns: Columns | None) -> Interactions:
+def _read(path: Path, layout: str | None, columns: ColumnNames | None) -> Interactions:
     with open_source(path) as source:
         data = read_source(source, layout, columns)
     return replace(data, about={**data.about, "source": str(path)})
@@ -255,14 +291,14 @@ def _named(data: Interactions, name: str) -> Interactions:
     return replace(data, about={**data.about, "name": name})
 
 
-def _make(name: str, dials: Mapping[str, Any]) -> Interactions:
+def _make(name: str, options: Mapping[str, Any]) -> Interactions:
     from dips.data import synthetic
 
     if name == "planted":
-        strange = dials.keys() - {"users", "seed"}
-        if strange:
-            raise ConfigError(f"{', '.join(sorted(strange))}: planted has only users and seed")
-        return _named(synthetic.planted(**dials), name)
+        unknown = options.keys() - {"users", "seed"}
+        if unknown:
+            raise ConfigError(f"{', '.join(sorted(unknown))}: planted has only users and seed")
+        return _named(synthetic.planted(**options), name)
     if name == "synthetic-implicit":
-        dials = {"implicit": True, **dials}
-    return _named(synthetic.stream(**dials), name)
+        options = {"implicit": True, **options}
+    return _named(synthetic.stream(**options), name)

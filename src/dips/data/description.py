@@ -1,4 +1,4 @@
-"""What a dataset looks like, in numbers. Knows nothing of files or of printing."""
+"""Statistics of a dataset. Knows nothing about files or printing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def describe(data: Interactions) -> dict[str, Any]:
-    """Sizes, ratings, history lengths, repeats, ties and popularity."""
+    """Return statistics of a dataset, as `dips data describe --json` prints them.
+
+    Args:
+        data: The dataset, or a part of it.
+
+    Returns:
+        Sizes, rating histogram, history lengths, and shares of repeats, ties and popular items.
+    """
     rows = ragged(data.starts, data.lengths)
     users = np.repeat(np.arange(data.users, dtype=np.int64), data.lengths)
     items = data.item[rows].astype(np.int64)
@@ -42,7 +49,7 @@ def describe(data: Interactions) -> dict[str, Any]:
 
 
 def _histogram(data: Interactions, rows: npt.NDArray[Any]) -> dict[str, int] | None:
-    """How often each rating was given; 20 bins where there are more than 20 values."""
+    """Return the count of each rating, in 20 bins if there are more than 20 values."""
     if data.rating is None:
         return None
     ratings = data.rating[rows]
@@ -54,7 +61,7 @@ def _histogram(data: Interactions, rows: npt.NDArray[Any]) -> dict[str, int] | N
 
 
 def _ties(data: Interactions, rows: npt.NDArray[Any], users: npt.NDArray[Any]) -> float | None:
-    """Of all neighbouring events of a user, the share with the same time."""
+    """Return the share of consecutive events of a user that have equal times."""
     neighbours = len(rows) - data.users
     if data.time is None or neighbours == 0:
         return None
@@ -64,7 +71,7 @@ def _ties(data: Interactions, rows: npt.NDArray[Any], users: npt.NDArray[Any]) -
 
 
 def _popularity(items: npt.NDArray[Any], total: int) -> dict[str, float]:
-    """The share of events that the most popular items have, and the Gini coefficient."""
+    """Return the share of events of the most popular items, and the Gini coefficient."""
     counts = np.sort(np.bincount(items, minlength=total))[::-1]
     shares = np.cumsum(counts) / counts.sum()
     top = {

@@ -1,4 +1,4 @@
-"""Fetch one file over the network, resumed and checked. Knows no dataset and prints nothing."""
+"""Download one file, with resume and checksum. Knows no dataset and prints nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from dips.errors import DataError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes so far and the bytes in all, where the server tells."""
+"""Called with the bytes received and, if the server reports it, the total."""
 _CHUNK = 1 << 18
 _LOST = (urllib.error.URLError, http.client.HTTPException, OSError)
 
@@ -28,9 +28,21 @@ def fetch(
     wait: float = 1.0,
     timeout: float = 30.0,
 ) -> None:
-    """Download to the target; a cut connection goes on where it stopped, now or in a later call.
+    """Download a file; an interrupted download is resumed, also by a later call.
 
-    What has come so far waits in `TARGET.part`; the target itself appears only whole and checked.
+    The bytes received so far are in `TARGET.part`. The target exists only complete and checked.
+
+    Args:
+        url: The file to download.
+        target: Where to write it.
+        md5: Expected checksum; None to skip the check.
+        progress: Called after each block.
+        attempts: Number of connections to try.
+        wait: Seconds between attempts.
+        timeout: Seconds without data after which a connection is lost.
+
+    Raises:
+        DataError: If the server refuses, cannot be reached, or the checksum differs.
     """
     part = target.with_name(f"{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -50,18 +62,18 @@ def fetch(
     if md5 is not None and checksum(part) != md5:
         found = checksum(part)
         part.unlink()
-        raise _by_hand(url, f"what came has the checksum {found} instead of {md5}")
+        raise _by_hand(url, f"the downloaded file has the checksum {found} instead of {md5}")
     part.replace(target)
 
 
 def checksum(path: Path) -> str:
-    """The md5 of a file, as dataset sites publish it."""
+    """Return the md5 of a file, which dataset sites publish."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _continue(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
-    """Ask for what is missing and append it; raises when the connection ends too early."""
+    """Request the missing bytes and append them; raise if the connection ends too early."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "dips"} | ({"Range": f"bytes={have}-"} if have else {})
     request = urllib.request.Request(url, headers=headers)

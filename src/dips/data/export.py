@@ -1,4 +1,4 @@
-"""Tables out: columns as Parquet or CSV, whole or not at all. Knows nothing of what they hold."""
+"""Write tables as Parquet or CSV. Knows nothing about what they hold."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from dips.data.atomic import written
+from dips.data.atomic_write import atomic_write
 from dips.errors import ConfigError
 
 SUFFIXES = (".parquet", ".csv")
 
 
 def write_columns(columns: Mapping[str, Any], path: Path) -> None:
-    """Write to `path`; its ending decides the format."""
+    """Write columns of equal length as one table, atomically.
+
+    Args:
+        columns: Values by column name.
+        path: The file; its suffix, `.parquet` or `.csv`, is the format.
+
+    Raises:
+        ConfigError: If the suffix names no format.
+        DataError: If the file cannot be written.
+    """
     check_suffix(path)
     import polars
 
-    frame = polars.DataFrame({name: _plain(values) for name, values in columns.items()})
-    with written(path) as part:
+    frame = polars.DataFrame({name: _as_list(values) for name, values in columns.items()})
+    with atomic_write(path) as part:
         if path.suffix == ".parquet":
             frame.write_parquet(part)
         else:
@@ -28,11 +37,15 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a path whose ending names no format, before the work is done."""
+    """Check that the suffix of a path names a table format.
+
+    Raises:
+        ConfigError: If it does not.
+    """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
 
 
-def _plain(values: Any) -> Any:
-    """Strings as a list: polars does not read arrays of objects."""
+def _as_list(values: Any) -> Any:
+    """Return arrays of objects as a list, because polars does not read them."""
     return values.tolist() if getattr(values, "dtype", None) == np.dtype(object) else values

@@ -1,4 +1,4 @@
-"""Which users, items and ratings to keep. Knows nothing of files, and needs numpy alone."""
+"""Filter datasets: minimum ratings, minimum events, k-core. Knows no files, needs numpy only."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from dips.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A preparation by name: the steps in the order in which they are taken."""
+class FilterRecipe:
+    """A named sequence of filters, applied in the order of the fields."""
 
     about: str
+    """One line for the help text."""
     min_rating: float | None = None
+    """Keep events with a higher rating, as implicit data."""
     min_events: int | None = None
+    """Keep users with at least this many events."""
     core: int | None = None
+    """Keep the k-core."""
 
     def __call__(self, data: Interactions) -> Interactions:
-        """Take the steps."""
+        """Return the filtered data."""
         if self.min_rating is not None:
             data = min_rating(data, self.min_rating)
         if self.min_events is not None:
@@ -32,17 +36,23 @@ class Recipe:
 
 
 RECIPES = {
-    "as-is": Recipe(about="everything, as the source has it (MovieLens in the paper)"),
-    "netflix": Recipe(about="users with 20 or more ratings", min_events=20),
-    "amazon-books": Recipe(about="ratings above 3.5, then 20-core", min_rating=3.5, core=20),
-    "amazon-cds": Recipe(about="ratings above 3.5, users with 10+", min_rating=3.5, min_events=10),
-    "foursquare": Recipe(about="20-core", core=20),
-    "implicit": Recipe(about="ratings above 3.5, then 20-core", min_rating=3.5, core=20),
+    "as-is": FilterRecipe(about="everything, as the source has it (MovieLens in the paper)"),
+    "netflix": FilterRecipe(about="users with 20 or more ratings", min_events=20),
+    "amazon-books": FilterRecipe(about="ratings above 3.5, then 20-core", min_rating=3.5, core=20),
+    "amazon-cds": FilterRecipe(
+        about="ratings above 3.5, then users with 10+", min_rating=3.5, min_events=10
+    ),
+    "foursquare": FilterRecipe(about="20-core", core=20),
+    "implicit": FilterRecipe(about="ratings above 3.5, then 20-core", min_rating=3.5, core=20),
 }
 
 
-def by_name(name: str) -> Recipe:
-    """A recipe by its name."""
+def recipe_by_name(name: str) -> FilterRecipe:
+    """Return the filter recipe with this name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
     if name not in RECIPES:
         raise ConfigError(f"there is no recipe '{name}'; there are {', '.join(RECIPES)}")
     return RECIPES[name]
@@ -55,15 +65,33 @@ def prepare(
     min_rating: float | None = None,
     core: int | None = None,
 ) -> Interactions:
-    """Follow a recipe, then the single steps that are asked for."""
+    """Apply a recipe, then single filters.
+
+    Args:
+        data: The dataset.
+        recipe: A name of `RECIPES`.
+        min_rating: Keep events with a higher rating, as implicit data.
+        core: Keep the k-core.
+
+    Returns:
+        The filtered dataset; `about` lists the steps.
+
+    Raises:
+        ConfigError: If there is no such recipe, or `core` is below 1.
+        DataError: If a filter removes every interaction, or there are no ratings to filter by.
+    """
     if recipe is not None:
-        data = by_name(recipe)(data)
+        data = recipe_by_name(recipe)(data)
         data = replace(data, about={**data.about, "recipe": recipe})
-    return Recipe(about="as asked for", min_rating=min_rating, core=core)(data)
+    return FilterRecipe(about="single filters", min_rating=min_rating, core=core)(data)
 
 
 def min_rating(data: Interactions, above: float) -> Interactions:
-    """Keep what was rated higher than this; what is left is implicit."""
+    """Keep events rated above a threshold; the result is implicit data without ratings.
+
+    Raises:
+        DataError: If the data has no ratings, or none is above the threshold.
+    """
     if data.rating is None:
         raise DataError(f"{data.name} has no ratings, so it cannot be cut at a rating of {above:g}")
     rows = _rows(data)
@@ -73,13 +101,22 @@ def min_rating(data: Interactions, above: float) -> Interactions:
 
 
 def min_events(data: Interactions, least: int) -> Interactions:
-    """Keep the users with at least so many interactions."""
+    """Keep users with at least `least` interactions.
+
+    Raises:
+        DataError: If there is no such user.
+    """
     users = data.select(np.flatnonzero(data.lengths >= least))
     return _keep(users, _rows(users), f"users with {least}+ interactions")
 
 
 def k_core(data: Interactions, k: int) -> Interactions:
-    """Keep users with k distinct items and items with k distinct users, until nothing changes."""
+    """Keep users with k distinct items and items with k distinct users, until nothing changes.
+
+    Raises:
+        ConfigError: If k is below 1.
+        DataError: If the k-core is empty.
+    """
     if k < 1:
         raise ConfigError(f"a {k}-core does not exist; --core takes 1 or more")
     rows = _rows(data)
@@ -97,29 +134,33 @@ def k_core(data: Interactions, k: int) -> Interactions:
 
 
 def shuffle_ties(data: Interactions, seed: int) -> Interactions:
-    """Events of a user with one timestamp in an order of chance: what is the file's order worth?"""
+    """Shuffle events of a user that have equal times, to measure the effect of the file's order.
+
+    Raises:
+        ConfigError: If the data has no times.
+    """
     if data.time is None:
         raise ConfigError(f"{data.name} has no times, so there are no ties to shuffle")
     rows = _rows(data)
     owner = np.repeat(np.arange(data.users), data.lengths)
-    lots = np.random.default_rng(seed).random(len(rows))
-    order = rows[np.lexsort((lots, data.time[rows], owner))]
+    priority = np.random.default_rng(seed).random(len(rows))
+    order = rows[np.lexsort((priority, data.time[rows], owner))]
     return _keep(data, order, f"ties shuffled with seed {seed}")
 
 
 def compact(data: Interactions) -> Interactions:
-    """The same users with columns and vocabularies of their own, if they are only a part."""
+    """Return the data with only its own events and vocabularies; a whole dataset is unchanged."""
     whole = len(data) == len(data.item) and bool(np.all(np.diff(data.starts) == data.lengths[:-1]))
     return data if whole else _keep(data, _rows(data), None)
 
 
 def _rows(data: Interactions) -> npt.NDArray[np.int64]:
-    """Where the events lie in the columns, user after user."""
+    """Return the indices of the events in the event columns, user after user."""
     return ragged(data.starts, data.lengths)
 
 
 def _keep(data: Interactions, rows: npt.NDArray[np.int64], step: str | None) -> Interactions:
-    """A table of these events, with the users and items that are left numbered anew."""
+    """Return these events, with users and items renumbered; add `step` to the list of steps."""
     if len(rows) == 0:
         raise DataError(f"{data.name}: '{step}' removes every interaction; ask for less")
     if data.warmup.any():

@@ -1,4 +1,4 @@
-"""The one table type: who met what, in order. Knows nothing of files, tensors or models."""
+"""`Interactions`: the events of all users in order of time. Knows no files, tensors or models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class Strings:
-    """An immutable column of strings as one blob of UTF-8 and offsets, so that it can be mapped.
+    """An immutable column of strings: one UTF-8 blob and offsets, so that it can be memory-mapped.
 
     >>> Strings.of(["a", "bc"])[1]
     'bc'
@@ -32,7 +32,7 @@ class Strings:
 
     @classmethod
     def of(cls, values: Iterable[str]) -> Strings:
-        """Pack the values."""
+        """Return a column of these values."""
         parts = [value.encode() for value in values]
         lengths = np.fromiter((len(part) for part in parts), dtype=np.int64, count=len(parts))
         return cls(np.frombuffer(b"".join(parts), dtype=np.uint8), _offsets(lengths))
@@ -49,19 +49,23 @@ class Strings:
         return (blob[start:end].decode() for start, end in pairwise(self.offsets.tolist()))
 
     def take(self, rows: npt.NDArray[np.integer[Any]]) -> Strings:
-        """The values at these rows, in this order."""
+        """Return the values at these rows, in this order."""
         starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
         return Strings(self.blob[ragged(starts, lengths)], _offsets(lengths))
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Value to row; built on first use."""
+        """Row of each value; built on first use."""
         return {value: row for row, value in enumerate(self)}
 
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """The categories of each item: names, and a ragged list of their codes per item."""
+    """The categories of each item: category names, and a ragged list of codes per item.
+
+    >>> Categories.of([["drama"], [], ["drama", "war"]])[2]
+    ['drama', 'war']
+    """
 
     names: Strings
     offsets: Int64
@@ -69,7 +73,7 @@ class Categories:
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[str]]) -> Categories:
-        """Pack one list of names per item; codes follow the sorted names."""
+        """Return categories from one list of names per item; codes follow the sorted names."""
         names = sorted({name for row in lists for name in row})
         code = {name: index for index, name in enumerate(names)}
         lengths = np.array([len(row) for row in lists], dtype=np.int64)
@@ -81,58 +85,65 @@ class Categories:
         return [self.names[int(code)] for code in codes]
 
     def take(self, items: npt.NDArray[np.integer[Any]]) -> Categories:
-        """The categories of these items, in this order; the names stay."""
+        """Return the categories of these items, in this order, with unchanged codes."""
         starts, lengths = self.offsets[items], self.offsets[items + 1] - self.offsets[items]
         return Categories(self.names, _offsets(lengths), self.codes[ragged(starts, lengths)])
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """A further column of the events: numbers, or codes of names.
+class EventColumn:
+    """A further column of the events (side information): numbers, or codes of names.
 
-    >>> Side.of(["rain", "sun", "rain"]).values.tolist()
+    >>> EventColumn.of(["rain", "sun", "rain"]).values.tolist()
     [0, 1, 0]
     """
 
     values: npt.NDArray[Any]
-    """[events] numbers in float, codes in int32."""
+    """[events] float numbers, or int32 codes."""
     names: Strings | None = None
-    """What the codes stand for; None where the values are numbers."""
+    """Name of each code; None if the values are numbers."""
 
     @classmethod
-    def of(cls, values: npt.ArrayLike) -> Side:
-        """Numbers as they are; of anything else the sorted names and their codes."""
+    def of(cls, values: npt.ArrayLike) -> EventColumn:
+        """Return a column of numbers, or of codes of the sorted names for any other type."""
         given = np.asarray(values)
         if given.dtype.kind in "buif":
             return cls(given.astype(np.float32))
         names, codes = np.unique(given.astype(str), return_inverse=True)
         return cls(codes.astype(np.int32), Strings.of(names.tolist()))
 
-    def take(self, rows: npt.NDArray[np.integer[Any]]) -> Side:
-        """The values of these events, in this order; the names stay."""
-        return Side(self.values[rows], self.names)
+    def take(self, rows: npt.NDArray[np.integer[Any]]) -> EventColumn:
+        """Return the values of these events, in this order, with unchanged codes."""
+        return EventColumn(self.values[rows], self.names)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Interactions:
-    """Who met what, when, and how they liked it: each user's events in order of time.
+    """A dataset of user-item interactions (events), each user's events in order of time.
 
-    The columns are shared between a dataset and its parts; a part only lists other users, by where
-    their events start and how many there are. Repeats are allowed; ties keep the source's order.
+    A dataset and its parts share the event columns. A part has its own list of users, with the
+    start and the number of their events. A user may repeat an item. Events with equal times keep
+    the order of the source. Build one with `dips.load` or `from_arrays`.
+
+    >>> data = from_arrays(user=[0, 1, 0], item=[2, 0, 1], rating=[4, 3, 5], time=[20, 5, 10])
+    >>> data.users, data.items, len(data)
+    (2, 3, 3)
+    >>> data.item[data.events(0)].tolist()  # in order of time
+    [1, 2]
     """
 
     item: Int32
-    """[events] item index, user after user, each in time order."""
+    """[events] item index; events are grouped by user and sorted by time."""
     rating: Float32 | None
     """[events] rating, or None for implicit data."""
     time: Int64 | None
-    """[events] seconds, or None where the source has only an order."""
+    """[events] seconds, or None if the source has only an order."""
     starts: Int64
-    """[users] first event of each user."""
+    """[users] index of each user's first event."""
     lengths: Int64
-    """[users] how many events each user has."""
+    """[users] number of events of each user."""
     warmup: Int64
-    """[users] how many first events only build the sketch; predictions count after them."""
+    """[users] number of first events that only build the sketch and are not evaluated."""
     user_rows: Int64
     """[users] row of each user in `user_ids`."""
     user_ids: Strings
@@ -140,30 +151,30 @@ class Interactions:
     item_ids: Strings
     """Original item ids, one per item index."""
     titles: Strings | None = None
-    """A title per item, where the source has one."""
+    """A title per item, if the source has titles."""
     categories: Categories | None = None
-    """Categories per item, where the source has them."""
-    side: Mapping[str, Side] = field(default_factory=dict)
-    """Further columns of the events by name, where they were asked for."""
+    """Categories per item, if the source has them."""
+    side: Mapping[str, EventColumn] = field(default_factory=dict)
+    """Further event columns by name (side information)."""
     about: dict[str, Any] = field(default_factory=dict)
-    """Name, source, recipe: what a report should say of this data."""
+    """Name, source, recipe and filter steps, for reports."""
 
     def __len__(self) -> int:
         return int(self.lengths.sum())
 
     @property
     def users(self) -> int:
-        """How many users."""
+        """Number of users."""
         return len(self.starts)
 
     @property
     def items(self) -> int:
-        """How many items the vocabulary holds."""
+        """Number of items in the vocabulary."""
         return len(self.item_ids)
 
     @property
     def name(self) -> str:
-        """What to call this data in a table."""
+        """Name of the dataset in tables and messages."""
         return str(self.about.get("name", "data"))
 
     @property
@@ -173,17 +184,21 @@ class Interactions:
 
     @cached_property
     def repeats(self) -> float:
-        """The share of events with an item that the user had before."""
+        """Share of events whose item the user has had before (repeat consumption)."""
         owner = np.repeat(np.arange(self.users), self.lengths)
         pairs = np.sort(owner * self.items + self.item[ragged(self.starts, self.lengths)])
         return float(np.count_nonzero(pairs[1:] == pairs[:-1]) / max(1, len(pairs)))
 
     def user_id(self, user: int) -> str:
-        """The original id of a user."""
+        """Return the original id of a user."""
         return self.user_ids[int(self.user_rows[user])]
 
     def find_user(self, user_id: str) -> int:
-        """The user with this original id."""
+        """Return the index of the user with this original id.
+
+        Raises:
+            DataError: If this part of the data has no such user.
+        """
         row = self.user_ids.index.get(user_id)
         found = np.flatnonzero(self.user_rows == (-1 if row is None else row))
         if len(found) == 0:
@@ -191,12 +206,16 @@ class Interactions:
         return int(found[0])
 
     def events(self, user: int) -> slice:
-        """Where this user's events lie in the columns."""
+        """Return the slice of a user's events in the event columns."""
         start = int(self.starts[user])
         return slice(start, start + int(self.lengths[user]))
 
     def select(self, users: npt.ArrayLike) -> Interactions:
-        """The same columns seen through some of the users."""
+        """Return a part with these users; the event columns are shared.
+
+        Args:
+            users: Indices of users, in the order of the part.
+        """
         rows = np.asarray(users, dtype=np.int64)
         return replace(
             self,
@@ -207,7 +226,11 @@ class Interactions:
         )
 
     def rating_range(self) -> tuple[float, float]:
-        """Smallest and largest rating of the whole source, kept in `about` so parts agree."""
+        """Return the smallest and largest rating of the whole source, also for a part of it.
+
+        Raises:
+            DataError: If the data has no ratings.
+        """
         if self.rating is None:
             raise DataError(f"{self.name}: implicit data has no ratings")
         low, high = self.about.get("rating_range") or (self.rating.min(), self.rating.max())
@@ -216,14 +239,36 @@ class Interactions:
     def split_users(
         self, train: float = 0.6, valid: float = 0.2, test: float = 0.2, *, seed: int
     ) -> tuple[Interactions, Interactions, Interactions]:
-        """Three parts with different users; the seed alone decides who goes where."""
+        """Split the users at random into train, valid and test; each user is in one part.
+
+        Args:
+            train: Share of users for training.
+            valid: Share of users for validation.
+            test: Share of users for testing; the three shares sum to 1.
+            seed: Seed of the permutation of users.
+
+        Returns:
+            The three parts, which share the event columns.
+
+        Raises:
+            ConfigError: If the shares are not positive or do not sum to 1.
+            DataError: If there are fewer than 3 users.
+
+        >>> data = from_arrays(user=[0, 1, 2, 3, 4], item=[0, 0, 1, 1, 0])
+        >>> [part.users for part in data.split_users(0.6, 0.2, 0.2, seed=0)]
+        [3, 1, 1]
+        """
         from dips.data.splitting import by_users
 
         return by_users(self, (train, valid, test), seed=seed)
 
 
 def ragged(starts: Int64, lengths: Int64) -> Int64:
-    """The positions start, start + 1, ... of every run, one run after the other."""
+    """Return the concatenated ranges [start, start + length) of all starts.
+
+    >>> ragged(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
     shift = starts - (np.cumsum(lengths) - lengths)
     return np.repeat(shift, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
@@ -239,14 +284,34 @@ def from_arrays(
     item_ids: Iterable[str] | None = None,
     titles: Strings | None = None,
     categories: Categories | None = None,
-    side: Mapping[str, Side] | None = None,
+    side: Mapping[str, EventColumn] | None = None,
     about: dict[str, Any] | None = None,
 ) -> Interactions:
-    """Build a table from parallel columns of indices, in any order of rows.
+    """Build `Interactions` from parallel columns, in any order of rows.
 
-    Events are sorted by user and time; ties, and all events where there is no time, keep the order
-    in which they are given. Without ids the index itself is the id. One unit of `time` lasts so
-    many `seconds`. Narrow columns are widened only after the sort, to keep the peak of memory low.
+    Events are sorted by user and time. Ties, and all events without times, keep their order.
+
+    Args:
+        user: [events] user indices from 0.
+        item: [events] item indices from 0.
+        rating: [events] ratings; None for implicit data.
+        time: [events] times; None if the rows are in order.
+        seconds: Seconds per unit of `time`.
+        user_ids: Original user ids; by default the indices.
+        item_ids: Original item ids; by default the indices.
+        titles: A title per item.
+        categories: Categories per item.
+        side: Further event columns by name.
+        about: Facts about the dataset, for reports.
+
+    Returns:
+        The interactions; users without events are left out.
+
+    Raises:
+        DataError: If there are no events, an index is negative, or a column has another length.
+
+    >>> from_arrays(user=[0, 0, 1], item=[0, 1, 1], time=[9, 3, 5]).item.tolist()
+    [1, 0, 1]
     """
     users, items = np.asarray(user), np.asarray(item)
     ratings = None if rating is None else np.asarray(rating)
@@ -266,12 +331,12 @@ def from_arrays(
     facts, further = dict(about or {}), dict(side or {})
     if ratings is not None:
         facts.setdefault("rating_range", (float(ratings.min()), float(ratings.max())))
-    moments = None if times is None else _arranged(times, order, np.int64)
+    moments = None if times is None else _sort(times, order, np.int64)
     if moments is not None and seconds != 1:
         moments = moments * seconds
     return Interactions(
-        item=_arranged(items, order, np.int32),
-        rating=None if ratings is None else _arranged(ratings, order, np.float32),
+        item=_sort(items, order, np.int32),
+        rating=None if ratings is None else _sort(ratings, order, np.float32),
         time=moments,
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
@@ -287,7 +352,7 @@ def from_arrays(
 
 
 def _order(users: npt.NDArray[Any], times: npt.NDArray[Any] | None) -> Int64 | None:
-    """Rows by user, then time, then place; None where they already are in that order."""
+    """Return the order of rows by user, time and row; None if they are in this order."""
     key = users
     if times is not None:
         low, high = int(times.min()), int(times.max())
@@ -303,9 +368,8 @@ def _order(users: npt.NDArray[Any], times: npt.NDArray[Any] | None) -> Int64 | N
     return np.argsort(key, kind="stable")
 
 
-def _arranged(
-    column: npt.NDArray[Any], order: Int64 | None, dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
+def _sort(column: npt.NDArray[Any], order: Int64 | None, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Sort a column, then cast it: in this order the peak of memory is lower."""
     return column.astype(dtype, copy=False) if order is None else column[order].astype(dtype)
 
 

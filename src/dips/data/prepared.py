@@ -1,4 +1,4 @@
-"""A dataset as one safetensors file, opened memory-mapped. Knows no source and needs no polars."""
+"""Prepared datasets: one safetensors file, opened memory-mapped. Needs no polars."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from dips.data.atomic import written
+from dips.data.atomic_write import atomic_write
 from dips.data.filtering import compact
-from dips.data.interactions import Categories, Interactions, Side, Strings
+from dips.data.interactions import Categories, EventColumn, Interactions, Strings
 from dips.errors import DataError
 
 FORMAT = "dips-interactions"
@@ -26,7 +26,15 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def write(data: Interactions, path: Path) -> None:
-    """Write the dataset; a part of one is written with its own users only."""
+    """Write a dataset as one safetensors file, atomically; of a part, only its own users.
+
+    Args:
+        data: The dataset.
+        path: The file; by convention it ends in `.safetensors`.
+
+    Raises:
+        DataError: If the file cannot be written.
+    """
     data = compact(data)
     arrays: Arrays = {"item": data.item}
     arrays |= {name: getattr(data, name) for name in _BY_USER}
@@ -46,7 +54,7 @@ def write(data: Interactions, path: Path) -> None:
         if column.names is not None:
             arrays |= _strings(f"side.{name}.names", column.names)
     facts = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(data.about)}
-    with written(path) as part:
+    with atomic_write(path) as part:
         try:
             save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, part, facts)
         except SafetensorError as error:
@@ -54,7 +62,11 @@ def write(data: Interactions, path: Path) -> None:
 
 
 def open_prepared(path: Path) -> Interactions:
-    """Open a prepared dataset; its columns are mapped, and read only where they are used."""
+    """Open a prepared dataset; its columns are memory-mapped and read on use.
+
+    Raises:
+        DataError: If the file does not exist, is damaged, or is no prepared dataset.
+    """
     facts, arrays = _map(path)
     if facts.get("format") != FORMAT:
         raise _wrong(path, "is a safetensors file, but not a prepared dataset")
@@ -80,7 +92,7 @@ def open_prepared(path: Path) -> Interactions:
 
 
 def _map(path: Path) -> tuple[dict[str, str], Arrays]:
-    """The metadata and the tensors of a safetensors file, as views of one mapping."""
+    """Return the metadata and the tensors of a safetensors file, as views of one memory map."""
     try:
         # Copy on write: the file is never changed, yet torch takes the arrays without a copy.
         buffer = np.memmap(path, mode="c", dtype=np.uint8)
@@ -112,20 +124,20 @@ def _open_categories(arrays: Arrays) -> Categories:
     return Categories(names, arrays["categories.offsets"], arrays["categories.codes"])
 
 
-def _open_side(arrays: Arrays) -> dict[str, Side]:
-    """Further columns, each with its names where it has them."""
+def _open_side(arrays: Arrays) -> dict[str, EventColumn]:
+    """Return the event columns; those of codes with their names."""
     values = [name for name in arrays if name.startswith("side.") and name.endswith(".values")]
     found = {}
     for name in values:
         column = name.removesuffix(".values")
         named = f"{column}.names.blob" in arrays
         names = _open_strings(arrays, f"{column}.names") if named else None
-        found[column.removeprefix("side.")] = Side(arrays[name], names)
+        found[column.removeprefix("side.")] = EventColumn(arrays[name], names)
     return found
 
 
 def _check(data: Interactions) -> None:
-    """Sizes that must agree; reads the columns of users, not those of events."""
+    """Raise `ValueError` if sizes disagree; does not read the event columns."""
     events = len(data.item)
     columns = [column for column in (data.rating, data.time) if column is not None]
     columns += [column.values for column in data.side.values()]

@@ -1,60 +1,73 @@
-"""What is told of interactions besides item, rating and order: side information, ready to learn.
+"""Side information: item categories, event times and further event columns, encoded for models.
 
-An item's categories are a table by item. What belongs to an event, its time and further columns by
-name, is packed into one whole number per event: so a sketch carries it like any other field, and
-every value lies on a grid. Numpy alone; tensors are made of it in `dips.stream.side_information`.
+Categories are a table by item. The time and the further columns of an event are packed into one
+integer, so a sketch stores them as one field and every value is a fixed-point number. This module
+needs numpy only; `dips.stream.side_information` turns the integers into tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from dips.data.interactions import Int64, Interactions, Side
+from dips.data.interactions import EventColumn, Int64, Interactions
 from dips.errors import ConfigError
 
 CATEGORIES, TIME = "categories", "time"
-"""Names with a meaning of their own; any other name is a column."""
+"""Reserved names of side information; any other name is an event column."""
 NUMBER_BITS: Final = 12
-"""Bits of a number: standardised, cut off at 8 deviations, in steps of 1/256; 0 where unknown."""
-MIDDLE, STEPS = 1 << (NUMBER_BITS - 1), 256.0
-ROOM: Final = 62
-"""Bits for all columns of an event; the first `NUMBER_BITS` are the time's."""
+"""Bits of a number: standardised, clipped at 8 standard deviations, steps of 1/256; 0: unknown."""
+MIDDLE: Final = 1 << (NUMBER_BITS - 1)
+"""Code of the mean."""
+STEPS: Final = 256.0
+"""Steps per standard deviation."""
+MAX_BITS: Final = 62
+"""Bits of a packed event; the lowest `NUMBER_BITS` hold the time."""
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The names of a comma-separated list, each once."""
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list, without duplicates.
+
+    >>> parse_names("time, price,time")
+    ('time', 'price')
+    """
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def columns_in(text: str) -> tuple[str, ...]:
-    """Those of them that are columns of the data."""
-    return tuple(name for name in names_in(text) if name not in (CATEGORIES, TIME))
+def event_column_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those names of side information that are further columns of the data."""
+    return tuple(name for name in names if name not in (CATEGORIES, TIME))
 
 
 @dataclass(frozen=True)
-class Coded:
-    """How one column is packed: numbers standardised, names by their place among the known."""
+class ColumnEncoding:
+    """How one event column is packed: standardised numbers, or codes of known names."""
 
     name: str
     shift: int
-    """The bit at which its code starts."""
+    """Lowest bit of the code."""
     center: float = 0.0
+    """Mean of a column of numbers."""
     spread: float = 1.0
+    """Standard deviation of a column of numbers."""
     names: tuple[str, ...] = ()
-    """What the codes 1, 2, ... stand for; empty where the column holds numbers."""
+    """Names of the codes 1, 2, ...; empty if the column holds numbers."""
 
     @property
     def bits(self) -> int:
-        """How many bits a code takes."""
+        """Number of bits of a code."""
         return len(self.names).bit_length() if self.names else NUMBER_BITS
 
-    def codes(self, column: Side) -> Int64:
-        """[events] codes; 0 stands for what is unknown."""
+    def codes(self, column: EventColumn) -> Int64:
+        """Return [events] codes; 0 is a missing number or an unknown name.
+
+        Raises:
+            ConfigError: If the column holds names where training had numbers, or the reverse.
+        """
         if (column.names is None) != (not self.names):
             kinds = ("names", "numbers") if self.names else ("numbers", "names")
             raise ConfigError(f"column '{self.name}' held {kinds[0]} in training, now {kinds[1]}")
@@ -71,32 +84,39 @@ class Coded:
 
 @dataclass(frozen=True, kw_only=True)
 class SideInformation:
-    """The side information that a run was asked to use."""
+    """The side information that a run uses, and how it is encoded."""
 
     kinds: int = 0
-    """How many categories there are; 0: they are not used."""
+    """Number of categories; 0 if categories are not used."""
     width: int = 0
-    """The most categories that an item has."""
+    """Largest number of categories of one item."""
     time: bool = False
-    """Whether a policy is told the time steps of the paper."""
-    clock: Coded | None = None
-    """How times are packed for the prediction of ratings."""
-    columns: tuple[Coded, ...] = ()
-    """Further columns of the events, for policies that learn."""
+    """Whether the policy gets the time steps of the paper."""
+    clock: ColumnEncoding | None = None
+    """Encoding of event times for the recommender; None if it does not use them."""
+    columns: tuple[ColumnEncoding, ...] = ()
+    """Encodings of further event columns, for learned policies."""
     table: Int64 | None = field(default=None, compare=False, repr=False)
-    """[items, width] categories of each item, -1 where there is none; no part of `to_dict`."""
+    """[items, width] category codes of each item, -1 as padding; not part of `to_dict`."""
 
     @classmethod
     def of(cls, data: Interactions, names: Sequence[str], *, timed: bool = True) -> SideInformation:
-        """What these names mean in the data; `timed`: whether predictions can use the time.
+        """Return the encodings of named side information.
 
-        Means, deviations and names are those of the whole source, as the range of ratings is, so
-        that all splits of it agree.
+        Means, deviations and names come from the whole source, so that all splits of it agree.
+
+        Args:
+            data: The dataset, or any part of it.
+            names: `categories`, `time` and names of event columns.
+            timed: Whether the recommender can use event times.
+
+        Raises:
+            ConfigError: If the data lacks a name, or the columns need more than `MAX_BITS` bits.
         """
         _check(data, names)
         sides = cls(time=TIME in names)
         if TIME in names and timed:
-            sides = dataclasses.replace(sides, clock=_coded(TIME, _times(data), 0))
+            sides = dataclasses.replace(sides, clock=_encoding(TIME, _times(data), 0))
         if CATEGORIES in names:
             table = category_table(data)
             assert data.categories is not None
@@ -105,22 +125,26 @@ class SideInformation:
         columns, shift = [], NUMBER_BITS
         for name in names:
             if name not in (CATEGORIES, TIME):
-                columns.append(_coded(name, data.side[name], shift))
+                columns.append(_encoding(name, data.side[name], shift))
                 shift += columns[-1].bits
-        if shift > ROOM:
+        if shift > MAX_BITS:
             raise ConfigError(
-                f"side {','.join(names)}: takes {shift} bits of an event and there are {ROOM}; use "
-                "fewer columns, or fewer different names in them"
+                f"side {','.join(names)}: takes {shift} bits of an event and there are {MAX_BITS}; "
+                "use fewer columns, or fewer different names in them"
             )
         return dataclasses.replace(sides, columns=tuple(columns))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that data must have."""
+        """Names of the event columns that the data must have."""
         return tuple(column.name for column in self.columns)
 
     def pack(self, data: Interactions) -> Int64:
-        """[events] all that is told of each event, as one number."""
+        """Return [events] the side information of each event, packed into one integer.
+
+        Raises:
+            ConfigError: If the data lacks a column that this side information uses.
+        """
         _check(data, [*self.names, *([TIME] if self.clock is not None else [])])
         packed = np.zeros(len(data.item), np.int64)
         for column in self.columns:
@@ -129,7 +153,7 @@ class SideInformation:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SideInformation:
-        """From what `to_dict` gave."""
+        """Return the side information that `to_dict` described."""
         clock = values.get("clock")
         return cls(**{
             **values,
@@ -138,16 +162,16 @@ class SideInformation:
         })  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without the table."""
+        """Return plain values for JSON, without the table of categories."""
         values = dataclasses.asdict(dataclasses.replace(self, table=None))
         return {name: value for name, value in values.items() if name != "table"}
 
 
-NOTHING: Final = SideInformation()
+NO_SIDE_INFORMATION: Final = SideInformation()
 
 
 def category_table(data: Interactions) -> Int64:
-    """[items, width] codes of the categories of each item, -1 where there are no more."""
+    """Return [items, width] category codes of each item, padded with -1."""
     assert data.categories is not None
     offsets, codes = data.categories.offsets, data.categories.codes
     lengths = np.diff(offsets)
@@ -157,26 +181,27 @@ def category_table(data: Interactions) -> Int64:
     return table
 
 
-def _coded(name: str, column: Side, shift: int) -> Coded:
+def _encoding(name: str, column: EventColumn, shift: int) -> ColumnEncoding:
+    """Return the encoding of a column whose code starts at bit `shift`."""
     if column.names is not None:
-        return Coded(name, shift, names=tuple(column.names))
+        return ColumnEncoding(name, shift, names=tuple(column.names))
     values = column.values[np.isfinite(column.values)].astype(np.float64)
     if len(values) == 0:
         raise ConfigError(f"side '{name}': there is no number in this column")
-    return Coded(name, shift, float(values.mean()), float(values.std()) or 1.0)
+    return ColumnEncoding(name, shift, float(values.mean()), float(values.std()) or 1.0)
 
 
-def _restored(values: Mapping[str, Any]) -> Coded:
-    return Coded(**{**values, "names": tuple(values["names"])})
+def _restored(values: Mapping[str, Any]) -> ColumnEncoding:
+    return ColumnEncoding(**{**values, "names": tuple(values["names"])})
 
 
-def _times(data: Interactions) -> Side:
+def _times(data: Interactions) -> EventColumn:
     assert data.time is not None
-    return Side(data.time.astype(np.float64))
+    return EventColumn(data.time.astype(np.float64))
 
 
 def _check(data: Interactions, names: Sequence[str]) -> None:
-    """Refuse names that the data does not have."""
+    """Raise `ConfigError` for a name that the data does not have."""
     there = list(data.side)
     there += [CATEGORIES] * (data.categories is not None) + [TIME] * (data.time is not None)
     for name in names:

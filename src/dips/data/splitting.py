@@ -1,4 +1,4 @@
-"""Who trains, who validates, who tests. Knows nothing of policies or models."""
+"""Split a dataset into train, valid and test, by users or by time. Knows no policies or models."""
 
 from __future__ import annotations
 
@@ -11,10 +11,21 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError, DataError
 
 Parts = tuple[Interactions, Interactions, Interactions]
+"""Train, valid and test."""
 
 
 def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Parts:
-    """Split the users into train, valid and test at random; every user is in exactly one part."""
+    """Split the users at random into train, valid and test; each user is in one part.
+
+    Args:
+        data: The dataset.
+        fractions: Shares of users of the three parts; they sum to 1.
+        seed: Seed of the permutation of users.
+
+    Raises:
+        ConfigError: If the shares are not positive or do not sum to 1.
+        DataError: If there are fewer than 3 users.
+    """
     _check(fractions)
     if data.users < 3:
         raise DataError(
@@ -33,9 +44,18 @@ def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Pa
 
 
 def by_time(data: Interactions, fractions: Sequence[float]) -> Parts:
-    """Cut every user's history in time: train comes before valid comes before test.
+    """Split every user's history in time: train, then valid, then test.
 
-    The sketch carries over: a later part walks the whole history and counts its own window only.
+    A later part holds the whole history up to its end. Its earlier events are `warmup`: they build
+    the sketch and are not evaluated.
+
+    Args:
+        data: The dataset.
+        fractions: Shares of each history; they sum to 1.
+
+    Raises:
+        ConfigError: If the shares are not positive or do not sum to 1.
+        DataError: If all histories are too short for one of the parts.
     """
     _check(fractions)
     shares = np.cumsum(fractions)

@@ -1,6 +1,6 @@
-"""Lists of each user's last N items, as other systems keep them: JSON lines, Parquet, Redis dumps.
+"""Read each user's list of last N items from other systems: JSON lines, Parquet, Redis dumps.
 
-Knows nothing of sketches: it gives a user and what the user met, oldest first.
+Knows nothing about sketches: it yields users and their interactions, oldest first.
 """
 
 from __future__ import annotations
@@ -12,18 +12,30 @@ from typing import Any
 
 from dips.errors import DataError
 
-Listed = tuple[str, list[dict[str, Any]]]
-"""A user, and fields (item, perhaps rating and time) of each interaction."""
 SUFFIXES = (".jsonl", ".parquet", ".json")
 
 
-def read_lists(path: Path, *, newest_first: bool = False, prefix: str = "") -> Iterator[Listed]:
-    """Users and their lists; the ending of the name tells the format.
+def read_item_lists(
+    path: Path, *, newest_first: bool = False, prefix: str = ""
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield users and their item lists. The suffix of the file is its format:
 
-    `.jsonl`: a line per user, {"user": U, "items": [...]}. `.parquet`: columns user and items, and
-    perhaps ratings and times. `.json`: one object from keys to lists, as Redis tools dump them; a
-    `prefix` is taken off the keys. An item is a name, an object with item, rating and time, or a
-    pair of item and time.
+    - `.jsonl`: one line per user, {"user": U, "items": [...]}
+    - `.parquet`: columns `user` and `items`, optionally `ratings` and `times`
+    - `.json`: one object from keys to lists, as Redis tools dump it
+
+    An item is a string, an object with `item`, `rating` and `time`, or a pair of item and time.
+
+    Args:
+        path: The file.
+        newest_first: Whether the lists start with the newest item.
+        prefix: Removed from the keys, for instance `user:`.
+
+    Yields:
+        A user id, and per interaction a dict with `item` and optionally `rating` and `time`.
+
+    Raises:
+        DataError: If the file does not exist or does not have this format.
     """
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: the name must end in {', '.join(SUFFIXES)}")

@@ -1,17 +1,17 @@
-"""A tiny world whose best sketch is known. Knows nothing of policies, models or files.
+"""The planted world: a small dataset whose best sketch is known. Knows no policies or models.
 
-Each user likes or dislikes every genre: a hidden sign per genre, fair and independent.
+Each user likes or dislikes each genre: a hidden sign per genre, fair and independent.
 
-- Once per genre, at random places in the first third of the history, the user meets a *key* item:
-  its rating is exactly `MEAN + KEY_LOADING * sign`, so it tells the sign without noise.
-- The other events of the first third are *fillers*: `MEAN + noise`, whatever the signs.
-- Afterwards come *ordinary* items, `MEAN + ORDINARY_LOADING * sign + noise`, among more fillers.
+- Once per genre, in the first third of the history, the user rates a *key* item. Its rating is
+  exactly `MEAN + KEY_LOADING * sign`, so it reveals the sign without noise.
+- The other events of the first third are *fillers*, rated `MEAN + noise`.
+- Later events are *ordinary* items, rated `MEAN + ORDINARY_LOADING * sign + noise`, and fillers.
 
-Why the keys are the best sketch of size `genres`: nothing tells a sign before its key is met, so
-nobody can predict keys better than their mean; and once the keys are kept every later rating is
-known up to its noise, which nobody can predict either. Hence `best_mse` is the least loss of any
-predictor with any memory, and a sketch of the keys reaches it. A sketch that lost the key of a
-genre has only noisy ratings to guess its sign from, so it pays for every ordinary item of it.
+The keys are the best sketch of size `genres`. No event before a key depends on its sign, so no
+predictor of a key is better than the mean. With all keys in the sketch, the error of every later
+prediction is its noise. Hence `best_mse` is the least loss of any predictor with any memory, and
+a sketch of the keys reaches it. Without the key of a genre only noisy ratings are left, and every
+ordinary item of the genre costs more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,18 @@ def planted(
     noise: float = 0.6,
     seed: int = 0,
 ) -> Interactions:
-    """Draw a planted world; its best sketch has size `genres` and holds the key items.
+    """Return a planted world; its best sketch has size `genres` and holds the key items.
+
+    Args:
+        users: Number of users.
+        items: Number of items, at least four per genre.
+        events: Events of each user, at least three per genre.
+        genres: Number of genres, and of key events of each user.
+        noise: Standard deviation of the ratings that are no keys.
+        seed: Seed of all random numbers.
+
+    Raises:
+        ConfigError: If an argument is out of range.
 
     >>> world = planted(users=10)
     >>> int(planted_positions(world).sum()), round(best_rmse(world), 2)
@@ -87,7 +98,11 @@ def planted(
 
 
 def planted_positions(data: Interactions) -> npt.NDArray[np.bool_]:
-    """[events] Which events of the columns are keys: what the best sketch keeps."""
+    """Return [events] whether each event is a key, which the best sketch keeps.
+
+    Raises:
+        ConfigError: If the data is no planted world.
+    """
     if data.categories is None or "key" not in data.categories.names.index:
         raise ConfigError(f"{data.name}: not a planted world, no item has the category 'key'")
     keys = [item for item in range(data.items) if "key" in data.categories[item]]
@@ -95,9 +110,9 @@ def planted_positions(data: Interactions) -> npt.NDArray[np.bool_]:
 
 
 def best_mse(data: Interactions) -> float:
-    """The least mean squared error that any predictor can expect, the empty start included.
+    """Return the least expected mean squared error of any predictor, over all events.
 
-    A key costs its whole variance, any other event the noise.
+    The error of a key is its variance, that of any other event the variance of the noise.
     """
     genres, noise = int(data.about["genres"]), float(data.about["noise"])
     events = len(data)
@@ -106,7 +121,7 @@ def best_mse(data: Interactions) -> float:
 
 
 def best_rmse(data: Interactions) -> float:
-    """The square root of `best_mse`."""
+    """Return the least expected root mean squared error of any predictor, over all events."""
     return float(np.sqrt(best_mse(data)))
 
 
@@ -129,7 +144,7 @@ def _filler_items(items: int, genres: int) -> int:
 
 
 def _ordinary_of_genre(items: int, genres: int) -> npt.NDArray[np.int64]:
-    """[genres] How many ordinary items each genre has; they take turns in the order of items."""
+    """Return [genres] the number of ordinary items of each genre; item i has genre i modulo n."""
     ordinary = items - KEYS_PER_GENRE * genres - _filler_items(items, genres)
     return (ordinary - np.arange(genres) - 1) // genres + 1
 

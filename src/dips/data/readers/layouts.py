@@ -1,4 +1,7 @@
-"""Which reader understands a source. Imports a reader, and with it polars, only to use it."""
+"""Layouts of datasets: how files are recognised, and which reader reads them.
+
+A reader module, and with it polars, is imported when it is used.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from dips.data.columns import Columns
 from dips.data.interactions import Interactions
-from dips.data.source import Source
+from dips.data.readers.columns import ColumnNames
+from dips.data.readers.source import Source
 from dips.errors import ConfigError, DataError
 
 _AMAZON_REVIEW = re.compile(
@@ -20,28 +23,37 @@ _AMAZON_REVIEW = re.compile(
 
 @dataclass(frozen=True)
 class Layout:
-    """How one family of files is read, and by which file names it is known."""
+    """A file layout: the module that reads it, and how its files are recognised."""
 
     module: str
+    """Module of `dips.data.readers` with a function `read(source) -> Interactions`."""
     known_by: tuple[str, ...] = ()
+    """Shell patterns of its file names; a layout without them has to be named by the user."""
     arguments: tuple[tuple[str, str], ...] = ()
+    """Further arguments of `read`."""
     takes_columns: bool = False
+    """Whether `read` takes `columns`, the names of the columns."""
     looks_like: re.Pattern[bytes] | None = None
-    """What the first line must look like, where the names alone do not tell."""
+    """Pattern of the first line, if file names alone are ambiguous."""
 
     def fits(self, source: Source, name: str) -> bool:
-        """Whether this member could be read."""
+        """Return whether the first line of a file matches `looks_like`."""
         if self.looks_like is None:
             return True
         return self.looks_like.match(next(source.blocks(name, 1 << 12))) is not None
 
-    def read(self, source: Source, columns: Columns) -> Interactions:
-        """Call the reader."""
-        reader: Callable[..., Interactions] = import_module(f"dips.data.{self.module}").read
+    def read(self, source: Source, columns: ColumnNames) -> Interactions:
+        """Read a source with the module of this layout.
+
+        Raises:
+            ConfigError: If column names are given and this layout takes none.
+            DataError: If the files cannot be read.
+        """
+        reader: Callable[..., Interactions] = import_module(f"dips.data.readers.{self.module}").read
         arguments: dict[str, Any] = dict(self.arguments)
         if self.takes_columns:
             arguments["columns"] = columns
-        elif columns != Columns():
+        elif columns != ColumnNames():
             raise ConfigError(
                 f"column names go with a table; the layout '{self.module}' has its own: "
                 "leave them out or say --layout table"
@@ -75,20 +87,34 @@ LAYOUTS = {
 
 
 def read_source(
-    source: Source, layout: str | None = None, columns: Columns | None = None
+    source: Source, layout: str | None = None, columns: ColumnNames | None = None
 ) -> Interactions:
-    """Read a source in the layout that is named, or else the first that knows its files."""
+    """Read a source.
+
+    Args:
+        source: Directory, file or archive.
+        layout: A name of `LAYOUTS`; by default the first layout that recognises the files.
+        columns: Names of the columns of a table.
+
+    Raises:
+        ConfigError: If the layout does not exist or takes no column names.
+        DataError: If no layout recognises the files, or they cannot be read.
+    """
     if layout is not None and layout not in LAYOUTS:
         raise ConfigError(f"there is no layout '{layout}'; there are {', '.join(LAYOUTS)}")
     if layout is None:
-        layout = guess(source, columns or Columns())
-    return LAYOUTS[layout].read(source, columns or Columns())
+        layout = recognise(source, columns or ColumnNames())
+    return LAYOUTS[layout].read(source, columns or ColumnNames())
 
 
-def guess(source: Source, columns: Columns) -> str:
-    """The layout whose file names occur; where columns are named, only one that takes them."""
+def recognise(source: Source, columns: ColumnNames) -> str:
+    """Return the first layout that recognises the files; with column names, one that takes them.
+
+    Raises:
+        DataError: If there is none.
+    """
     for name, layout in LAYOUTS.items():
-        if columns != Columns() and not layout.takes_columns:
+        if columns != ColumnNames() and not layout.takes_columns:
             continue
         found = source.find(*layout.known_by)
         if source.given is not None:

@@ -1,29 +1,37 @@
-"""RecBole's atomic files: `.inter`, and `.item` beside it. Knows no dataset."""
+"""Read RecBole's atomic files: `.inter`, with an optional `.item`. Knows no dataset."""
 
 from __future__ import annotations
 
-from dips.data.assembly import ItemFacts, assemble
-from dips.data.columns import CATEGORIES, TITLES, Columns, guess
-from dips.data.delimited import decode_lines
 from dips.data.interactions import Interactions
-from dips.data.source import Source
-from dips.data.table import read_text
+from dips.data.readers.assembly import ItemMetadata, assemble
+from dips.data.readers.columns import CATEGORIES, TITLES, ColumnNames, guess
+from dips.data.readers.delimited import decode_lines
+from dips.data.readers.source import Source
+from dips.data.readers.table import read_text
 from dips.errors import DataError
 
 _TYPES = ("token", "token_seq", "float", "float_seq")
 
 
-def read(source: Source, columns: Columns | None = None) -> Interactions:
-    """Read a table whose header gives a type with each name, such as `user_id:token`."""
+def read(source: Source, columns: ColumnNames | None = None) -> Interactions:
+    """Read a table whose header has a type with each name, such as `user_id:token`.
+
+    Args:
+        source: Directory, file or archive.
+        columns: Names of the columns without type; by default they are guessed.
+
+    Raises:
+        DataError: If a column has no type, or a line is invalid.
+    """
     name = source.need("*.inter")
-    header = _header(decode_header(source, name), f"{source.place(name)}, line 1")
+    header = _header(_first_line(source, name), f"{source.place(name)}, line 1")
     typed = {f"{field}:{kind}": field for field, kind in header.items()}
-    rows = read_text(source, name, columns or Columns(), renames=typed)
-    return assemble(rows, facts=_facts(source, name.removesuffix(".inter") + ".item"))
+    rows = read_text(source, name, columns or ColumnNames(), renames=typed)
+    return assemble(rows, metadata=_metadata(source, name.removesuffix(".inter") + ".item"))
 
 
-def decode_header(source: Source, name: str) -> str:
-    """The first line of a member."""
+def _first_line(source: Source, name: str) -> str:
+    """Return the first line of a file."""
     return next(source.blocks(name, 1 << 12)).split(b"\n", 1)[0].decode("utf-8", "replace")
 
 
@@ -40,9 +48,9 @@ def _header(line: str, place: str) -> dict[str, str]:
     return fields
 
 
-def _facts(source: Source, name: str) -> ItemFacts:
+def _metadata(source: Source, name: str) -> ItemMetadata:
     if name not in source.names:
-        return ItemFacts()
+        return ItemMetadata()
     first, *lines = decode_lines(source, name)
     header = list(_header(first, f"{source.place(name)}, line 1"))
     item = header.index(guess(header, ["itemid", "item"]) or header[0])
@@ -59,4 +67,4 @@ def _facts(source: Source, name: str) -> ItemFacts:
             titles[fields[item]] = fields[header.index(title)]
         if genres is not None:
             categories[fields[item]] = fields[header.index(genres)].split()
-    return ItemFacts(titles, categories)
+    return ItemMetadata(titles, categories)

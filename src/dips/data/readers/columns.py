@@ -1,4 +1,4 @@
-"""What the columns of a table are called, given or guessed. Knows nothing of files."""
+"""Names of the columns of a table, given or guessed. Knows nothing about files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from dips.errors import DataError
 
 NONE = "none"
-"""Given as a column name: do as if there were no such column."""
+"""Column name that means: ignore this column."""
 SIDE = "side "
-"""Begins the field of a further column."""
+"""Prefix of the field of an event column (side information)."""
 _GUESSES = {
     "user": "user userid uid customer customerid reviewerid member memberid",
     "item": "item itemid iid movie movieid film filmid asin parentasin product productid "
@@ -23,25 +23,34 @@ CATEGORIES = ("genres", "genre", "class", "categories", "category", "movieclass"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Which column holds what; None means guess it from the names."""
+class ColumnNames:
+    """Which column holds the user, item, rating and time; None: guess it from the header."""
 
     user: str | None = None
     item: str | None = None
     rating: str | None = None
     time: str | None = None
     side: tuple[str, ...] = ()
-    """Further columns to keep, by name."""
+    """Names of further event columns to read."""
 
     def positional(self) -> bool:
-        """Whether the columns are numbers (from 1), as in a file without a header."""
+        """Return whether columns are given by number from 1, as for a file without header."""
         given = [name for name in (*self._given().values(), *self.side) if name not in (None, NONE)]
         return bool(given) and all(name is not None and name.isdecimal() for name in given)
 
     def resolve(self, header: Sequence[str], place: str) -> dict[str, str]:
-        """The column of each field that there is; user and item must be there.
+        """Return the column name of each field found in a header.
 
-        A further column NAME has the field `SIDE` + NAME.
+        Args:
+            header: Column names of the table.
+            place: File and line, for error messages.
+
+        Returns:
+            Column names by field: `user`, `item`, optionally `rating` and `time`, and
+            `SIDE` + NAME for an event column NAME.
+
+        Raises:
+            DataError: If a given column, the user or the item is missing.
         """
         found = {}
         for field, given in self._given().items():
@@ -64,7 +73,7 @@ class Columns:
         return found | {SIDE + name: name for name in self.side}
 
     def _given(self) -> dict[str, str | None]:
-        """The names that were given to the fields that every table has."""
+        """Return the given names of user, item, rating and time."""
         return {"user": self.user, "item": self.item, "rating": self.rating, "time": self.time}
 
     @staticmethod
@@ -76,11 +85,11 @@ class Columns:
 
 
 def guess(header: Sequence[str], known: Sequence[str]) -> str | None:
-    """The column whose plain name is the first known one that occurs."""
+    """Return the column whose lower-case alphanumeric name comes first in `known`, or None."""
     plain = {"".join(filter(str.isalnum, name.lower())): name for name in reversed(header)}
     return next((plain[name] for name in known if name in plain), None)
 
 
 def original_ids(header: Sequence[str]) -> str | None:
-    """The column of an item table that holds the source's own item id, beside `item`."""
+    """Return the column of an item table that holds original ids, next to `item`, or None."""
     return guess([name for name in header if name != "item"], _GUESSES["item"].split())

@@ -1,4 +1,4 @@
-"""A directory, a file, a zip or a tar as named members. Knows nothing of what is in them."""
+"""Directories, single files, zip and tar archives as named files. Knows no formats."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _TARS = (".tar", ".tar.gz", ".tgz")
 
 
 class Source(ABC):
-    """Named members of one path; used in a `with`, so that archives are closed."""
+    """The files inside one path. A context manager, because archives have to be closed."""
 
     def __init__(self, path: Path, names: list[str], given: str | None = None) -> None:
         self.path = path
         self.names = sorted(name for name in names if not name.startswith("__MACOSX/"))
         self.given = given
-        """The member that was named itself, where the path is a plain file."""
+        """Name of the file, if the path is a single file and no archive."""
 
     @abstractmethod
     def _open(self, name: str) -> IO[bytes]: ...
 
     def close(self) -> None:  # noqa: B027 - only archives have something to close
-        """Let go of the archive."""
+        """Close the archive."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +49,7 @@ class Source(ABC):
         self.close()
 
     def find(self, *patterns: str) -> list[str]:
-        """The members whose file name matches one of the patterns, the given file first."""
+        """Return the files whose base name matches a shell pattern, the given file first."""
         found = [
             name
             for name in self.names
@@ -58,11 +58,15 @@ class Source(ABC):
         return sorted(found, key=lambda name: name != self.given)
 
     def first(self, *patterns: str) -> str | None:
-        """The first member that matches, or None."""
+        """Return the first file that matches, or None."""
         return next(iter(self.find(*patterns)), None)
 
     def need(self, *patterns: str) -> str:
-        """The first member that matches; raises where there is none."""
+        """Return the first file that matches.
+
+        Raises:
+            DataError: If no file matches.
+        """
         name = self.first(*patterns)
         if name is None:
             wanted = " or ".join(f"'{pattern}'" for pattern in patterns)
@@ -74,22 +78,34 @@ class Source(ABC):
         return name
 
     def place(self, name: str) -> str:
-        """How to name a member in a message."""
+        """Return the path of a file for messages."""
         return f"{self.path}:{name}"
 
     def local(self, name: str) -> Path | None:
-        """The path of a member that lies on disk uncompressed."""
+        """Return the path of a file that is on disk and not compressed, or None."""
         del name
         return None
 
     def read(self, name: str) -> bytes:
-        """All bytes of a member, unpacked; an empty member is an error."""
+        """Return the decompressed bytes of a file.
+
+        Raises:
+            DataError: If the file is empty or damaged.
+        """
         with self._guard(name), self._unpacked(name) as stream:
             data = stream.read()
         return self._filled(name, data)
 
     def blocks(self, name: str, size: int) -> Iterator[bytes]:
-        """The bytes of a member in blocks of whole lines of about this size."""
+        """Yield the decompressed bytes of a file in blocks of whole lines.
+
+        Args:
+            name: Name of the file in the source.
+            size: Approximate bytes per block.
+
+        Raises:
+            DataError: If the file is empty or damaged.
+        """
         with self._guard(name), self._unpacked(name) as stream:
             block = self._filled(name, stream.read(size))
             while block:
@@ -129,8 +145,8 @@ class _Gunzip(gzip.GzipFile):
 
 
 @final
-class Folder(Source):
-    """Files of a directory; a single file is its directory with one member named."""
+class DirectorySource(Source):
+    """Files of a directory. A single file is its directory with `given` set."""
 
     def __init__(self, path: Path) -> None:
         self._root = path if path.is_dir() else path.parent
@@ -145,17 +161,17 @@ class Folder(Source):
         return (self._root / name).open("rb")
 
     def place(self, name: str) -> str:
-        """How to name a member in a message."""
+        """Return the path of a file for messages."""
         return str(self._root / name)
 
     def local(self, name: str) -> Path | None:
-        """The path of a member that lies on disk uncompressed."""
+        """Return the path of a file that is on disk and not compressed, or None."""
         return None if name.endswith(".gz") else self._root / name
 
 
 @final
-class Zip(Source):
-    """Members of a zip, read without unpacking it to disk."""
+class ZipSource(Source):
+    """Files of a zip archive, read without extracting it to disk."""
 
     def __init__(self, path: Path) -> None:
         self._zip = zipfile.ZipFile(path)
@@ -165,13 +181,13 @@ class Zip(Source):
         return self._zip.open(name)
 
     def close(self) -> None:
-        """Let go of the archive."""
+        """Close the archive."""
         self._zip.close()
 
 
 @final
-class Tar(Source):
-    """Members of a tar, and of the tars inside it (the Netflix Prize comes as one)."""
+class TarSource(Source):
+    """Files of a tar archive and of the tar archives inside it, as in the Netflix Prize."""
 
     def __init__(self, path: Path) -> None:
         self._tars = [tarfile.open(path)]  # noqa: SIM115 - closed in close()
@@ -194,27 +210,31 @@ class Tar(Source):
         return stream
 
     def close(self) -> None:
-        """Let go of the archives, the inner ones first."""
+        """Close the archives, the inner ones first."""
         for tar in reversed(self._tars):
             tar.close()
 
 
 def open_source(path: Path) -> Source:
-    """Open whatever the path is."""
+    """Open a directory, a file or an archive.
+
+    Raises:
+        DataError: If the path does not exist, is empty, or is a damaged archive.
+    """
     if not path.exists():
         raise DataError(f"{path}: there is no such file or directory")
     if path.is_dir():
-        return Folder(path)
+        return DirectorySource(path)
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; get it again from its source")
     try:
         if path.suffix == ".zip":
-            return Zip(path)
+            return ZipSource(path)
         if path.name.endswith(_TARS):
-            return Tar(path)
+            return TarSource(path)
     except _DAMAGE as error:
         raise DataError(
             f"{path}: is not a complete archive ({error}); "
             "it is damaged or cut short: download it again"
         ) from error
-    return Folder(path)
+    return DirectorySource(path)

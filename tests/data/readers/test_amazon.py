@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from dips.data import amazon
+from dips.data.readers import amazon
 from dips.errors import DataError
 
 USER, OTHER = "A2SUAM1J3GNN3B", "A14VAT5EAX3D9S"
@@ -61,7 +61,7 @@ def test_the_order_can_be_given(folder, read, events):
     assert set(events(read(path, "amazon-2018"))) == {"b", "d"}
 
 
-def test_blocks_do_not_matter(monkeypatch, folder, read, events):
+def test_the_block_size_does_not_change_the_result(monkeypatch, folder, read, events):
     monkeypatch.setattr(amazon, "BLOCK", 10)
     assert events(read(folder({"Books_5.json": REVIEWS}))) == EVENTS
 

@@ -1,26 +1,26 @@
-"""Further columns by name: every reader, filter and file keeps them beside their events."""
+"""Event columns by name: every reader, filter and file keeps them with their events."""
 
 import numpy as np
 import polars as pl
 import pytest
 
 from dips.data import catalog, filtering
-from dips.data.columns import Columns
-from dips.data.parts import open_parts
+from dips.data.predefined_split import open_predefined_split
 from dips.data.prepared import open_prepared, write
+from dips.data.readers.columns import ColumnNames
 from dips.errors import DataError
-from dips.studies.sketches import in_vocabulary
+from dips.studies.sketches import reindex_items
 
 CSV = (
     "user,item,rating,time,mood,minutes\n"
     "b,x,3,20,low,7\na,y,5,20,high,1.5\na,x,4,10,low,90\nc,y,2,30,calm,12\n"
 )
-SIDE = Columns(side=("mood", "minutes"))
+SIDE = ColumnNames(side=("mood", "minutes"))
 TOLD = {"a": [("low", 90.0), ("high", 1.5)], "b": [("low", 7.0)], "c": [("calm", 12.0)]}
 
 
 def told(data):
-    """User -> what the further columns say of each event."""
+    """Return the event columns of each user's events."""
     mood, minutes = data.side["mood"], data.side["minutes"]
     return {
         data.user_id(user): [
@@ -31,33 +31,33 @@ def told(data):
     }
 
 
-def test_text(folder, read):
+def test_text_tables(folder, read):
     data = read(folder({"x.csv": CSV}), columns=SIDE)
     assert told(data) == TOLD
     assert not read(folder({"x.csv": CSV})).side
 
 
-def test_parquet(tmp_path, read):
+def test_parquet_tables(tmp_path, read):
     frame = pl.read_csv(CSV.encode()).with_columns(code=pl.Series(["1", "2", "1", "1"]))
     frame.write_parquet(tmp_path / "x.parquet")
-    data = read(tmp_path / "x.parquet", columns=Columns(side=("mood", "minutes", "code")))
+    data = read(tmp_path / "x.parquet", columns=ColumnNames(side=("mood", "minutes", "code")))
     assert told(data) == TOLD
     assert list(data.side["code"].names) == ["1", "2"]  # text stays text
     flags = frame.with_columns(flag=pl.col("minutes") > 5)
     flags.write_parquet(tmp_path / "y.parquet")
-    flag = read(tmp_path / "y.parquet", columns=Columns(side=("flag",))).side["flag"]
+    flag = read(tmp_path / "y.parquet", columns=ColumnNames(side=("flag",))).side["flag"]
     assert flag.values.tolist() == [1.0, 0.0, 1.0, 1.0]
 
 
-def test_recbole(folder, read):
+def test_recbole_tables(folder, read):
     header = "user:token\titem:token\trating:float\ttime:float\tmood:token\tminutes:float\n"
     text = header + CSV.split("\n", 1)[1].replace(",", "\t")
     data = read(folder({"x.inter": text}) / "x.inter", columns=SIDE)
     assert told(data) == TOLD
 
 
-def test_prepared(folder, read, tmp_path):
-    data = read(folder({"x.csv": CSV}), columns=Columns(side=("mood", "minutes")))
+def test_prepared_files(folder, read, tmp_path):
+    data = read(folder({"x.csv": CSV}), columns=ColumnNames(side=("mood", "minutes")))
     path = tmp_path / "x.safetensors"
     write(data, path)
     assert told(open_prepared(path)) == TOLD
@@ -73,30 +73,30 @@ def test_filters_and_other_vocabularies(folder, read):
     class TrainedModel:
         item_ids = data.item_ids.take(np.array([0]))
 
-    known = in_vocabulary(TrainedModel, data)  # knows the item x only
+    known = reindex_items(TrainedModel, data)  # knows the item x only
     assert told(known) == {"a": [("low", 90.0)], "b": [("low", 7.0)]}
 
 
-def test_three_files_share_their_names(folder):
+def test_a_predefined_split_shares_names(folder):
     files = {"a.csv": CSV, "b.csv": CSV.replace("calm", "angry"), "c.csv": CSV}
     root = folder(files)
     paths = [str(root / name) for name in files]
     read = lambda spec: catalog.read_data(spec, columns=SIDE)  # noqa: E731
-    train, valid, test = open_parts(*paths, read=read)
+    train, valid, test = open_predefined_split(*paths, read=read)
     assert told(train) == told(test) == TOLD
     assert told(valid) == {**TOLD, "c": [("angry", 12.0)]}
     assert train.side["mood"].names is valid.side["mood"].names
     root = folder({"d.csv": CSV.replace("low", "1").replace("high", "2").replace("calm", "3")})
     with pytest.raises(DataError, match="'mood' holds numbers in one file and names in another"):
-        open_parts(paths[0], str(root / "d.csv"), paths[2], read=read)
+        open_predefined_split(paths[0], str(root / "d.csv"), paths[2], read=read)
 
 
 def test_missing_columns_and_values_are_named(folder, read, tmp_path):
     path = folder({"x.csv": CSV}) / "x.csv"
     with pytest.raises(DataError, match=r"x.csv, line 1: there is no column 'joy' among user, it"):
-        read(path, columns=Columns(side=("joy",)))
+        read(path, columns=ColumnNames(side=("joy",)))
     with pytest.raises(DataError, match="column 'rating' is read anyway"):
-        read(path, columns=Columns(side=("rating",)))
+        read(path, columns=ColumnNames(side=("rating",)))
     blank = folder({"y.csv": CSV.replace("high", "")}) / "y.csv"
     with pytest.raises(DataError, match=r"y.csv, line 3: side mood is not a value in 'a,y,5,20,,1"):
         read(blank, columns=SIDE)
@@ -105,4 +105,4 @@ def test_missing_columns_and_values_are_named(folder, read, tmp_path):
     with pytest.raises(DataError, match=r"z.parquet, row 2: side minutes nan is not a number"):
         read(tmp_path / "z.parquet", columns=SIDE)
     with pytest.raises(DataError, match=r"planted: there is no column 'joy' .* no further columns"):
-        catalog.open_data("planted", columns=Columns(side=("joy",)))
+        catalog.open_data("planted", columns=ColumnNames(side=("joy",)))

@@ -1,4 +1,4 @@
-"""The made worlds: what they promise to policies, and that a user never depends on the crowd."""
+"""The synthetic stream: reproducible per user, with the properties that its docstring lists."""
 
 import tracemalloc
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dips.data.interactions import Interactions
-from dips.data.planted import KEY_LOADING, MEAN, ORDINARY_LOADING, best_mse
-from dips.data.synthetic import best_rmse, planted, planted_positions, stream
+from dips.data.synthetic import stream
 from dips.errors import ConfigError
 
 
@@ -49,87 +48,8 @@ def opinions(data: Interactions, kind: str, sign_of: str) -> np.ndarray:
     return np.where(items_in(data, kind)[data.item], value, np.nan)
 
 
-# --- the planted world ---------------------------------------------------------------------------
-
-
-def test_each_user_meets_one_key_of_each_genre_early():
-    world = planted(users=50, genres=4, events=40)
-    keys = planted_positions(world).reshape(50, 40)
-    assert (keys.sum(axis=1) == 4).all()
-    assert not keys[:, 40 // 3 :].any()
-    assert keys[:, :13].any(axis=0).all()  # anywhere in the first third, not at fixed places
-    genres = [
-        {world.categories[item][-1] for item in world.item.reshape(50, 40)[user][keys[user]]}
-        for user in range(50)
-    ]
-    assert all(len(found) == 4 for found in genres)
-
-
-def oracle_mse(world: Interactions, keep: np.ndarray) -> float:
-    """Predict each event from those of the user's keys before it that are kept."""
-    keys = planted_positions(world)
-    total = 0.0
-    for user in range(world.users):
-        sign: dict[str, float] = {}
-        for event in range(*world.events(user).indices(len(world))):
-            genre = world.categories[int(world.item[event])][0 if not keys[event] else -1]
-            guess = MEAN if keys[event] else MEAN + ORDINARY_LOADING * sign.get(genre, 0.0)
-            total += (float(world.rating[event]) - guess) ** 2
-            if keys[event] and keep[event]:
-                sign[genre] = (float(world.rating[event]) - MEAN) / KEY_LOADING
-    return total / len(world)
-
-
-def test_keys_reach_the_best_loss_and_nothing_less_does():
-    world = planted(users=400, seed=3)
-    keys = planted_positions(world)
-    assert np.sqrt(oracle_mse(world, keys)) == pytest.approx(best_rmse(world), rel=0.01)
-    half = keys & (np.arange(len(world)) % 2 == 0)
-    assert np.sqrt(oracle_mse(world, half)) > 1.1 * best_rmse(world)
-    assert best_rmse(world) ** 2 == pytest.approx(best_mse(world))
-
-
-def test_fillers_tell_nothing_and_ordinary_items_little():
-    world = planted(users=500)
-    filler = items_in(world, "filler")[world.item]
-    keys = planted_positions(world)
-    assert np.std(world.rating[filler]) == pytest.approx(0.6, rel=0.03)
-    assert set(np.unique(world.rating[keys])) == {1.0, 5.0}
-    ordinary = ~filler & ~keys
-    assert np.std(world.rating[ordinary]) == pytest.approx(np.sqrt(1 + 0.36), rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("dials", "word"),
-    [
-        ({"users": 0}, "users"),
-        ({"genres": 0}, "genres"),
-        ({"items": 5}, "items"),
-        ({"events": 5}, "events"),
-        ({"noise": -1.0}, "noise"),
-    ],
-)
-def test_impossible_planted_worlds_are_refused(dials, word):
-    with pytest.raises(ConfigError, match=f"^{word} is "):
-        planted(**dials)
-
-
-def test_a_stream_has_no_planted_positions():
-    with pytest.raises(ConfigError, match="not a planted world"):
-        planted_positions(stream(users=2))
-
-
-def test_the_smallest_planted_world():
-    world = planted(users=1, items=4, events=3, genres=1)
-    assert len(world) == 3
-    assert planted_positions(world).sum() == 1
-
-
-# --- the stream ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("implicit", [False, True])
-def test_users_do_not_depend_on_the_crowd(implicit):
+def test_a_user_does_not_depend_on_other_users_or_chunks(implicit):
     few = stream(users=100, events=30, implicit=implicit)
     assert same(few, stream(users=100, events=30, implicit=implicit), 100)
     assert same(few, stream(users=5000, events=30, implicit=implicit), 100)
@@ -181,7 +101,7 @@ def test_ratings_are_given_once_but_implicit_events_repeat():
     assert repeated(stream(users=300, implicit=True)) > 0.2
 
 
-def test_favourites_belong_to_durability():
+def test_favourites_are_repeated_at_high_durability():
     shares = []
     for durability in (0.0, 1.0):
         data = stream(users=300, implicit=True, durability=durability)
@@ -191,7 +111,7 @@ def test_favourites_belong_to_durability():
     assert shares[1] > 0.35
 
 
-def test_binges_follow_one_series():
+def test_series_are_consumed_in_a_row():
     data = stream(users=500, durability=0.0)
     series = np.array([title.rsplit(", part", 1)[0] for title in data.titles])[data.item]
     again = (series[1:] == series[:-1]).mean()
@@ -199,7 +119,7 @@ def test_binges_follow_one_series():
     assert again > 3 * (shuffled[1:] == shuffled[:-1]).mean()
 
 
-def test_durability_decides_how_far_taste_reaches():
+def test_durability_is_the_share_of_long_term_preference():
     """Opinions on cults of the first two opposite genres agree for ever, or not at all."""
     far = []
     for durability in (0.0, 0.5, 1.0):
@@ -211,7 +131,7 @@ def test_durability_decides_how_far_taste_reaches():
     assert far[0] + 0.4 < far[1] < far[2] - 0.4
 
 
-def test_drift_decides_how_long_a_mood_lasts():
+def test_drift_is_the_speed_of_short_term_interest():
     near, far = [], []
     for drift in (0.0, 0.5, 1.0):
         data = stream(users=400, durability=0.0, drift=drift)
@@ -223,7 +143,7 @@ def test_drift_decides_how_long_a_mood_lasts():
     assert far[2] / near[2] < far[1] / near[1] - 0.15
 
 
-def test_hits_tell_nothing():
+def test_hits_are_rated_alike_by_all_users():
     data = stream(users=400)
     hit = items_in(data, "hit")
     mean = np.bincount(data.item, data.rating, data.items) / np.bincount(data.item)
@@ -234,17 +154,17 @@ def test_hits_tell_nothing():
 
 @pytest.mark.parametrize("implicit", [False, True])
 @pytest.mark.parametrize(
-    "dials", [{"users": 1}, {"items": 64}, {"events": 4}, {"items": 20_000, "users": 3}]
+    "options", [{"users": 1}, {"items": 64}, {"events": 4}, {"items": 20_000, "users": 3}]
 )
-def test_extreme_sizes(dials, implicit):
-    data = stream(**{"users": 20, **dials}, implicit=implicit)
-    assert data.users == dials.get("users", 20)
+def test_extreme_sizes(options, implicit):
+    data = stream(**{"users": 20, **options}, implicit=implicit)
+    assert data.users == options.get("users", 20)
     assert data.lengths.min() >= 1
-    assert data.item.max() < data.items == dials.get("items", 800)
+    assert data.item.max() < data.items == options.get("items", 800)
 
 
 @pytest.mark.parametrize(
-    ("dials", "message"),
+    ("options", "message"),
     [
         ({"durability": 1.1}, "durability is 1.1: it goes from 0 to 1"),
         ({"drift": -0.1}, "drift is -0.1: it goes from 0 to 1"),
@@ -256,12 +176,12 @@ def test_extreme_sizes(dials, implicit):
         ({"chunk": 0}, "chunk is 0: a synthetic stream needs at least 1"),
     ],
 )
-def test_bad_dials_are_named(dials, message):
+def test_invalid_options_are_named(options, message):
     with pytest.raises(ConfigError, match=f"^{message}$"):
-        stream(**dials)
+        stream(**options)
 
 
-def test_memory_is_the_columns_and_a_chunk():
+def test_memory_is_bounded_by_the_chunk():
     def peak(chunk: int) -> float:
         tracemalloc.start()
         data = stream(users=1000, events=40, chunk=chunk)

@@ -1,4 +1,4 @@
-"""Any table of interactions: CSV, TSV or Parquet, columns named or guessed. Knows no dataset."""
+"""Read any table of interactions: CSV, TSV or Parquet. Knows no dataset."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ from pathlib import PurePosixPath
 
 import polars as pl
 
-from dips.data.assembly import ItemFacts, Rows, assemble
-from dips.data.columns import CATEGORIES, SIDE, TITLES, Columns, guess, original_ids
-from dips.data.delimited import Field, read_delimited, split_line
 from dips.data.interactions import Interactions
-from dips.data.source import Source
+from dips.data.readers.assembly import ItemMetadata, RawRows, assemble
+from dips.data.readers.columns import CATEGORIES, SIDE, TITLES, ColumnNames, guess, original_ids
+from dips.data.readers.delimited import Field, read_delimited, split_line
+from dips.data.readers.source import Source
 from dips.errors import DataError
 
 PATTERNS = ("*.parquet", "*.csv", "*.tsv", "*.csv.gz", "*.tsv.gz")
 _QUOTE = '"'
 
 
-def read(source: Source, columns: Columns | None = None) -> Interactions:
-    """Read a table with a user and an item, and perhaps a rating and a time, in every row.
+def read(source: Source, columns: ColumnNames | None = None) -> Interactions:
+    """Read a table with a user, an item and optionally a rating and a time in every row.
 
-    A Parquet `X_items.parquet` beside `X.parquet` gives original ids, titles and genres.
+    A file `X_items.parquet` next to `X.parquet` gives original ids, titles and categories.
+
+    Args:
+        source: Directory, file or archive.
+        columns: Names of the columns; by default they are guessed.
+
+    Raises:
+        DataError: If a column is missing, or a row has an invalid value.
     """
-    columns = columns or Columns()
+    columns = columns or ColumnNames()
     name = source.given or _only(source)
     if name.endswith(".parquet"):
         rows = _read_parquet(source, name, columns)
-        return assemble(rows, facts=_item_facts(source, name))
+        return assemble(rows, metadata=_item_metadata(source, name))
     return assemble(read_text(source, name, columns))
 
 
@@ -42,9 +49,9 @@ def _only(source: Source) -> str:
 
 
 def read_text(
-    source: Source, name: str, columns: Columns, renames: Mapping[str, str] | None = None
-) -> Rows:
-    """Rows of delimited text; `renames` says what the header's names are to be read as."""
+    source: Source, name: str, columns: ColumnNames, renames: Mapping[str, str] | None = None
+) -> RawRows:
+    """Read delimited text with a header; `renames` maps names of the header to other names."""
     line = (
         next(source.blocks(name, 1 << 16))
         .split(b"\n", 1)[0]
@@ -64,11 +71,11 @@ def read_text(
     ]
     skip = 0 if columns.positional() else 1
     rows = read_delimited(source, name, fields, separator=separator, skip=skip, quote=_QUOTE)
-    return _with_seconds(Rows(_with_numbers(rows.frame), rows.where))
+    return _with_seconds(RawRows(_with_numbers(rows.frame), rows.where))
 
 
 def _with_numbers(frame: pl.DataFrame) -> pl.DataFrame:
-    """Further columns of text as numbers, where every row is one."""
+    """Convert event columns to numbers if every row is a number."""
     read = [
         frame[name].cast(pl.Float64, strict=False)
         for name in frame.columns
@@ -77,7 +84,7 @@ def _with_numbers(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(column for column in read if column.null_count() == 0)
 
 
-def _read_parquet(source: Source, name: str, columns: Columns) -> Rows:
+def _read_parquet(source: Source, name: str, columns: ColumnNames) -> RawRows:
     place = source.place(name)
     raw = source.local(name) or source.read(name)
     try:
@@ -88,7 +95,7 @@ def _read_parquet(source: Source, name: str, columns: Columns) -> Rows:
             f"{place}: is not a complete Parquet file ({error}); get it again"
         ) from error
     frame = frame.select(pl.col(column).alias(field) for field, column in found.items())
-    rows = Rows(frame, partial(_row, place))
+    rows = RawRows(frame, partial(_row, place))
     for field in found:
         if frame[field].null_count():
             row = frame[field].is_null().arg_max() or 0
@@ -103,8 +110,8 @@ def _row(place: str, row: int) -> str:
     return f"{place}, row {row + 1}"
 
 
-def _with_seconds(rows: Rows) -> Rows:
-    """Times as seconds, whether they are numbers, dates or text of either."""
+def _with_seconds(rows: RawRows) -> RawRows:
+    """Convert times to seconds: from numbers, dates, or text of either."""
     if "time" not in rows.frame.columns:
         return rows
     times = rows.frame["time"]
@@ -114,11 +121,11 @@ def _with_seconds(rows: Rows) -> Rows:
         times = _parsed(rows)
     if times.dtype.is_temporal():
         times = times.cast(pl.Datetime("ms")).dt.epoch("s")
-    return Rows(rows.frame.with_columns(time=times), rows.where)
+    return RawRows(rows.frame.with_columns(time=times), rows.where)
 
 
-def _parsed(rows: Rows) -> pl.Series:
-    """Times from text: the first reading that fits every row."""
+def _parsed(rows: RawRows) -> pl.Series:
+    """Parse times from text with the first format that fits every row."""
     texts, furthest = rows.frame["time"], 0
     for pattern in (None, "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"):
         if pattern is None:
@@ -134,28 +141,30 @@ def _parsed(rows: Rows) -> pl.Series:
     )
 
 
-def _item_facts(source: Source, name: str) -> ItemFacts:
-    baseline_config = (
-        PurePosixPath(name).with_name(f"{PurePosixPath(name).stem}_items.parquet").as_posix()
-    )
-    if baseline_config not in source.names:
-        return ItemFacts()
-    frame = pl.read_parquet(source.local(baseline_config) or source.read(baseline_config))
+def _item_metadata(source: Source, name: str) -> ItemMetadata:
+    """Return the metadata of `X_items.parquet` for a table `X.parquet`, if it exists."""
+    path = PurePosixPath(name)
+    items_file = path.with_name(f"{path.stem}_items.parquet").as_posix()
+    if items_file not in source.names:
+        return ItemMetadata()
+    frame = pl.read_parquet(source.local(items_file) or source.read(items_file))
     if "item" not in frame.columns:
-        raise DataError(f"{source.place(baseline_config)}: there is no column 'item' to join on")
+        raise DataError(f"{source.place(items_file)}: there is no column 'item' to join on")
     items = frame["item"].cast(pl.String).to_list()
     found = {
         "titles": guess(frame.columns, TITLES),
         "categories": guess(frame.columns, CATEGORIES),
-        "originals": original_ids(frame.columns),
+        "original_ids": original_ids(frame.columns),
     }
-    facts = {
-        fact: dict(zip(items, frame[column].cast(pl.String).fill_null("").to_list(), strict=True))
-        for fact, column in found.items()
+    metadata = {
+        field: dict(zip(items, frame[column].cast(pl.String).fill_null("").to_list(), strict=True))
+        for field, column in found.items()
         if column is not None
     }
-    genres = facts.pop("categories", {})
-    return ItemFacts(categories={item: _split(text) for item, text in genres.items()}, **facts)
+    genres = metadata.pop("categories", {})
+    return ItemMetadata(
+        categories={item: _split(text) for item, text in genres.items()}, **metadata
+    )
 
 
 def _split(text: str) -> list[str]:

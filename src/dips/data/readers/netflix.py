@@ -1,4 +1,4 @@
-"""The Netflix Prize in both official layouts, in bounded memory. Knows no other dataset."""
+"""Read the Netflix Prize in both official layouts, in bounded memory. Knows no other dataset."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dips.data.assembly import ItemFacts, number_integers
-from dips.data.delimited import decode_lines
 from dips.data.interactions import Interactions, Strings, from_arrays
-from dips.data.source import Source
+from dips.data.readers.assembly import ItemMetadata, encode_integers
+from dips.data.readers.delimited import decode_lines
+from dips.data.readers.source import Source
 from dips.errors import DataError
 
 BLOCK = 1 << 22
-"""Bytes parsed at once; small files are put together, large ones cut."""
+"""Bytes parsed at once: small files are concatenated, large files are cut."""
 _SCHEMA = {"column_1": pl.Int32, "column_2": pl.UInt8, "column_3": pl.Date}
 _FILM = re.compile(rb"(\d+):\r?")
 _RATING = re.compile(rb"\d+,[1-5],\d{4}-\d\d-\d\d\r?")
@@ -27,7 +27,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class _Part:
-    """Some lines of one file: its name and the number of the first line."""
+    """Some lines of one file, with its name and the number of the first line."""
 
     name: str
     first: int
@@ -37,7 +37,10 @@ class _Part:
 def read(source: Source) -> Interactions:
     """Read `combined_data_*.txt` or the `mv_*.txt` of `training_set`, with `movie_titles`.
 
-    Both hold, film by film, a line `film:` and then lines `user,rating,date`.
+    Both hold for each film a line `film:`, then lines `user,rating,date`.
+
+    Raises:
+        DataError: If a file is missing or a line is invalid.
     """
     names = source.find("combined_data_*.txt") or source.find("mv_*.txt")
     if not names:
@@ -47,19 +50,19 @@ def read(source: Source) -> Interactions:
     films, users, ratings, days = (np.empty(0, kind) for kind in ("i4", "i4", "u1", "i4"))
     for block in _blocks_of_columns(source, names):
         for column, values in zip((films, users, ratings, days), block, strict=True):
-            # In place: a list of blocks, joined at the end, would hold everything twice.
+            # In place: a list of blocks that is joined at the end would need twice the memory.
             filled = len(column)
             column.resize(filled + len(values), refcheck=False)
             column[filled:] = values
     if len(users) == 0:
         raise DataError(f"{source.path}: there are no ratings in {names[0]}; get it again")
-    items, film_ids = number_integers(films)
+    items, film_ids = encode_integers(films)
     del films
-    people, user_ids = number_integers(users)
+    user_codes, user_ids = encode_integers(users)
     del users
     ids = Strings.of(map(str, film_ids.tolist()))
     return from_arrays(
-        people,
+        user_codes,
         items,
         ratings,
         days,
@@ -71,7 +74,7 @@ def read(source: Source) -> Interactions:
 
 
 def _blocks(source: Source, names: list[str]) -> Iterator[list[_Part]]:
-    """Whole lines of the files in turn, about BLOCK bytes at a time."""
+    """Yield whole lines of the files, about BLOCK bytes at a time."""
     parts: list[_Part] = []
     for name in names:
         line = 1
@@ -86,10 +89,10 @@ def _blocks(source: Source, names: list[str]) -> Iterator[list[_Part]]:
 
 
 def _blocks_of_columns(source: Source, names: list[str]) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-    """Films, users, ratings and days, block by block, in narrow columns."""
+    """Yield films, users, ratings and days of each block, in narrow dtypes."""
     film = 0
     for parts in _blocks(source, names):
-        # The first line sets the width, and stands for the film that the last block ended in.
+        # The first line sets the number of columns; it stands for the previous film.
         data = b"".join([b",,\n", *(part.data for part in parts)])
         colons = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(":")).tolist()
         try:
@@ -120,7 +123,7 @@ def _blocks_of_columns(source: Source, names: list[str]) -> Iterator[tuple[npt.N
 
 
 def _explained(source: Source, parts: list[_Part]) -> DataError:
-    """Look at a bad block line by line."""
+    """Return an error that names the first bad line of a block."""
     for part in parts:
         for number, line in enumerate(part.data.split(b"\n")[:-1], start=part.first):
             if not (_FILM.fullmatch(line) or _RATING.fullmatch(line)):
@@ -133,11 +136,11 @@ def _explained(source: Source, parts: list[_Part]) -> DataError:
     return DataError(f"{place}: holds a user id or a date that does not exist; get it again")
 
 
-def _titles(source: Source) -> ItemFacts:
+def _titles(source: Source) -> ItemMetadata:
     """`movie_titles`: film,year,title in Latin-1; a title may hold commas."""
     name = source.first("movie_titles.csv", "movie_titles.txt")
     if name is None:
-        return ItemFacts()
+        return ItemMetadata()
     titles = {}
     for number, line in enumerate(decode_lines(source, name, latin1=True), start=1):
         fields = line.split(",", 2)
@@ -147,4 +150,4 @@ def _titles(source: Source) -> ItemFacts:
                 "expected film,year,title; get the file again from its source"
             )
         titles[fields[0]] = fields[2]
-    return ItemFacts(titles)
+    return ItemMetadata(titles)

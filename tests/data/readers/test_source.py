@@ -4,13 +4,13 @@ import tarfile
 
 import pytest
 
-from dips.data.source import open_source
+from dips.data.readers.source import open_source
 from dips.errors import DataError
 
 FILES = {"a.txt": "one\ntwo\n", "deep/b.txt": "three"}
 
 
-def test_a_directory_and_a_zip_hold_the_same(folder, packed):
+def test_a_directory_and_a_zip_have_the_same_files(folder, packed):
     with open_source(folder(FILES)) as plain, open_source(packed(FILES)) as zipped:
         for source in (plain, zipped):
             assert source.read(source.need("a.txt")) == b"one\ntwo\n"
@@ -36,7 +36,7 @@ def _add(tar, name, data):
     tar.addfile(entry, io.BytesIO(data))
 
 
-def test_a_named_file_comes_first_and_sees_its_neighbours(folder):
+def test_a_single_file_comes_first_among_its_directory(folder):
     root = folder({"a.csv": "x", "b.csv": "y"})
     with open_source(root / "b.csv") as source:
         assert source.find("*.csv") == ["b.csv", "a.csv"]
@@ -51,7 +51,7 @@ def test_blocks_are_whole_lines(folder, size):
     assert all(block.endswith(b"\n") for block in blocks[:-1])
 
 
-def test_gz_is_unpacked(folder):
+def test_gz_is_decompressed(folder):
     with open_source(folder({"a.csv.gz": gzip.compress(b"hello")})) as source:
         assert source.read("a.csv.gz") == b"hello"
         assert source.local("a.csv.gz") is None
@@ -83,7 +83,7 @@ def test_a_zip_with_a_damaged_member_is_refused(packed):
         source.read("inside/a.txt")
 
 
-def test_nothing_there(tmp_path):
+def test_a_missing_path_is_refused(tmp_path):
     with pytest.raises(DataError, match="there is no such file or directory"):
         open_source(tmp_path / "absent")
 

@@ -1,4 +1,4 @@
-"""Lists of last items in every format, and what is refused."""
+"""Item lists in every format, and invalid ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import polars
 import pytest
 
-from dips.data.lists import read_lists
+from dips.data.readers.item_lists import read_item_lists
 from dips.errors import DataError
 
 LISTS = {"alice": ["1", "2", "3", "4"], "bob": ["5"]}
 
 
-def written(folder, kind):
+def write(folder, kind):
     if kind == "parquet":
         frame = {"user": list(LISTS), "items": list(LISTS.values()), "times": [[1, 2, 3, 4], [9]]}
         polars.DataFrame(frame).write_parquet(folder / "x.parquet")
@@ -27,9 +27,9 @@ def written(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "json"])
-def test_every_format_tells_the_same(kind, tmp_path):
+def test_all_formats_give_the_same_lists(kind, tmp_path):
     dump = {"newest_first": True, "prefix": "last:"} if kind == "json" else {}
-    found = dict(read_lists(written(tmp_path, kind), **dump))
+    found = dict(read_item_lists(write(tmp_path, kind), **dump))
     assert {user: [entry["item"] for entry in entries] for user, entries in found.items()} == LISTS
     if kind == "parquet":
         assert [entry["time"] for entry in found["alice"]] == [1, 2, 3, 4]
@@ -38,7 +38,7 @@ def test_every_format_tells_the_same(kind, tmp_path):
 def test_entries_of_lists(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"u": [["a", 7], {"item": "b", "rating": 2}, 3]}')
-    ((user, entries),) = read_lists(path)
+    ((user, entries),) = read_item_lists(path)
     assert user == "u"
     assert entries == [{"item": "a", "time": 7}, {"item": "b", "rating": 2}, {"item": 3}]
 
@@ -57,6 +57,6 @@ def test_entries_of_lists(tmp_path):
 def test_bad_lists_are_named(name, text, reason, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=reason):
-        list(read_lists(tmp_path / name))
+        list(read_item_lists(tmp_path / name))
     with pytest.raises(DataError, match="there is no such file"):
-        list(read_lists(tmp_path / "none.json"))
+        list(read_item_lists(tmp_path / "none.json"))

@@ -1,6 +1,6 @@
 import pytest
 
-from dips.data.parts import open_parts
+from dips.data.predefined_split import open_predefined_split
 from dips.errors import DataError
 
 
@@ -12,7 +12,9 @@ def test_three_files_share_columns_and_vocabularies(folder, events):
             "test.csv": "user,item,rating\na,z,5\nd,x,4\n",
         }
     )
-    parts = open_parts(*(str(root / f"{name}.csv") for name in ("train", "valid", "test")))
+    parts = open_predefined_split(
+        *(str(root / f"{name}.csv") for name in ("train", "valid", "test"))
+    )
     assert [events(part) for part in parts] == [
         {"a": [("x", 1.0)], "b": [("y", 2.0)]},
         {"c": [("z", 3.0)]},
@@ -25,14 +27,14 @@ def test_three_files_share_columns_and_vocabularies(folder, events):
     assert train.user_rows[0] == test.user_rows[0]
 
 
-def test_titles_come_from_wherever_they_are(folder):
+def test_titles_come_from_any_of_the_files(folder):
     files = {"u.data": "1\t1\t1\t1\n", "u.item": "1|A|||\n2|B|||\n"}
     first, second = folder(files, "one"), folder({**files, "u.data": "1\t2\t1\t1\n"}, "two")
-    train, _, _ = open_parts(str(first), str(second), str(second))
+    train, _, _ = open_predefined_split(str(first), str(second), str(second))
     assert list(train.titles) == ["A", "B"]
 
 
 def test_all_or_none_have_ratings(folder):
     root = folder({"a.csv": "user,item,rating\na,x,1\n", "b.csv": "user,item\nc,z\n"})
     with pytest.raises(DataError, match="only a and a has a rating; give it in all three files"):
-        open_parts(str(root / "a.csv"), str(root / "b.csv"), str(root / "a.csv"))
+        open_predefined_split(str(root / "a.csv"), str(root / "b.csv"), str(root / "a.csv"))

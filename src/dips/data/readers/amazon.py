@@ -1,4 +1,4 @@
-"""Amazon reviews of 2014 and 2018: JSON lines or ratings-only CSV. Knows no other dataset."""
+"""Read Amazon reviews of 2014 and 2018: JSON lines or CSV of ratings. Knows no other dataset."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import polars as pl
 
-from dips.data.assembly import ItemFacts, Rows, assemble
-from dips.data.delimited import Field, read_delimited
 from dips.data.interactions import Interactions
-from dips.data.source import Source
+from dips.data.readers.assembly import ItemMetadata, RawRows, assemble
+from dips.data.readers.delimited import Field, read_delimited
+from dips.data.readers.source import Source
 from dips.errors import DataError
 
 Order = Literal["user,item", "item,user"]
@@ -33,24 +33,31 @@ _PRODUCT = re.compile(r"B[0-9A-Z]{9}|[0-9]{9}[0-9X]")
 
 
 def read(source: Source, order: Order | None = None) -> Interactions:
-    """Read reviews or ratings; `order` says which id comes first in a CSV without header.
+    """Read reviews in JSON lines, or ratings in CSV without a header.
 
-    2014 publishes user,item,rating,timestamp and 2018 item,user,rating,timestamp, but not without
-    exceptions: unless it is given, the order is seen from the ids (a product has ten characters).
+    CSV files of 2014 have user,item,rating,timestamp and those of 2018 item,user,rating,timestamp,
+    with exceptions. By default the order is recognised from the ids.
+
+    Args:
+        source: Directory, file or archive.
+        order: Which id comes first in a CSV file.
+
+    Raises:
+        DataError: If a file is missing, a line is invalid, or the order is not recognisable.
     """
     reviews = [name for name in source.find(*_JSON) if not _is_meta(name)]
     if reviews and source.given in (None, reviews[0]):
         rows = _read_json(source, reviews[0])
     else:
         rows = _read_csv(source, source.need(*_CSV, *_JSON), order)
-    return assemble(rows, scale=STARS, facts=_facts(source, set(rows.frame["item"].unique())))
+    return assemble(rows, scale=STARS, metadata=_metadata(source, set(rows.frame["item"].unique())))
 
 
 def _is_meta(name: str) -> bool:
     return name.rpartition("/")[2].startswith("meta_")
 
 
-def _read_csv(source: Source, name: str, order: Order | None) -> Rows:
+def _read_csv(source: Source, name: str, order: Order | None) -> RawRows:
     first, second = (order or _order(source, name)).split(",")
     fields = [
         Field(first, 0, "text"),
@@ -62,7 +69,7 @@ def _read_csv(source: Source, name: str, order: Order | None) -> Rows:
 
 
 def _order(source: Source, name: str) -> Order:
-    """Which of the two ids looks like a product in the first rows."""
+    """Return the order in which the second or the first id looks like a product id."""
     head = next(source.blocks(name, 1 << 16)).decode("utf-8", "replace").splitlines()[:500]
     pairs = [line.split(",")[:2] for line in head if line.count(",") >= 1]
     votes = sum(bool(_PRODUCT.fullmatch(b)) - bool(_PRODUCT.fullmatch(a)) for a, b in pairs)
@@ -74,8 +81,8 @@ def _order(source: Source, name: str) -> Order:
     return "user,item" if votes > 0 else "item,user"
 
 
-def _read_json(source: Source, name: str) -> Rows:
-    """Four fields of every review, block by block, so that the texts never pile up."""
+def _read_json(source: Source, name: str) -> RawRows:
+    """Read four fields of every review, block by block, so that review texts are not kept."""
     frames, line = [], 1
     for block in source.blocks(name, BLOCK):
         try:
@@ -87,7 +94,7 @@ def _read_json(source: Source, name: str) -> Rows:
             raise _explained(source.place(name), block, line)
         frames.append(frame.rename(_NAMES))
         line += lines
-    return Rows(pl.concat(frames), partial(_where, source.place(name)))
+    return RawRows(pl.concat(frames), partial(_where, source.place(name)))
 
 
 def _where(place: str, row: int) -> str:
@@ -95,7 +102,7 @@ def _where(place: str, row: int) -> str:
 
 
 def _explained(place: str, block: bytes, first: int) -> DataError:
-    """Look at a bad block line by line."""
+    """Return an error that names the first bad line of a block."""
     for number, line in enumerate(block.splitlines(), start=first):
         where, shown = f"{place}, line {number}", line.decode("utf-8", "replace")[:80]
         try:
@@ -114,11 +121,11 @@ def _explained(place: str, block: bytes, first: int) -> DataError:
     return DataError(f"{place}: cannot be read as JSON lines from line {first}; get it again")
 
 
-def _facts(source: Source, wanted: set[str]) -> ItemFacts:
-    """Titles and categories of `meta_*`, where it lies beside the reviews."""
+def _metadata(source: Source, wanted: set[str]) -> ItemMetadata:
+    """Return titles and categories from `meta_*`, if the source has it."""
     name = source.first("meta_*.json", "meta_*.json.gz")
     if name is None:
-        return ItemFacts()
+        return ItemMetadata()
     titles, categories = {}, {}
     for number, product in _products(source, name):
         asin = product.get("asin")
@@ -129,11 +136,11 @@ def _facts(source: Source, wanted: set[str]) -> ItemFacts:
             # 2014: a list of paths; 2018: one path.
             paths = product.get("categories") or [product.get("category") or []]
             categories[asin] = sorted({part for path in paths for part in path})
-    return ItemFacts(titles, categories)
+    return ItemMetadata(titles, categories)
 
 
 def _products(source: Source, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines of JSON (2018) or of Python literals (2014)."""
+    """Yield line numbers and products: lines of JSON (2018) or Python literals (2014)."""
     number = 0
     for block in source.blocks(name, BLOCK):
         for number, line in enumerate(block.splitlines(), start=number + 1):  # noqa: B020

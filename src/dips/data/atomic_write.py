@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all. Knows nothing of what is written."""
+"""Write files atomically: a reader sees the whole file or none. Knows nothing about contents."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from dips.errors import DataError
 
 
 @contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """Give a place beside the path to write to; rename it at the end, or leave nothing."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` at the end.
+
+    If the block raises, the temporary file is removed and `path` stays unchanged.
+
+    Args:
+        path: The file to write; its directory is created.
+
+    Yields:
+        The temporary path to write to.
+
+    Raises:
+        DataError: If the file cannot be written.
+    """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,11 +34,12 @@ def written(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error}); choose another place") from error
     finally:
-        with suppress(OSError):  # not there, or not even a directory
+        with suppress(OSError):  # the file or its directory may not exist
             part.unlink()
 
 
 def _umask() -> int:
+    """Return the process's umask."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

@@ -1,4 +1,7 @@
-"""From rows with original ids to Interactions. Knows nothing of files; the only judge of values."""
+"""Turn raw rows with original ids into `Interactions`. All values are checked here.
+
+Knows nothing about files.
+"""
 
 from __future__ import annotations
 
@@ -10,58 +13,77 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from dips.data.columns import SIDE
-from dips.data.interactions import Categories, Int32, Interactions, Side, Strings, from_arrays
+from dips.data.interactions import (
+    Categories,
+    EventColumn,
+    Int32,
+    Interactions,
+    Strings,
+    from_arrays,
+)
+from dips.data.readers.columns import SIDE
 from dips.errors import DataError
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Columns `user`, `item`, perhaps `rating`, `time`, further ones; where each row came from."""
+class RawRows:
+    """Rows as a reader found them, with original ids."""
 
     frame: pl.DataFrame
+    """Columns `user`, `item`, optionally `rating`, `time` and event columns (prefix `SIDE`)."""
     where: Callable[[int], str]
-    """File and line of a row."""
+    """Return file and line of a row, for error messages."""
 
 
 @dataclass(frozen=True)
-class ItemFacts:
-    """Titles, categories and, where the rows count items, original ids: by the id of the rows."""
+class ItemMetadata:
+    """Titles, categories and original ids of items, by the item id of the rows."""
 
     titles: Mapping[str, str] | None = None
     categories: Mapping[str, Sequence[str]] | None = None
-    originals: Mapping[str, str] | None = None
+    original_ids: Mapping[str, str] | None = None
+    """The ids of the source, if the rows have item numbers instead."""
 
     def titles_of(self, ids: Strings) -> Strings | None:
-        """One title per item, empty where there is none."""
+        """Return one title per item, empty if it is unknown; None without any titles."""
         if not self.titles:
             return None
         return Strings.of(self.titles.get(name, "") for name in ids)
 
     def categories_of(self, ids: Strings) -> Categories | None:
-        """The categories of every item, none where nothing is known."""
+        """Return the categories of every item; None without any categories."""
         if not self.categories:
             return None
         return Categories.of([self.categories.get(name, ()) for name in ids])
 
-    def originals_of(self, ids: Strings) -> Strings:
-        """The source's own id of every item."""
-        if not self.originals:
+    def original_ids_of(self, ids: Strings) -> Strings:
+        """Return the source's id of every item."""
+        if not self.original_ids:
             return ids
-        return Strings.of(self.originals.get(name, name) for name in ids)
+        return Strings.of(self.original_ids.get(name, name) for name in ids)
 
 
-NO_FACTS = ItemFacts()
+NO_METADATA = ItemMetadata()
 
 
 def assemble(
-    rows: Rows,
+    rows: RawRows,
     *,
     scale: tuple[float, float] | None = None,
-    facts: ItemFacts = NO_FACTS,
+    metadata: ItemMetadata = NO_METADATA,
     about: dict[str, Any] | None = None,
 ) -> Interactions:
-    """Check the values, number users and items, and sort; ratings must lie within the scale."""
+    """Check the values of raw rows, encode users and items as integers, and sort the events.
+
+    Args:
+        rows: The rows of a reader.
+        scale: Smallest and largest allowed rating.
+        metadata: Titles, categories and original ids of items.
+        about: Facts about the dataset, for reports.
+
+    Raises:
+        DataError: If there are no rows, or a rating, time or id is invalid; names file and line.
+    """
     frame = rows.frame
     if frame.height == 0:
         raise DataError(f"{rows.where(0)}: there are no interactions in this file")
@@ -69,19 +91,19 @@ def assemble(
         _check_ratings(rows, scale)
     if "time" in frame.columns and frame["time"].dtype.is_float():
         _refuse(rows, "time", ~frame["time"].is_finite(), "is not a time in seconds")
-    users, user_ids = number(rows, "user")
-    items, item_ids = number(rows, "item")
+    users, user_ids = encode_ids(rows, "user")
+    items, item_ids = encode_ids(rows, "item")
     return from_arrays(
         users,
         items,
         frame["rating"].to_numpy() if "rating" in frame.columns else None,
         frame["time"].cast(pl.Int64).to_numpy() if "time" in frame.columns else None,
         user_ids=user_ids,
-        item_ids=facts.originals_of(item_ids),
-        titles=facts.titles_of(item_ids),
-        categories=facts.categories_of(item_ids),
+        item_ids=metadata.original_ids_of(item_ids),
+        titles=metadata.titles_of(item_ids),
+        categories=metadata.categories_of(item_ids),
         side={
-            name.removeprefix(SIDE): _side(rows, name)
+            name.removeprefix(SIDE): _event_column(rows, name)
             for name in frame.columns
             if name.startswith(SIDE)
         },
@@ -89,12 +111,12 @@ def assemble(
     )
 
 
-def number(rows: Rows, field: str) -> tuple[Int32, Strings]:
-    """Codes and vocabulary of an id column: in order of number where all ids are whole numbers."""
+def encode_ids(rows: RawRows, field: str) -> tuple[Int32, Strings]:
+    """Return codes and vocabulary of an id column; integer ids are sorted by value."""
     ids = rows.frame[field]
     if ids.dtype.is_integer():
         _refuse(rows, field, ids < 0, "is negative; ids count from 0")
-        codes, present = number_integers(ids.to_numpy())
+        codes, present = encode_integers(ids.to_numpy())
         return codes, Strings.of(map(str, present.tolist()))
     ids = ids.cast(pl.String)
     names = ids.unique()
@@ -107,8 +129,8 @@ def number(rows: Rows, field: str) -> tuple[Int32, Strings]:
     return codes, Strings.of(names.to_list())
 
 
-def number_integers(ids: npt.NDArray[Any]) -> tuple[Int32, npt.NDArray[Any]]:
-    """Codes of whole numbers and the numbers themselves, sorted; linear where they are dense."""
+def encode_integers(ids: npt.NDArray[Any]) -> tuple[Int32, npt.NDArray[Any]]:
+    """Return codes of integer ids and the sorted distinct ids; linear time for dense ids."""
     top = int(ids.max()) + 1
     if top > 8 * len(ids) + 1_000_000:
         present, codes = np.unique(ids, return_inverse=True)
@@ -119,20 +141,20 @@ def number_integers(ids: npt.NDArray[Any]) -> tuple[Int32, npt.NDArray[Any]]:
     return ranks[ids], np.flatnonzero(seen)
 
 
-def _side(rows: Rows, field: str) -> Side:
-    """A further column: numbers stay numbers, everything else is names."""
+def _event_column(rows: RawRows, field: str) -> EventColumn:
+    """Return an event column: numbers as numbers, any other type as codes of names."""
     column = rows.frame[field]
     if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         numbers = column.cast(pl.Float64)
         _refuse(rows, field, ~numbers.is_finite(), "is not a number")
-        return Side(numbers.cast(pl.Float32).to_numpy())
+        return EventColumn(numbers.cast(pl.Float32).to_numpy())
     texts = column.cast(pl.String)
     names = texts.unique().sort()
     codes = texts.cast(pl.Enum(names)).to_physical().cast(pl.Int32).to_numpy()
-    return Side(codes, Strings.of(names.to_list()))
+    return EventColumn(codes, Strings.of(names.to_list()))
 
 
-def _check_ratings(rows: Rows, scale: tuple[float, float] | None) -> None:
+def _check_ratings(rows: RawRows, scale: tuple[float, float] | None) -> None:
     ratings = rows.frame["rating"]
     _refuse(rows, "rating", ~ratings.is_finite(), "is not a number")
     if scale is not None:
@@ -141,8 +163,8 @@ def _check_ratings(rows: Rows, scale: tuple[float, float] | None) -> None:
         _refuse(rows, "rating", outside, f"is outside the scale from {low:g} to {high:g}")
 
 
-def _refuse(rows: Rows, field: str, bad: pl.Series, why: str) -> None:
-    """Raise for the first bad row, if there is one."""
+def _refuse(rows: RawRows, field: str, bad: pl.Series, why: str) -> None:
+    """Raise `DataError` for the first row that is marked as bad."""
     row = bad.arg_max()
     if row is not None and bad[row]:
         value = rows.frame[field][row]

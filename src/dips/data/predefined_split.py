@@ -1,4 +1,4 @@
-"""Train, valid and test from three sources of one's own. Knows nothing of how they are read."""
+"""Read a predefined split: train, valid and test from three sources. Knows no file formats."""
 
 from __future__ import annotations
 
@@ -11,23 +11,36 @@ import numpy.typing as npt
 
 from dips.data.catalog import read_data
 from dips.data.filtering import compact
-from dips.data.interactions import Categories, Int32, Interactions, Side, Strings
+from dips.data.interactions import Categories, EventColumn, Int32, Interactions, Strings
 from dips.data.splitting import Parts
 from dips.errors import DataError
 
 
-def open_parts(
+def open_predefined_split(
     train: str, valid: str, test: str, *, read: Callable[[str], Interactions] = read_data
 ) -> Parts:
-    """Read three sources into one table with shared vocabularies; a part each.
+    """Read three sources as the three parts of one dataset with shared vocabularies.
 
-    A user who is in two of the files has two histories: each part sees its own file only.
+    A user who occurs in two sources has two separate histories, one in each part.
+
+    Args:
+        train: Path or catalogue name of the training data.
+        valid: Path or catalogue name of the validation data.
+        test: Path or catalogue name of the test data.
+        read: Opens one source.
+
+    Raises:
+        DataError: If a source cannot be read, or the three have different columns.
     """
     return join([compact(read(spec)) for spec in (train, valid, test)])
 
 
 def join(tables: list[Interactions]) -> Parts:
-    """Put the columns of three tables one after the other, each part with its own users."""
+    """Concatenate three datasets as the parts of one, each with its own users.
+
+    Raises:
+        DataError: If only some of them have ratings, times or a side column.
+    """
     for field in ("rating", "time"):
         having = [table.name for table in tables if getattr(table, field) is not None]
         if having and len(having) < len(tables):
@@ -68,7 +81,7 @@ def join(tables: list[Interactions]) -> Parts:
 
 
 def _shared(vocabularies: list[Strings]) -> tuple[Strings, list[Int32]]:
-    """One vocabulary for all, in order of first occurrence, and each one's codes in it."""
+    """Return one vocabulary in order of first occurrence, and the new code of each old one."""
     code: dict[str, int] = {}
     maps = [
         np.array([code.setdefault(name, len(code)) for name in vocabulary], np.int32)
@@ -82,20 +95,20 @@ def _joined(tables: list[Interactions], field: str) -> npt.NDArray[Any] | None:
     return None if columns[0] is None else np.concatenate(columns)
 
 
-def _side(tables: list[Interactions], name: str) -> Side:
-    """A further column of all tables; names get one vocabulary."""
+def _side(tables: list[Interactions], name: str) -> EventColumn:
+    """Concatenate an event column of all tables; names get one vocabulary."""
     for table in tables:
         if name not in table.side:
             raise DataError(f"{table.name} has no column '{name}', and {tables[0].name} has it")
     columns = [table.side[name] for table in tables]
     vocabularies = [column.names for column in columns if column.names is not None]
     if not vocabularies:
-        return Side(np.concatenate([column.values for column in columns]))
+        return EventColumn(np.concatenate([column.values for column in columns]))
     if len(vocabularies) < len(columns):
         raise DataError(f"column '{name}' holds numbers in one file and names in another")
     names, maps = _shared(vocabularies)
     codes = [codes[column.values] for column, codes in zip(columns, maps, strict=True)]
-    return Side(np.concatenate(codes), names)
+    return EventColumn(np.concatenate(codes), names)
 
 
 def _titles(tables: list[Interactions], maps: list[Int32], items: int) -> Strings | None:

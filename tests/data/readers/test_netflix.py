@@ -3,7 +3,7 @@ import tarfile
 
 import pytest
 
-from dips.data import netflix
+from dips.data.readers import netflix
 from dips.errors import DataError
 
 DAY = 86_400
@@ -55,7 +55,7 @@ def _add(tar, name, data):
 
 @pytest.mark.parametrize("block", [1, 2, 18, 30, 1000])
 @pytest.mark.parametrize("files", [COMBINED, APART], ids=["combined", "apart"])
-def test_blocks_do_not_matter(monkeypatch, folder, read, events, block, files):
+def test_the_block_size_does_not_change_the_result(monkeypatch, folder, read, events, block, files):
     monkeypatch.setattr(netflix, "BLOCK", block)
     assert events(read(folder(files))) == EVENTS
 

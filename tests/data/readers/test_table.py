@@ -3,7 +3,7 @@ import gzip
 import polars as pl
 import pytest
 
-from dips.data.columns import Columns
+from dips.data.readers.columns import ColumnNames
 from dips.errors import ConfigError, DataError
 
 CSV = "userId,movieId,rating,timestamp\nu2,i1,3,20\nu1,i2,5,20\nu1,i1,4.5,10\n"
@@ -17,7 +17,7 @@ def test_columns_and_separator_are_guessed(folder, read, events, separator):
 
 
 @pytest.mark.parametrize("how", ["file", "gz", "zip", "windows", "bom"])
-def test_wherever_it_lies(how, folder, packed, read, events):
+def test_tables_in_directories_zips_and_files(how, folder, packed, read, events):
     files = {
         "file": {"x.csv": CSV},
         "gz": {"x.csv.gz": gzip.compress(CSV.encode())},
@@ -31,24 +31,24 @@ def test_wherever_it_lies(how, folder, packed, read, events):
 
 def test_columns_can_be_named(folder, read, events):
     path = folder({"x.csv": "who,what,how,user\n1,a,2,9\n2,b,3,9\n"}) / "x.csv"
-    data = read(path, columns=Columns(user="who", item="what", rating="how"))
+    data = read(path, columns=ColumnNames(user="who", item="what", rating="how"))
     assert events(data) == {"1": [("a", 2.0)], "2": [("b", 3.0)]}
-    implicit = read(path, columns=Columns(user="who", item="what"))
+    implicit = read(path, columns=ColumnNames(user="who", item="what"))
     assert not implicit.explicit
 
 
 def test_columns_can_be_left_out(folder, read):
-    data = read(folder({"x.csv": CSV}), columns=Columns(rating="none", time="none"))
+    data = read(folder({"x.csv": CSV}), columns=ColumnNames(rating="none", time="none"))
     assert not data.explicit
     assert data.time is None
 
 
 def test_without_a_header_columns_are_numbers(folder, read, events):
-    columns = Columns(user="1", item="2", rating="3", time="4")
+    columns = ColumnNames(user="1", item="2", rating="3", time="4")
     assert events(read(folder({"x.csv": CSV.split("\n", 1)[1]}), columns=columns)) == EVENTS
 
 
-def test_ids_are_kept_as_they_are_written(folder, read):
+def test_ids_keep_their_spelling(folder, read):
     text = "user,item\n1,0007\n2,7\n10,07\n"
     data = read(folder({"x.csv": text}))
     assert list(data.user_ids) == ["1", "2", "10"]
@@ -130,7 +130,7 @@ def test_a_given_column_must_exist(folder, read):
     with pytest.raises(
         DataError, match=r"line 1: there is no column 'who' .* name it with --user-"
     ):
-        read(folder({"x.csv": CSV}), columns=Columns(user="who"))
+        read(folder({"x.csv": CSV}), columns=ColumnNames(user="who"))
 
 
 def test_bad_parquet_is_named(tmp_path, read):
@@ -149,14 +149,14 @@ def test_bad_parquet_is_named(tmp_path, read):
         read(path)
 
 
-def test_two_tables_are_one_too_many(folder, read):
+def test_two_tables_are_refused(folder, read):
     with pytest.raises(DataError, match=r"holds more than one table \(a\.csv, b\.csv\)"):
         read(folder({"a.csv": CSV, "b.csv": CSV}))
 
 
-def test_columns_do_not_go_with_a_fixed_layout(folder, read):
+def test_column_names_are_refused_for_a_fixed_layout(folder, read):
     with pytest.raises(ConfigError, match="column names go with a table"):
-        read(folder({"u.data": "1\t1\t1\t1\n"}), "movielens", columns=Columns(user="x"))
+        read(folder({"u.data": "1\t1\t1\t1\n"}), "movielens", columns=ColumnNames(user="x"))
 
 
 def test_unknown_layouts(folder, read):

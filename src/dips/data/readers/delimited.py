@@ -1,4 +1,4 @@
-"""Delimited text as typed columns, and the line of the first bad value. Knows no dataset."""
+"""Read delimited text as typed columns; errors name the line. Knows no dataset."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Literal
 
 import polars as pl
 
-from dips.data.assembly import Rows
-from dips.data.source import Source
+from dips.data.readers.assembly import RawRows
+from dips.data.readers.source import Source
 from dips.errors import DataError
 
 Kind = Literal["integer", "number", "text"]
@@ -26,11 +26,14 @@ _ASKS = {"integer": "a whole number", "number": "a number", "text": "a value"}
 
 @dataclass(frozen=True)
 class Field:
-    """One column to read: what we call it, its place in the line (from 0), what it holds."""
+    """A column of delimited text that a reader needs."""
 
     name: str
+    """Name of the column in the result."""
     place: int
+    """Index of the field in the line, from 0."""
     kind: Kind
+    """Type of the values."""
 
 
 def read_delimited(
@@ -42,10 +45,23 @@ def read_delimited(
     skip: int = 0,
     quote: str | None = None,
     latin1: bool = False,
-) -> Rows:
-    """Read some fields of every line after the first `skip`; every field must have a value.
+) -> RawRows:
+    """Read fields of every line of a text file; every field must have a value.
 
-    A doubled separator such as `::` is read as the single one with an empty field between.
+    Args:
+        source: Where the file is.
+        name: Name of the file in the source.
+        fields: The fields to read.
+        separator: One character, or one character twice such as `::`.
+        skip: Number of header lines.
+        quote: Quote character, if values may be quoted.
+        latin1: Whether the text is Latin-1 instead of UTF-8.
+
+    Returns:
+        One row per line.
+
+    Raises:
+        DataError: If a line has too few fields, a value of another type, or is not decodable.
     """
     place, step = source.place(name), len(separator)
     first = _line(source, name, skip + 1)
@@ -73,7 +89,7 @@ def read_delimited(
     path = source.local(name)
     try:
         if latin1 or (path is None and quote is None and skip == 0):
-            # Unpack the next block while the last one is parsed.
+            # A thread decompresses the next block while this one is parsed.
             blocks = source.blocks(name, _BLOCK)
             with ThreadPoolExecutor(1) as pool:
                 frame = pl.concat(pool.map(parse, map(_utf8, blocks) if latin1 else blocks))
@@ -82,7 +98,7 @@ def read_delimited(
     except pl.exceptions.PolarsError as error:
         raise _undecodable(source, name, error) from error
     frame = frame.select(pl.col(column).alias(field) for field, column in columns.items())
-    rows = Rows(_without_blank_end(frame), partial(_where, source, name, skip, quote))
+    rows = RawRows(_without_blank_end(frame), partial(_where, source, name, skip, quote))
     for field in fields:
         if rows.frame[field.name].null_count():
             row = rows.frame[field.name].is_null().arg_max() or 0
@@ -96,7 +112,11 @@ def read_delimited(
 
 
 def decode_lines(source: Source, name: str, *, latin1: bool = False) -> list[str]:
-    """The lines of a small text member, each strictly decoded."""
+    """Return the decoded lines of a small text file.
+
+    Raises:
+        DataError: If a line is not valid text.
+    """
     lines = []
     for number, line in enumerate(source.read(name).splitlines(), start=1):
         try:
@@ -119,7 +139,11 @@ def _without_blank_end(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def split_line(line: bytes, separator: str, quote: str | None, where: str) -> list[str]:
-    """The fields of one line; `where` it stands is for the error."""
+    """Return the fields of one line.
+
+    Raises:
+        DataError: If a quote is not closed; `where` is the file and line of the message.
+    """
     text = line.decode("utf-8", "replace")
     if quote is None:
         return text.split(separator)
@@ -152,7 +176,7 @@ def _utf8(block: bytes) -> bytes:
 
 
 def _line(source: Source, name: str, number: int) -> bytes | None:
-    """A line by its number, or None past the end."""
+    """Return a line by its number from 1, or None past the end."""
     lines = (line for block in source.blocks(name, 1 << 16) for line in io.BytesIO(block))
     with closing(lines):
         line = next(islice(lines, number - 1, None), None)
@@ -160,7 +184,7 @@ def _line(source: Source, name: str, number: int) -> bytes | None:
 
 
 def _undecodable(source: Source, name: str, error: Exception) -> DataError:
-    """Say which line stopped the parser."""
+    """Return an error that names the line which cannot be decoded."""
     for number, line in enumerate(io.BytesIO(source.read(name)), start=1):
         try:
             line.decode()
