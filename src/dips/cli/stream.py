@@ -1,4 +1,4 @@
-"""`dips stream`: events in, acknowledgements out."""
+"""`dips stream`: read events from standard input, write acknowledgements to standard output."""
 
 from __future__ import annotations
 
@@ -11,61 +11,69 @@ from typing import Annotated
 import typer
 
 from dips.cli.screen import PLAIN_EVERY, print_json
+from dips.serve.dead_letters import DeadLetters
 from dips.serve.keeper import BATCH, ID_BYTES, open_keeper
-from dips.serve.sources.lines import DeadLetters, batches, follow
+from dips.serve.sources.lines import read_lines, stream_lines
 
 
 def stream(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    store: Annotated[str, typer.Option(help="sqlite:PATH, or memory: to try it out.")],
+    store: Annotated[str, typer.Option(help="sqlite:PATH, or memory: for a trial.")],
     batch: Annotated[int, typer.Option(help="Most events in a commit.")] = BATCH,
-    linger: Annotated[float, typer.Option(help="Seconds to wait for a batch to fill.")] = 0.05,
+    linger: Annotated[
+        float, typer.Option(help="Most seconds to wait until a batch is full.")
+    ] = 0.05,
     source: Annotated[
         str | None,
         typer.Option(
-            help="Name this input: given again from its start, what is durable is skipped."
+            help="Name of this input. Read again from its start, its durable lines are skipped."
         ),
     ] = None,
     dead_letters: Annotated[
-        Path | None, typer.Option(help="Where bad events go; else beside the store.")
+        Path | None, typer.Option(help="File for invalid events. Default: beside the store.")
     ] = None,
     shadow: Annotated[
-        Path | None, typer.Option(help="Another run to ask, without doing what it says.")
+        Path | None,
+        typer.Option(help="Another run to evaluate in shadow: it decides, and changes nothing."),
     ] = None,
-    id_bytes: Annotated[int, typer.Option(help="Budget for remembering event ids.")] = ID_BYTES,
+    id_bytes: Annotated[
+        int, typer.Option(help="Size of the deduplication window for event ids, in bytes.")
+    ] = ID_BYTES,
 ) -> None:
-    """Keep sketches up to date from JSON lines on standard input.
+    """Keep sketches up to date from events in JSON lines on standard input.
 
-    A line: {"user": ..., "item": ..., "rating": ..., "time": ..., "id" or "seq": ...}. For every
-    durable commit one acknowledgement is written, {"lines": N, "applied": ..., ...}: all lines up
-    to N are safe. After a crash send the lines after the last acknowledgement again; with id or seq
-    nothing is applied twice. Bad lines go to a file and stop nothing.
+    A line: {"user": ..., "item": ..., "rating": ..., "time": ..., "id" or "seq": ...}. Each durable
+    commit writes one acknowledgement, {"lines": N, "applied": ..., ...}: all lines up to N are
+    durable. After a crash, send the lines after the last acknowledgement again. Events with id or
+    seq are applied only once. Invalid lines go to the dead-letter file.
     """
     place = Path(store.partition(":")[2] or "store")
     dead = DeadLetters(dead_letters or place.with_name(place.name + ".dead.jsonl"))
     with open_keeper(run, store, batch=batch, id_bytes=id_bytes) as keeper:
-        watched = None if shadow is None else keeper.shadow(shadow)
-        began = told = monotonic()
-        applied = refused = read = 0
-        for done in follow(keeper, batches(sys.stdin.fileno(), batch, linger), dead, source):
+        evaluated = None if shadow is None else keeper.shadow(shadow)
+        start = printed = monotonic()
+        applied = refused = lines = 0
+        batches = read_lines(sys.stdin.fileno(), batch, linger)
+        for lines, result in stream_lines(keeper, batches, dead, source):
             try:
-                print_json(done.to_dict())
+                print_json({"lines": lines, **result.counts()})
                 sys.stdout.flush()
             except BrokenPipeError:
-                _say("nobody reads the acknowledgements any more; what was committed stays")
+                _print_error("standard output was closed; what was committed stays in the store")
                 raise typer.Exit(2) from None
-            applied, refused = applied + done.tally.applied, refused + len(done.tally.refused)
-            read = done.lines
-            if monotonic() - told >= PLAIN_EVERY:
-                told = monotonic()
-                _say(f"{read} lines, {applied / (told - began):.0f} events/s")
+            applied, refused = applied + result.applied, refused + len(result.refused)
+            if monotonic() - printed >= PLAIN_EVERY:
+                printed = monotonic()
+                _print_error(f"{lines} lines, {applied / (printed - start):.0f} events/s")
         users = keeper.stats()["users"]
-        _say(f"{read} lines: {applied} events applied, {refused} refused; {users} users in {store}")
+        _print_error(
+            f"{lines} lines: {applied} events applied, {refused} refused; {users} users in {store}"
+        )
         if refused:
-            _say(f"the refused ones are in {dead.path}, each with its reason")
-        if watched is not None:
-            _say(f"shadow {shadow}: {json.dumps(watched.report())}")
+            _print_error(f"the refused events are in {dead.path}, each with its reason")
+        if evaluated is not None:
+            _print_error(f"shadow {shadow}: {json.dumps(evaluated.report())}")
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

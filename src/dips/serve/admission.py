@@ -1,7 +1,12 @@
-"""Which events count: not those that came before, and not old ones of users who were forgotten.
+"""Decide which events of a batch are applied. Reads and writes no store.
 
-Pure: decides from what is known of the users and ids of a batch, in order of arrival. A batch in
-which all events count, as most do, is seen to be such at once.
+Events are decided in order of arrival. An event is not applied if
+
+- the user's record is damaged: it is refused,
+- the user was erased and the event may be a replay: it is counted as forgotten,
+- it is a duplicate (`dips.serve.deduplication`): it is counted as repeated.
+
+A batch without any of these, which is the usual case, is recognised in one vectorised check.
 """
 
 from __future__ import annotations
@@ -13,106 +18,97 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dips.data.interactions import Int64
-from dips.serve.deduplication import Glance, id_key
+from dips.serve.deduplication import BatchIds, are_all_new, is_duplicate
 from dips.serve.events import Event
 
-Refusal = tuple[Any, str]
-"""A bad event, as it was given, and the reason."""
+
+class RefusedEvent(NamedTuple):
+    """An invalid event."""
+
+    event: Any
+    """The event as it was given."""
+    reason: str
 
 
 @dataclass
-class Tally:
-    """What became of some events."""
+class CommitResult:
+    """What became of the events of one or more commits."""
 
     applied: int = 0
     repeated: int = 0
-    """Not applied: the id was seen before, or the sequence number is not above the last."""
+    """Duplicates, not applied: see `dips.serve.deduplication`."""
     forgotten: int = 0
-    """Not applied: the user was forgotten, and the event may be an old one."""
-    refused: list[Refusal] = field(default_factory=list)
-    """Not applied: bad events, each with the reason."""
+    """Not applied: the user was erased, and the event may be a replay."""
+    refused: list[RefusedEvent] = field(default_factory=list)
+    """Invalid events, not applied."""
 
     def counts(self) -> dict[str, int]:
-        """How many of each."""
+        """Return the number of events of each kind, by name."""
         numbers = {"applied": self.applied, "repeated": self.repeated}
         return {**numbers, "forgotten": self.forgotten, "refused": len(self.refused)}
 
-    def add(self, other: Tally) -> None:
-        """Put two together."""
+    def add(self, other: CommitResult) -> None:
+        """Add the events of another commit."""
         self.applied += other.applied
         self.repeated += other.repeated
         self.forgotten += other.forgotten
         self.refused += other.refused
 
 
-class Known(NamedTuple):
-    """What is known of the users of a batch, beside their records."""
+@dataclass(frozen=True)
+class Admission:
+    """Rules by which the events of one batch are applied or not."""
 
-    gone: Mapping[str, int]
-    """1 + the last sequence number of those who were forgotten and have no record."""
+    tombstones: Mapping[str, int]
+    """Next sequence number of erased users that have no record."""
     damaged: Mapping[str, str]
-    """Whose record cannot be read, and why."""
-    ids: Glance
+    """Why a user's record cannot be read, by user."""
+    ids: BatchIds
+    """Event ids of the batch."""
+    result: CommitResult
+    """Counts what becomes of the events."""
 
+    def admit(
+        self, events: Sequence[Event], row: Int64, next_seq: Int64
+    ) -> tuple[Sequence[Event], Int64, Int64]:
+        """Decide which events are applied, and count all of them in `result`.
 
-class Admitted(NamedTuple):
-    """The events of a batch that are applied."""
+        Args:
+            events: The events of a batch, in order of arrival.
+            row: Which user each event belongs to, [events].
+            next_seq: The smallest sequence number that is accepted from each user, [users].
 
-    events: Sequence[Event]
-    row: Int64  # [events] which of the users
-    last: Int64  # [users] 1 + the last sequence number after them
+        Returns:
+            The applied events; which user each of them belongs to, [applied]; and `next_seq` after
+            them, [users].
+        """
+        given = [event.seq for event in events]
+        if not self.tombstones and not self.damaged and None not in given:
+            seq = np.array(given, np.int64)
+            if are_all_new(row, seq, next_seq):
+                next_seq = next_seq.copy()
+                next_seq[row] = seq + 1  # of several events of a user the last one counts
+                self.result.applied += len(events)
+                return events, row, next_seq
+        return self.admit_each(events, row, next_seq)
 
-
-def admit(events: Sequence[Event], row: Int64, last: Int64, known: Known, tally: Tally) -> Admitted:
-    """The events that are applied; what becomes of the others goes into the tally.
-
-    `row` [events] tells whose they are; `last` [users] 1 + the last sequence number before them.
-    """
-    seq = [event.seq for event in events]
-    if not known.gone and not known.damaged and None not in seq:
-        number = np.array(seq, np.int64) + 1
-        if _rising(row, number, last):
-            last = last.copy()
-            last[row] = number  # of several the last one stays
-            tally.applied += len(events)
-            return Admitted(events, row, last)
-    return admit_each(events, row, last, known, tally)
-
-
-def admit_each(
-    events: Sequence[Event], row: Int64, last: Int64, known: Known, tally: Tally
-) -> Admitted:
-    """The same, event by event."""
-    (gone, damaged, ids), after = known, last.tolist()
-    applied: list[int] = []
-    returned: set[str] = set()
-    for place, (event, whose) in enumerate(zip(events, row.tolist(), strict=True)):
-        user, number = event.user, None if event.seq is None else event.seq + 1
-        if user in damaged:
-            tally.refused.append((event, f"the record of user '{user}' {damaged[user]}"))
-        elif user in gone and user not in returned and (number or 0) <= gone[user]:
-            tally.forgotten += 1
-        elif _known(event, number, after[whose], ids):
-            tally.repeated += 1
-        else:
-            returned.add(user)
-            after[whose] = number or after[whose]
-            applied.append(place)
-    tally.applied += len(applied)
-    return Admitted([events[n] for n in applied], row[applied], np.array(after, np.int64))
-
-
-def _rising(row: Int64, number: Int64, last: Int64) -> bool:
-    """Whether every number is above those of the same row before it, and above the last one."""
-    order = np.argsort(row, kind="stable")
-    row, number = row[order], number[order]
-    before = last[row]
-    again = np.flatnonzero(row[1:] == row[:-1])
-    before[again + 1] = number[again]
-    return bool((number > before).all())
-
-
-def _known(event: Event, number: int | None, last: int, ids: Glance) -> bool:
-    if number is not None:
-        return number <= last
-    return event.id is not None and not ids.is_new(id_key(event.user, event.id))
+    def admit_each(
+        self, events: Sequence[Event], row: Int64, next_seq: Int64
+    ) -> tuple[Sequence[Event], Int64, Int64]:
+        """Decide event by event; the reference for `admit`, with its arguments and results."""
+        after, applied, readmitted = next_seq.tolist(), list[int](), set[str]()
+        for index, (event, user_row) in enumerate(zip(events, row.tolist(), strict=True)):
+            user, seq = event.user, -1 if event.seq is None else event.seq
+            if user in self.damaged:
+                reason = f"the record of user '{user}' {self.damaged[user]}"
+                self.result.refused.append(RefusedEvent(event, reason))
+            elif user not in readmitted and seq < self.tombstones.get(user, -1):
+                self.result.forgotten += 1
+            elif is_duplicate(event, after[user_row], self.ids):
+                self.result.repeated += 1
+            else:
+                readmitted.add(user)
+                after[user_row] = seq + 1 if seq >= 0 else after[user_row]
+                applied.append(index)
+        self.result.applied += len(applied)
+        return [events[n] for n in applied], row[applied], np.array(after, np.int64)

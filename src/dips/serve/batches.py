@@ -1,15 +1,10 @@
-"""A batch of events on its way: opened, with what the store holds of its users; then decided.
-
-Writes nothing. Ordinary events are seen to be so all at once, and only where one of them is not,
-each is looked at: either way gives the same.
-"""
+"""Load a batch of events with the records of its users, and apply it. Writes nothing."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,128 +12,147 @@ from torch import Tensor
 
 from dips.data.interactions import Int64
 from dips.numerics.hashing import text_keys
-from dips.serve.admission import Known, Refusal, Tally, admit
-from dips.serve.deduplication import Glance, Window, id_key
+from dips.serve.admission import Admission, CommitResult, RefusedEvent
+from dips.serve.arrivals import arrival_columns
+from dips.serve.deduplication import BatchIds, DeduplicationWindow, id_hash
 from dips.serve.engine import Engine
-from dips.serve.events import Event, EventError, Rules, read_event
-from dips.serve.records import Rows, encode, fault, unpack
-from dips.serve.arrivals import arrivals_of
-from dips.serve.user_states import States
+from dips.serve.events import Event, EventError, EventLike, EventSchema, parse_event
+from dips.serve.records import UserRecords, decode_unchecked, encode, find_fault
 from dips.serve.stores.base import Store, Table
-from dips.serve.vocabulary import Numbering, Vocabulary
-
-GONE = b"gone/"
-Given = Event | Mapping[str, Any]
-"""An event, or what a line of JSON says of one."""
+from dips.serve.tombstones import read_tombstones
+from dips.serve.user_states import UserStates
+from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
 
-class Batch(NamedTuple):
-    """Events of one commit."""
+class EventBatch(NamedTuple):
+    """Events of one commit, as a source delivers them."""
 
-    events: Sequence[Given]
-    marks: Mapping[str, int] = {}
-    """Numbers by name that are written with it, such as how much of a source has been read."""
-    refuse: Callable[[Sequence[Refusal]], None] = lambda refused: None
-    """Is given the bad events before the commit."""
+    events: Sequence[EventLike]
+    offsets: Mapping[str, int] = {}
+    """Offsets of sources that the commit writes, by name: how much of each has been read."""
+    on_refused: Callable[[Sequence[RefusedEvent]], None] = lambda refused: None
+    """Called with the invalid events before the commit."""
 
 
-class Opened(NamedTuple):
-    """A batch, and what the store holds of its users."""
+class LoadedBatch(NamedTuple):
+    """Valid events of a batch, with what the store holds of their users."""
 
     events: list[Event]
-    row: Int64  # [events] which of the users
-    users: list[str]  # each once, in order of arrival
-    keys: list[bytes]  # [users]
-    found: list[bytes | None]  # [users] their records
-    gone: dict[str, int]
-    ids: Glance
-    refused: list[Refusal]
+    row: Int64  # [events] which user each event belongs to
+    users: list[str]  # each user once, in order of arrival
+    keys: list[bytes]  # [users] keys in the store
+    found: list[bytes | None]  # [users] records; None where there is none
+    tombstones: dict[str, int]
+    ids: BatchIds
+    refused: list[RefusedEvent]
 
-    def read(self) -> tuple[Rows, dict[str, str]]:
-        """[users] their states, and whose cannot be read, with the reason."""
+    def decode(self) -> tuple[UserRecords, dict[str, str]]:
+        """Decode the records of the users; return also why a user's record is damaged, by user."""
         pairs = zip(self.keys, self.found, strict=True)
-        reasons = ["" if record is None else fault(key, record) for key, record in pairs]
-        damaged = {user: why for user, why in zip(self.users, reasons, strict=True) if why}
-        whole = [r if not why else None for r, why in zip(self.found, reasons, strict=True)]
-        return unpack(whole if damaged else self.found), damaged
+        faults = ["" if record is None else find_fault(key, record) for key, record in pairs]
+        damaged = {user: why for user, why in zip(self.users, faults, strict=True) if why}
+        intact = [r if not why else None for r, why in zip(self.found, faults, strict=True)]
+        return decode_unchecked(intact if damaged else self.found), damaged
 
 
-def open_batch(
-    piece: Sequence[Given], store: Store, rules: Rules, items: Vocabulary, window: Window
-) -> Opened:
-    """Check events, and read what must be known of their users and ids."""
-    events, refused = _checked(piece, rules, items)
-    names = [event.user for event in events]
-    row_of = {user: place for place, user in enumerate(dict.fromkeys(names))}
+class AppliedBatch(NamedTuple):
+    """Changes that a batch makes, ready to be committed."""
+
+    result: CommitResult
+    records: dict[bytes, bytes | None]
+    """Changed records by user."""
+    new_users: int
+    """Number of users that had no record before."""
+    new_items: dict[str, int]
+    """Codes of items that the store did not know."""
+    item_index: Tensor
+    """Model item of every code, the new ones included, [codes]."""
+
+
+def load_batch(
+    events: Sequence[EventLike],
+    store: Store,
+    schema: EventSchema,
+    vocabulary: ItemVocabulary,
+    window: DeduplicationWindow,
+) -> LoadedBatch:
+    """Validate events, and read the records, tombstones and event ids that decide about them.
+
+    Args:
+        events: Events of one commit.
+        store: Store to read from.
+        schema: Schema of the model's events.
+        vocabulary: Items of the store.
+        window: Known event ids.
+
+    Returns:
+        The valid events and what was read; invalid events with their reasons.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    valid, refused = _validate(events, schema, vocabulary)
+    names = [event.user for event in valid]
+    row_of = {user: row for row, user in enumerate(dict.fromkeys(names))}
     users, row = list(row_of), np.array([row_of[name] for name in names], np.int64)
     keys = [user.encode() for user in users]
     found = store.get(Table.USERS, keys)
-    gone = _forgotten(store, [u for u, record in zip(users, found, strict=True) if record is None])
-    ids = window.look([id_key(e.user, e.id) for e in events if e.id is not None])
-    return Opened(events, row, users, keys, found, gone, ids, refused)
+    absent = [user for user, record in zip(users, found, strict=True) if record is None]
+    tombstones = read_tombstones(store, absent)
+    ids = window.look_up([id_hash(e.user, e.id) for e in valid if e.id is not None])
+    return LoadedBatch(valid, row, users, keys, found, tombstones, ids, refused)
 
 
-class Decided(NamedTuple):
-    """What a batch comes to."""
-
-    tally: Tally
-    records: dict[bytes, bytes | None]
-    users: int
-    """How many of the records are somebody's first."""
-    items: dict[str, int]
-    """Items never met before, and their codes."""
-    number: Tensor
-    """The run's number of every code."""
-
-
-def decide(
-    opened: Opened,
-    rules: Rules,
+def apply_batch(
+    batch: LoadedBatch,
+    schema: EventSchema,
     engine: Engine,
-    items: Vocabulary,
-    numbering: Numbering,
+    vocabulary: ItemVocabulary,
+    model_items: ModelItems,
     version: int,
-) -> Decided:
-    """Admit events, and change the sketches of their users; `version` is that of the policy."""
-    tally, new = Tally(refused=list(opened.refused)), dict[str, int]()
-    rows, damaged = opened.read()
-    known = Known(opened.gone, damaged, opened.ids)
-    events, row, last = admit(opened.events, opened.row, rows.last, known, tally)
-    code = items.codes([event.item for event in events], new)
-    number, states = numbering.with_new(new), States.of(rows, engine.size, engine.longest)
-    states.last[:] = torch.from_numpy(last)
-    arrivals, identity = arrivals_of(events, code, rules), partial(text_keys, opened.users)
-    engine.arrive_all(states, torch.from_numpy(row), arrivals, identity, number)
-    after, changed, keys = states.rows(version), np.unique(row), opened.keys
+) -> AppliedBatch:
+    """Decide which events are applied, and update the sketches of their users.
+
+    Args:
+        batch: The events and the records of their users.
+        schema: Schema of the model's events.
+        engine: Policy and recommender of the model.
+        vocabulary: Items of the store.
+        model_items: Items of the model.
+        version: Version number of the policy, written to the records.
+
+    Returns:
+        The changes to commit.
+    """
+    result, new_items = CommitResult(refused=list(batch.refused)), dict[str, int]()
+    records, damaged = batch.decode()
+    admission = Admission(batch.tombstones, damaged, batch.ids, result)
+    events, row, next_seq = admission.admit(batch.events, batch.row, records.next_seq)
+    codes = vocabulary.codes([event.item for event in events], new_items)
+    item_index = model_items.extended(new_items)
+    states = UserStates.from_records(records, engine.size, engine.longest)
+    states.next_seq[:] = torch.from_numpy(next_seq)
+    arrivals, user_keys = arrival_columns(events, codes, schema), partial(text_keys, batch.users)
+    engine.apply_arrivals(states, torch.from_numpy(row), arrivals, user_keys, item_index)
+    after, changed, keys = states.to_records(version), np.unique(row), batch.keys
     if len(changed) < len(keys):
-        after, keys = Rows(*(f[changed] for f in after)), [keys[n] for n in changed.tolist()]
-    records: dict[bytes, bytes | None] = dict(zip(keys, encode(keys, after), strict=True))
-    first = sum(opened.found[n] is None for n in changed.tolist()) if None in opened.found else 0
-    return Decided(tally, records, first, new, number)
+        after, keys = after.take(changed), [keys[n] for n in changed.tolist()]
+    written: dict[bytes, bytes | None] = dict(zip(keys, encode(keys, after), strict=True))
+    new_users = sum(batch.found[n] is None for n in changed.tolist()) if None in batch.found else 0
+    return AppliedBatch(result, written, new_users, new_items, item_index)
 
 
-def gone_key(user: str) -> bytes:
-    """Where it is noted that a user was forgotten: by a hash, not by name."""
-    return GONE + hashlib.blake2b(user.encode(), digest_size=16).digest()
-
-
-def _forgotten(store: Store, users: Sequence[str]) -> dict[str, int]:
-    """1 + the last sequence number of those who were forgotten."""
-    found = store.get(Table.FACTS, [gone_key(user) for user in users])
-    return {u: int(last) for u, last in zip(users, found, strict=True) if last is not None}
-
-
-def _checked(
-    piece: Sequence[Given], rules: Rules, items: Vocabulary
-) -> tuple[list[Event], list[Refusal]]:
-    """The events that make sense under these rules, and the others with the reasons."""
-    events, refused = list[Event](), list[Refusal]()
-    for value in piece:
+def _validate(
+    events: Sequence[EventLike], schema: EventSchema, vocabulary: ItemVocabulary
+) -> tuple[list[Event], list[RefusedEvent]]:
+    """Return the events that are valid under a schema, and the others with their reasons."""
+    valid, refused = list[Event](), list[RefusedEvent]()
+    for value in events:
         try:
-            event = value if isinstance(value, Event) else read_event(value)
-            rules.check(event)
-            items.check(event.item)
-            events.append(event)
+            event = value if isinstance(value, Event) else parse_event(value)
+            schema.validate(event)
+            vocabulary.check_limit(event.item)
+            valid.append(event)
         except EventError as error:
-            refused.append((value, str(error)))
-    return events, refused
+            refused.append(RefusedEvent(value, str(error)))
+    return valid, refused

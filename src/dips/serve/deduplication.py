@@ -1,7 +1,12 @@
-"""Which event ids have been seen lately: a window over the newest, with a budget of bytes.
+"""Recognise duplicate events, by sequence number or by event id.
 
-Ids are hashed, together with the user. The window counts ids, not batches: what is a duplicate does
-not depend on how events were batched.
+- With `seq`, an event is a duplicate unless its number is above the user's last one. Late events
+  count as duplicates, too. The last number is part of the user's record, so this holds for ever.
+- With `id`, an event is a duplicate if the user's id is among the newest ids of all users: the
+  deduplication window. Its length is limited by a number of bytes.
+- With neither, no duplicate is recognised.
+
+The window counts ids, not batches: what is a duplicate does not depend on how events are batched.
 """
 
 from __future__ import annotations
@@ -10,83 +15,137 @@ import hashlib
 from collections.abc import Sequence
 from typing import final
 
+import numpy as np
+
+from dips.data.interactions import Int64
 from dips.errors import ConfigError
+from dips.serve.events import Event
 from dips.serve.stores.base import Store, Table
 
 BYTES_PER_ID = 64
-"""What an id takes in the store: 16 bytes of hash and 8 of place, twice, and the tables' own."""
-COUNT = b"ids"
+"""Bytes of an id in the store: twice 16 of the hash and 8 of the number, and SQLite's overhead."""
+ID_COUNT = b"id_count"
+"""Metadata key: number of ids so far, also those that have left the window."""
 
 
-def id_key(user: str, event_id: str) -> bytes:
-    """16 bytes for an event id of a user."""
+def id_hash(user: str, event_id: str) -> bytes:
+    """Return a hash of 16 bytes for an event id of a user."""
     return hashlib.blake2b(f"{user}\0{event_id}".encode(), digest_size=16).digest()
 
 
 @final
-class Window:
-    """The newest ids; places are counted from 0 on in order of arrival."""
+class DeduplicationWindow:
+    """Newest event ids of a store, numbered from 0 in order of arrival.
 
-    def __init__(self, store: Store, budget: int, batch: int) -> None:
-        self._store, self.length = store, budget // BYTES_PER_ID
+    Args:
+        store: The store that holds the ids.
+        id_bytes: Most bytes that the ids may take in the store.
+        batch: Most events in a commit; the window must hold at least as many ids.
+
+    Raises:
+        ConfigError: `id_bytes` is too small for a batch.
+    """
+
+    def __init__(self, store: Store, id_bytes: int, batch: int) -> None:
+        self._store, self.length = store, id_bytes // BYTES_PER_ID
         if self.length < batch:
             least = batch * BYTES_PER_ID
-            raise ConfigError(f"id_bytes is {budget}: batches of {batch} need {least} at least")
-        (found,) = store.get(Table.FACTS, [COUNT])
+            raise ConfigError(f"id_bytes is {id_bytes}: batches of {batch} need {least} at least")
+        (found,) = store.get(Table.METADATA, [ID_COUNT])
         self.count = int(found or b"0")
-        first = next(iter(store.scan(Table.PLACES)), None)
-        self._low = int.from_bytes(first[0], "big") if first else self.count
+        first = next(iter(store.scan(Table.ID_ORDER)), None)
+        self._oldest = int.from_bytes(first[0], "big") if first else self.count
 
-    def look(self, keys: Sequence[bytes]) -> Glance:
-        """What is known of these ids, for one batch."""
-        found = self._store.get(Table.IDS, keys)
-        known = {k: int.from_bytes(v, "big") for k, v in zip(keys, found, strict=True) if v}
-        return Glance(self, known)
+    def look_up(self, hashes: Sequence[bytes]) -> BatchIds:
+        """Read from the store which of a batch's ids are known.
+
+        Args:
+            hashes: Hashes of the event ids in the batch.
+
+        Returns:
+            The ids of the batch, to be checked event by event.
+        """
+        found = self._store.get(Table.EVENT_IDS, hashes)
+        known = {k: int.from_bytes(v, "big") for k, v in zip(hashes, found, strict=True) if v}
+        return BatchIds(self, known)
 
     def rows(self, new: dict[bytes, int]) -> dict[Table, dict[bytes, bytes | None]]:
-        """What has to be written: the new ids, and the removal of those that fall out."""
+        """Return the rows to write for new ids, and the deletion of ids that leave the window.
+
+        Args:
+            new: Number of each new id by its hash.
+        """
         if not new:
             return {}
         count = self.count + len(new)
-        out = [place.to_bytes(8, "big") for place in range(self._low, count - self.length)]
-        gone = [key for key in self._store.get(Table.PLACES, out) if key is not None]
-        ids: dict[bytes, bytes | None] = dict.fromkeys(gone)
-        places: dict[bytes, bytes | None] = dict.fromkeys(out)
-        for key, number in new.items():  # last: an id that fell out may come back
+        leaving = [number.to_bytes(8, "big") for number in range(self._oldest, count - self.length)]
+        deleted = [key for key in self._store.get(Table.ID_ORDER, leaving) if key is not None]
+        ids: dict[bytes, bytes | None] = dict.fromkeys(deleted)
+        order: dict[bytes, bytes | None] = dict.fromkeys(leaving)
+        for key, number in new.items():  # after the deletions: an id that left may come again
             place = number.to_bytes(8, "big")
-            ids[key], places[place] = place, key
-        facts: dict[bytes, bytes | None] = {COUNT: b"%d" % count}
-        return {Table.IDS: ids, Table.PLACES: places, Table.FACTS: facts}
+            ids[key], order[place] = place, key
+        metadata: dict[bytes, bytes | None] = {ID_COUNT: b"%d" % count}
+        return {Table.EVENT_IDS: ids, Table.ID_ORDER: order, Table.METADATA: metadata}
 
-    def adopt(self, new: dict[bytes, int]) -> None:
-        """The new ids have been written."""
+    def add(self, new: dict[bytes, int]) -> None:
+        """Move the window on, over new ids whose rows were staged."""
         if new:
             self.count += len(new)
-            self._low = max(self._low, self.count - self.length)
+            self._oldest = max(self._oldest, self.count - self.length)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Where the window ends and begins."""
-        return self.count, self._low
+    def position(self) -> tuple[int, int]:
+        """Number of the next id, and number of the oldest id in the store."""
+        return self.count, self._oldest
 
-    def back_to(self, place: tuple[int, int]) -> None:
-        """What came after this has not been written after all."""
-        self.count, self._low = place
+    def roll_back(self, position: tuple[int, int]) -> None:
+        """Return to an earlier position, after a commit has failed."""
+        self.count, self._oldest = position
 
 
 @final
-class Glance:
-    """The window as one batch sees it; `new` are the ids that it adds, with their places."""
+class BatchIds:
+    """Event ids of one batch. `new` holds the ids that the batch adds to the window."""
 
-    def __init__(self, window: Window, known: dict[bytes, int]) -> None:
+    def __init__(self, window: DeduplicationWindow, known: dict[bytes, int]) -> None:
         self._window, self._known = window, known
         self.new: dict[bytes, int] = {}
 
-    def is_new(self, key: bytes) -> bool:
-        """Whether this id is not in the window; then it is from now on."""
+    def add(self, key: bytes) -> bool:
+        """Add an id to the window; return False where it is in the window already."""
         count = self._window.count + len(self.new)
-        place = self.new.get(key, self._known.get(key))
-        if place is not None and place >= count - self._window.length:
+        number = self.new.get(key, self._known.get(key))
+        if number is not None and number >= count - self._window.length:
             return False
         self.new[key] = count
         return True
+
+
+def is_duplicate(event: Event, next_seq: int, ids: BatchIds) -> bool:
+    """Return whether an event is a duplicate; add its id to the window where it is not.
+
+    Args:
+        event: The event.
+        next_seq: The smallest sequence number that is accepted from this user.
+        ids: Event ids of the batch.
+    """
+    if event.seq is not None:
+        return event.seq < next_seq
+    return event.id is not None and not ids.add(id_hash(event.user, event.id))
+
+
+def are_all_new(row: Int64, seq: Int64, next_seq: Int64) -> bool:
+    """Return whether a batch of events with sequence numbers holds no duplicate.
+
+    Args:
+        row: Which user each event belongs to, [events].
+        seq: Sequence numbers, [events].
+        next_seq: The smallest sequence number that is accepted from each user, [users].
+    """
+    order = np.argsort(row, kind="stable")
+    row, seq = row[order], seq[order]
+    least = next_seq[row]
+    same_user = np.flatnonzero(row[1:] == row[:-1])
+    least[same_user + 1] = seq[same_user] + 1
+    return bool((seq >= least).all())

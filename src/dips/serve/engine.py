@@ -1,7 +1,7 @@
-"""One run at work: arrivals in, sketches changed, by the same transition as training's.
+"""Apply arrivals to sketches with a trained model, by the same transition as in training.
 
-Knows nothing of stores, names or duplicates. What happens to a user never depends on who else is in
-the batch.
+Knows nothing of stores, names or duplicates. The result for a user does not depend on the other
+users in the batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ from dips.recommender.kernel_inputs import is_answered, teller_of, vectors_of
 from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.serve.arrivals import rounds
-from dips.serve.user_states import States
-from dips.serve.unknown_items import hidden, hide_unknown, numbered, widened
+from dips.serve.unknown_items import (
+    extend_item_tables,
+    hide_unknown,
+    mask_unknown,
+    model_item_numbers,
+)
+from dips.serve.user_states import UserStates
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.sketch.signals import Signals
@@ -36,85 +41,117 @@ from dips.sketch.update import decide, fill
 
 WAIT, FILL = -1, 0
 SHIFT = 20
-"""Kinds of arrivals: wait, fill, or a refresh of so many kept (above these bits) and waiting."""
+"""Kinds of transitions: wait, fill, or a refresh: `kept << SHIFT | waiting`, both counts."""
 
 EVERYTHING = 1 << 62
 """So many of the newest are all."""
 Loop = Callable[[Kept, Arrivals, Callable[[], Tensor], Tensor], None]
-"""What arrivals do to sketches, given identities and numbers as in `Engine.arrive_all`."""
+"""Compiled form of `Engine.apply_arrivals`, with its `user_keys` and `item_index`."""
 
 
-class Watcher(Protocol):
-    """Is told of every refresh."""
+class RefreshObserver(Protocol):
+    """Is called after every refresh."""
 
-    def watch(
-        self, sketch: Sketch, arrivals: Sketch, seen: Tensor, identity: Tensor, fresh: Sketch
+    def compare(
+        self, sketch: Sketch, arrivals: Sketch, seen: Tensor, user_keys: Tensor, refreshed: Sketch
     ) -> None:
-        """What was there, what came, whose it is, and what was kept."""
+        """Compare a decision with the observer's own.
+
+        Args:
+            sketch: Sketches before the refresh, [users, size].
+            arrivals: Interactions since the last refresh, [users, n].
+            seen: Number of interactions so far, [users].
+            user_keys: Keys of the users for random priorities, [users].
+            refreshed: Sketches after the refresh, [users, size].
+        """
 
 
 @final
 class Engine:
-    """A policy, its recommender and its schedule, ready to decide."""
+    """Policy, recommender and schedule of a trained model, ready to update sketches.
+
+    Args:
+        trained: The trained model.
+        widest: Most entries that a record written by another model may hold.
+
+    Raises:
+        ConfigError: The policy keeps everything, so there is no sketch.
+    """
 
     def __init__(self, trained: TrainedModel, *, widest: int = 0) -> None:
-        """`widest` is the most entries that a record of another run may hold."""
         if trained.policy.keeps_all:
             raise ConfigError("the policy 'all' keeps everything: there is no sketch to keep")
         self.trained, self.size = trained, trained.size
         self.schedule, self.longest = trained.schedule, trained.schedule.longest
         rows = max(self.size, widest) + self.longest + 1
-        policy = widened(trained, rows)
+        policy = extend_item_tables(trained, rows)
         self._policy = StackedPolicies.of([policy]) if isinstance(policy, SetNetwork) else policy
         self._selector = trained.selector
         required_signals = trained.policy.required_signals
-        self._settled = (
+        self._quantized = (
             StackedRecommenders.of([trained.recommender]).quantized() if required_signals else None
         )
         self._items = len(trained.item_ids)
         self._loop = self._compiled()
-        self.shadow: Watcher | None = None
+        self.shadow: RefreshObserver | None = None
 
     @torch.no_grad()
-    def arrive_all(
+    def apply_arrivals(
         self,
-        states: States,
+        states: UserStates,
         row: Tensor,
         arrivals: Sketch,
-        identity: Callable[[], Tensor],
-        number: Tensor,
+        user_keys: Callable[[], Tensor],
+        item_index: Tensor,
     ) -> None:
-        """These users, `row` [events], have more interactions, in this order: `arrivals` [events].
+        """Update the sketches of users by new interactions, in order of arrival.
 
-        Where loops are compiled, at once; else the first of every user, then the second, and so on.
-        `identity` is asked only where it is needed.
+        The compiled path takes all arrivals at once. The reference path takes the first arrival of
+        every user, then the second, and so on.
+
+        Args:
+            states: States of the users in the batch; changed in place.
+            row: Which user each arrival belongs to, [arrivals].
+            arrivals: Columns of the new interactions, each [arrivals].
+            user_keys: Returns the keys of the users for random priorities, [users]. Called only
+                where they are needed.
+            item_index: Model item of every code of the store; -1 for unknown items, [codes].
         """
-        plain = states.depth == 1 and states.sketch.position.shape[1] == self.size
-        if self._loop is not None and plain and self.shadow is None:
+        has_model_shape = states.depth == 1 and states.sketch.position.shape[1] == self.size
+        if self._loop is not None and has_model_shape and self.shadow is None:
             columns = (arrivals.item, arrivals.rating, arrivals.time, arrivals.side)
             kept = Kept(*states.sketch, states.seen)
-            self._loop(kept, Arrivals(row, *columns), identity, number)
+            self._loop(kept, Arrivals(row, *columns), user_keys, item_index)
             return
-        whose, once = identity(), bool((row.diff() > 0).all())
-        for places in [slice(None)] if once else rounds(row.numpy()):
-            part = Sketch(*(column[places, None] for column in arrivals))
-            self.arrive(states, row[places], part, whose, number)
+        keys, is_one_round = user_keys(), bool((row.diff() > 0).all())
+        for indices in [slice(None)] if is_one_round else rounds(row.numpy()):
+            part = Sketch(*(column[indices, None] for column in arrivals))
+            self.apply_round(states, row[indices], part, keys, item_index)
 
     @torch.no_grad()
-    def arrive(
-        self, states: States, users: Tensor, arrivals: Sketch, identity: Tensor, number: Tensor
+    def apply_round(
+        self,
+        states: UserStates,
+        users: Tensor,
+        arrivals: Sketch,
+        user_keys: Tensor,
+        item_index: Tensor,
     ) -> None:
-        """Each of these users, each once and in order, has one more interaction: `arrivals` [n, 1].
+        """Update the sketches of users by one new interaction each.
 
-        `identity` [users of the batch], from their names; `number` tells the run's number of each
-        item code.
+        Args:
+            states: States of the users in the batch; changed in place.
+            users: Rows of the users with a new interaction, each once and sorted, [n].
+            arrivals: Columns of the new interactions, each [n, 1].
+            user_keys: Keys of the users for random priorities, [users].
+            item_index: Model item of every code of the store; -1 for unknown items, [codes].
         """
         states.seen[users] += 1
-        seen, whose = states.seen[users], identity[users]
+        seen, keys = states.seen[users], user_keys[users]
         arrivals = arrivals._replace(position=seen[:, None] - 1)
         waiting = self._waiting(states, users, arrivals)
         count = waiting.present.sum(1)
-        kept = _taken(states.sketch, users).present.sum(1)
+        kept = _take(states.sketch, users).present.sum(1)
         width = kept.clamp_min(self.size)  # more where a record comes from a larger sketch
         fits = kept + count <= self.size
         due = (count >= self.longest) | (kept > self.size)
@@ -126,8 +163,8 @@ class Engine:
             rows = (kind == which).nonzero()[:, 0] if len(kinds) > 1 else slice(None)
             these, part = users[rows], Sketch(*(field[rows] for field in waiting))
             if which != WAIT:
-                fresh = self._changed(states, these, part, whose[rows], number, which)
-                _put(states.sketch, these, fresh)
+                updated = self._transition(states, these, part, keys[rows], item_index, which)
+                _put(states.sketch, these, updated)
                 part = _blank(part)
             if states.depth > 1:
                 _put(states.waiting, these, part)
@@ -151,12 +188,12 @@ class Engine:
         """Arrivals where only ages and lots count, whatever the items are."""
         del number
         no_lots = newest == EVERYTHING
-        key = torch.zeros_like(kept.seen) if no_lots else self._key(identity())
+        key = torch.zeros_like(kept.seen) if no_lots else self._random_key(identity())
         numba_launch.keep_newest(kept, arrivals, key, newest)
 
     def _by_network(self) -> Loop | None:
         """Arrivals under a network over sets that sees items, and perhaps what it is told."""
-        policy, stack = self._policy, self._settled
+        policy, stack = self._policy, self._quantized
         if not isinstance(policy, StackedPolicies) or stack is None:
             return None
         if not isinstance(policy.template, SetNetwork) or policy.template.side.width:
@@ -181,82 +218,104 @@ class Engine:
 
         return act
 
-    def _key(self, identity: Tensor) -> Tensor:
-        """[users] draws as in evaluation."""
-        return combine(identity, self.trained.seed, 0)
+    def _random_key(self, user_keys: Tensor) -> Tensor:
+        """Return the keys of random priorities, [users]; the same as in evaluation."""
+        return combine(user_keys, self.trained.seed, 0)
 
-    def _waiting(self, states: States, users: Tensor, arrivals: Sketch) -> Sketch:
-        """What these users wait with, the newest arrival included."""
-        if states.depth == 1:  # every arrival is settled at once
+    def _waiting(self, states: UserStates, users: Tensor, arrivals: Sketch) -> Sketch:
+        """Return the users' waiting interactions, the new one included."""
+        if states.depth == 1:  # nothing waits: every arrival leads to a decision
             return arrivals
-        waiting = _taken(states.waiting, users)
+        waiting = _take(states.waiting, users)
         slot = waiting.present.sum(1, keepdim=True)
         return Sketch(*(w.scatter(1, slot, a) for w, a in zip(waiting, arrivals, strict=True)))
 
-    def _changed(
+    def _transition(
         self,
-        states: States,
+        states: UserStates,
         users: Tensor,
         waiting: Sketch,
-        identity: Tensor,
-        number: Tensor,
+        user_keys: Tensor,
+        item_index: Tensor,
         kind: int,
     ) -> Sketch:
-        """The sketches after these arrivals: all of one kind, so that all have the same shape."""
-        wide, deep = divmod(kind, 1 << SHIFT)
+        """Return the new sketches of users whose transition is of one kind, so of one shape."""
+        width, depth = divmod(kind, 1 << SHIFT)
         if kind == FILL:
-            wide, deep = self.size, waiting.position.shape[1]
-        before = Sketch(*(field[:, :wide] for field in _taken(states.sketch, users)))
-        arrivals, seen = Sketch(*(field[:, :deep] for field in waiting)), states.seen[users]
+            width, depth = self.size, waiting.position.shape[1]
+        before = Sketch(*(field[:, :width] for field in _take(states.sketch, users)))
+        arrivals, seen = Sketch(*(field[:, :depth] for field in waiting)), states.seen[users]
         if kind == FILL:
-            fresh = fill(before, arrivals, seen, identity, self.size)
+            after = fill(before, arrivals, seen, user_keys, self.size)
         else:
-            fresh = self.refreshed(before, arrivals, seen, identity, number)
+            after = self.refresh(before, arrivals, seen, user_keys, item_index)
             if self.shadow is not None:
-                self.shadow.watch(before, arrivals, seen, identity, fresh)
-        return _padded(fresh, states.sketch.position.shape[1])
+                self.shadow.compare(before, arrivals, seen, user_keys, after)
+        return _pad(after, states.sketch.position.shape[1])
 
     @torch.no_grad()
-    def shrink(self, states: States, identity: Tensor, number: Tensor) -> list[int]:
-        """Choose anew for users whose sketch is too large; returns who they are.
+    def shrink(self, states: UserStates, user_keys: Tensor, item_index: Tensor) -> list[int]:
+        """Reduce sketches that are larger than the model's size; waiting interactions stay.
 
-        What waits goes on waiting.
+        Args:
+            states: States of users; changed in place.
+            user_keys: Keys of the users for random priorities, [users].
+            item_index: Model item of every code of the store; -1 for unknown items, [codes].
+
+        Returns:
+            Rows of the users whose sketch was changed.
         """
         kept = states.sketch.present.sum(1)
-        large = sorted(set(kept[kept > self.size].tolist()))
-        for wide in large:
-            users = (kept == wide).nonzero()[:, 0]
-            before = Sketch(*(field[users, :wide] for field in states.sketch))
+        too_large = sorted(set(kept[kept > self.size].tolist()))
+        for width in too_large:
+            users = (kept == width).nonzero()[:, 0]
+            before = Sketch(*(field[users, :width] for field in states.sketch))
             none = Sketch(*(field[:, :0] for field in before))
-            fresh = self.refreshed(before, none, states.seen[users], identity[users], number)
-            _put(states.sketch, users, _padded(fresh, states.sketch.position.shape[1]))
+            after = self.refresh(before, none, states.seen[users], user_keys[users], item_index)
+            _put(states.sketch, users, _pad(after, states.sketch.position.shape[1]))
         changed: list[int] = (kept > self.size).nonzero()[:, 0].tolist()
         return changed
 
-    def refreshed(
-        self, sketch: Sketch, arrivals: Sketch, seen: Tensor, identity: Tensor, number: Tensor
+    def refresh(
+        self,
+        sketch: Sketch,
+        arrivals: Sketch,
+        seen: Tensor,
+        user_keys: Tensor,
+        item_index: Tensor,
     ) -> Sketch:
-        """Choose anew which interactions each user keeps."""
+        """Decide which interactions each user keeps.
+
+        Args:
+            sketch: Sketches before the refresh, [users, width].
+            arrivals: Interactions since the last refresh, [users, n].
+            seen: Number of interactions so far, [users].
+            user_keys: Keys of the users for random priorities, [users].
+            item_index: Model item of every code of the store; -1 for unknown items, [codes].
+
+        Returns:
+            Sketches after the refresh, [users, size].
+        """
 
         def score(before: Sketch, candidates: Candidates) -> Tensor:
-            item, unknown = numbered(candidates.item, number, self._items)
-            named = candidates._replace(item=item)
+            item, unknown = model_item_numbers(candidates.item, item_index, self._items)
+            numbered = candidates._replace(item=item)
+            unknown = unknown & numbered.present
             kept = before.position.shape[1]
-            return self._policy.score(named, self._signals(named, unknown & named.present, kept))
+            return self._policy.score(numbered, self._signals(numbered, unknown, kept))
 
-        return decide(
-            sketch, arrivals, seen, self._key(identity), score, self._selector, self.size
-        )[0]
+        keys = self._random_key(user_keys)
+        return decide(sketch, arrivals, seen, keys, score, self._selector, self.size)[0]
 
     def _signals(self, candidates: Candidates, unknown: Tensor, kept: int) -> Signals:
-        """The recommender's answers; the first `kept` candidates are the sketch before."""
-        if self._settled is None:
+        """Return the recommender's signals; the first `kept` candidates are the sketch before."""
+        if self._quantized is None:
             return Signals()
-        cold = bool(unknown.any())
-        known = hidden(candidates, unknown) if cold else candidates
+        has_unknown = bool(unknown.any())
+        known = mask_unknown(candidates, unknown) if has_unknown else candidates
         sketch = Sketch(*(field[:, :kept] for field in known.entries))
-        signals = recommender_signals(self._settled, sketch, known)
-        return hide_unknown(signals, unknown) if cold else signals
+        signals = recommender_signals(self._quantized, sketch, known)
+        return hide_unknown(signals, unknown) if has_unknown else signals
 
 
 def _newest(policy: Policy) -> int | None:
@@ -266,27 +325,28 @@ def _newest(policy: Policy) -> int | None:
     return {Last: EVERYTHING, Reservoir: 0}.get(type(policy))
 
 
-def _taken(fields: Sketch, users: Tensor) -> Sketch:
-    """The rows of these users; users are in order, so as many as there are means all."""
+def _take(fields: Sketch, users: Tensor) -> Sketch:
+    """Return the rows of sorted users; as many users as rows means all of them."""
     if len(users) == len(fields.position):
         return fields
     return Sketch(*(field[users] for field in fields))
 
 
 def _put(fields: Sketch, users: Tensor, values: Sketch) -> None:
-    everyone = len(users) == len(fields.position)
+    """Write the rows of sorted users in place."""
+    is_all = len(users) == len(fields.position)
     for field, value in zip(fields, values, strict=True):
-        field[slice(None) if everyone else users] = value
+        field[slice(None) if is_all else users] = value
 
 
 def _blank(entries: Sketch) -> Sketch:
-    """Empty slots of the same shape."""
-    nothing = (torch.zeros_like(field) for field in entries)
-    return Sketch(*nothing)._replace(position=torch.full_like(entries.position, -1))
+    """Return empty slots, in the shape of a sketch."""
+    zeros = (torch.zeros_like(field) for field in entries)
+    return Sketch(*zeros)._replace(position=torch.full_like(entries.position, -1))
 
 
-def _padded(sketch: Sketch, width: int) -> Sketch:
-    """The same in so many slots, empty ones at the end."""
+def _pad(sketch: Sketch, width: int) -> Sketch:
+    """Return a sketch with empty slots appended, [users, width]."""
     more = width - sketch.position.shape[1]
     if more == 0:
         return sketch

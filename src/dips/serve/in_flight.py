@@ -1,4 +1,4 @@
-"""A commit that is written in a thread of its own, while the next batch is decided."""
+"""Write a commit in a thread, while the next batch is applied in memory."""
 
 from __future__ import annotations
 
@@ -8,61 +8,74 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
-from dips.serve.admission import Tally
-from dips.serve.batches import Opened
+from dips.serve.admission import CommitResult
+from dips.serve.batches import LoadedBatch
 
 
 @dataclass(frozen=True, eq=False)
-class Flight:
-    """A commit on its way to the disk."""
+class InFlightCommit:
+    """A commit that may not be durable yet."""
 
     done: Future[None]
-    undo: Callable[[], None]
-    """Forget what it says, if it fails."""
-    tally: Tally
-    """What became of its events, once it is there."""
-    opened: Opened | None
-    """The batch after it, read as it leaves the store."""
+    """Resolves when the commit is durable; holds the error where it failed."""
+    roll_back: Callable[[], None]
+    """Removes the commit's changes from memory; called where it failed."""
+    result: CommitResult
+    """What became of its events; valid once the commit is durable."""
+    next_batch: LoadedBatch | None
+    """The batch after it, loaded with this commit's changes applied."""
 
 
 @final
-class Underway:
-    """The commit on its way, of which there is one at most."""
+class CommitWriter:
+    """Thread that writes commits. At most one commit is in flight."""
 
     def __init__(self) -> None:
-        self.flight: Flight | None = None
+        self._commit: InFlightCommit | None = None
         self._thread = ThreadPoolExecutor(1, "commits")
 
-    def send(
+    def submit(
         self,
-        end: Callable[[], None],
-        undo: Callable[[], None],
-        tally: Tally,
-        read: Callable[[], Opened | None],
-    ) -> Flight:
-        """Read what comes next, as this commit leaves it, and do its second half in the thread."""
-        opened = None
+        write: Callable[[], None],
+        roll_back: Callable[[], None],
+        result: CommitResult,
+        load_next: Callable[[], LoadedBatch | None],
+    ) -> InFlightCommit:
+        """Load the next batch, then write a staged commit in the thread.
+
+        Args:
+            write: Writes the staged change; returned by `Store.stage`.
+            roll_back: Removes the commit's changes from memory; called if it fails.
+            result: What became of the events of the commit.
+            load_next: Loads the next batch, or returns None. If it raises, the batch is loaded
+                again when it is its turn.
+
+        Returns:
+            The commit in flight.
+        """
+        next_batch = None
         try:
-            with suppress(Exception):  # is no fault of this commit: it is read again in its turn
-                opened = read()
-        finally:  # what is staged is ended, whatever happens
-            self.flight = flight = Flight(self._thread.submit(end), undo, tally, opened)
-        return flight
+            with suppress(Exception):  # not an error of this commit
+                next_batch = load_next()
+        finally:  # a staged change must always be written
+            done = self._thread.submit(write)
+            self._commit = commit = InFlightCommit(done, roll_back, result, next_batch)
+        return commit
 
-    def opened(self, before: Flight | None) -> Opened | None:
-        """The batch that was read for whoever sent this commit, if nobody has been here since."""
-        return before.opened if before is not None and before is self.flight else None
+    def prefetched(self, commit: InFlightCommit | None) -> LoadedBatch | None:
+        """Return the batch loaded after a commit, if no other caller has written since."""
+        return commit.next_batch if commit is not None and commit is self._commit else None
 
-    def rounding(self) -> None:
-        """Wait for the commit; where it fails, nothing of it stays in memory."""
-        flight = self.flight
-        if flight is not None:
-            failed = flight.done.exception() is not None
-            self.flight = None
+    def wait(self) -> None:
+        """Wait until no commit is in flight; roll memory back where the commit failed."""
+        commit = self._commit
+        if commit is not None:
+            failed = commit.done.exception() is not None
+            self._commit = None
             if failed:
-                flight.undo()
+                commit.roll_back()
 
     def close(self) -> None:
-        """Let go of the thread."""
-        self.rounding()
+        """Wait for the commit in flight, and end the thread."""
+        self.wait()
         self._thread.shutdown()

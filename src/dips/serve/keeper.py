@@ -1,7 +1,7 @@
-"""The keeper: sketches in a store, kept up to date from events, durably and exactly once.
+"""Keep sketches in a store up to date from events: durably, and each event exactly once.
 
-A batch of events is applied in rounds, the r-th event of every user in round r, and committed as a
-whole; the result does not depend on how events are batched. Knows nothing of training.
+Events are applied in batches; each batch is one atomic commit. The result does not depend on how
+events are batched. Knows nothing of training.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from dips.errors import ConfigError
 from dips.model.trained_model import TrainedModel, open_model
 from dips.numerics.hashing import text_keys
 from dips.serve import versions
-from dips.serve.admission import Tally
-from dips.serve.batches import Batch, Given, Opened, decide, gone_key, open_batch
-from dips.serve.deduplication import Window
+from dips.serve.admission import CommitResult
+from dips.serve.batches import EventBatch, LoadedBatch, apply_batch, load_batch
+from dips.serve.deduplication import DeduplicationWindow
 from dips.serve.engine import Engine
-from dips.serve.events import EventError, Rules
-from dips.serve.in_flight import Flight, Underway
-from dips.serve.reader import UserSketch, read_sketches
+from dips.serve.events import EventError, EventLike, EventSchema
+from dips.serve.in_flight import CommitWriter, InFlightCommit
+from dips.serve.reader import UserSketch, to_sketches
 from dips.serve.recommend import recommend
-from dips.serve.records import Rows, decode, encode, fault
+from dips.serve.records import UserRecords, decode, encode, find_fault
 from dips.serve.shadow import Shadow
-from dips.serve.user_states import States, stored
-from dips.serve.stores.base import RESTORING, Store, StoreError, Table, open_store
-from dips.serve.vocabulary import Numbering, Vocabulary
+from dips.serve.stores.base import RESTORING, Store, StoreError, Table
+from dips.serve.stores.registry import open_store
+from dips.serve.tombstones import tombstone_key
+from dips.serve.user_states import UserStates, scan_records
+from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
 BATCH = 1000
-"""Events in a commit."""
+"""Default of `batch`: most events in a commit."""
 ID_BYTES = 64 * 1024 * 1024
-"""Budget of the side table of event ids: the newest million."""
-COUNTS, MARKS = b"counts", b"mark/"
-COUNTED = ("users", "applied", "repeated", "forgotten", "refused")
+"""Default of `id_bytes`: a deduplication window of a million event ids."""
+COUNTERS, OFFSETS = b"counters", b"offset/"
+"""Metadata keys: counters as JSON; the offset of each source, by name."""
+COUNTER_NAMES = ("users", "applied", "repeated", "forgotten", "refused")
 
 
 def open_keeper(
@@ -48,9 +51,33 @@ def open_keeper(
     batch: int = BATCH,
     id_bytes: int = ID_BYTES,
 ) -> Keeper:
-    """Keep sketches under a trained run, in a store: `memory:` or `sqlite:PATH`.
+    """Open a store and keep its sketches with a trained model.
 
-    `batch` events make a commit; `id_bytes` is the budget of the window of event ids.
+    Args:
+        run: A run directory, or a trained model.
+        store: URL of a store (`memory:` or `sqlite:PATH`), or an open store. It is created where
+            it does not exist. The keeper closes it.
+        batch: Most events in a commit.
+        id_bytes: Size of the deduplication window for event ids, in bytes (64 per id).
+
+    Returns:
+        The keeper. Use it in a `with` statement, or call `close`.
+
+    Raises:
+        RunError: The run directory holds no finished run.
+        ConfigError: A setting is invalid, or the model does not fit the store.
+        StoreError: The store cannot be opened, or another process writes to it.
+
+    Example:
+        >>> import dips
+        >>> from dips.testing import random_world
+        >>> train, valid, _ = random_world([6] * 10, items=8).split_users(seed=0)
+        >>> run = dips.train(train, valid, policy="last", size=2, epochs=1, device="cpu")
+        >>> with dips.open_keeper(run.trained, store="memory:") as keeper:
+        ...     for item in ("3", "5", "1"):
+        ...         applied = keeper.observe(user="alice", item=item, rating=4)
+        ...     keeper.sketch("alice").items
+        ['5', '1']
     """
     trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
     opened = open_store(store) if isinstance(store, str) else store
@@ -63,7 +90,20 @@ def open_keeper(
 
 @final
 class Keeper:
-    """Everyone's sketch under one run, in one store. Safe to use from several threads."""
+    """Keeps the sketches of all users in one store with one trained model. Thread-safe.
+
+    Open one with `open_keeper`.
+
+    Args:
+        trained: The trained model.
+        store: The open store; the keeper closes it.
+        batch: Most events in a commit.
+        id_bytes: Size of the deduplication window for event ids, in bytes.
+
+    Raises:
+        ConfigError: A setting is invalid, or the model does not fit the store.
+        StoreError: The store cannot be read, or a restore into it was interrupted.
+    """
 
     def __init__(
         self, trained: TrainedModel, store: Store, *, batch: int = BATCH, id_bytes: int = ID_BYTES
@@ -71,13 +111,15 @@ class Keeper:
         if batch < 1:
             raise ConfigError(f"batch is {batch}: it must be at least 1")
         self._store, self.batch, self._lock = store, batch, threading.RLock()
-        if store.get(Table.FACTS, [RESTORING]) != [None]:
-            raise StoreError("a restore into this store was interrupted: restore it anew elsewhere")
-        self._items = Vocabulary(store)
-        self._window = Window(store, id_bytes, batch)
-        self._underway = Underway()
-        (found,) = store.get(Table.FACTS, [COUNTS])
-        self._counts: dict[str, int] = json.loads(found or b"{}")
+        if store.get(Table.METADATA, [RESTORING]) != [None]:
+            raise StoreError(
+                "a restore into this store was interrupted: restore the backup into a new store"
+            )
+        self._vocabulary = ItemVocabulary(store)
+        self._window = DeduplicationWindow(store, id_bytes, batch)
+        self._writer = CommitWriter()
+        (found,) = store.get(Table.METADATA, [COUNTERS])
+        self._counters: dict[str, int] = json.loads(found or b"{}")
         self.swap(trained)
 
     def observe(
@@ -91,151 +133,259 @@ class Keeper:
         seq: int | None = None,
         **side: Any,
     ) -> bool:
-        """One more interaction of a user, durable on return; whether it was applied."""
-        values = {"user": user, "item": item, "rating": rating, "time": time, "id": id, "seq": seq}
-        tally = self.observe_many([{**side, **values}])
-        if tally.refused:
-            raise EventError(tally.refused[0][1])
-        return tally.applied == 1
+        """Apply one event. It is durable when this returns.
 
-    def observe_many(self, events: Iterable[Given]) -> Tally:
-        """Many interactions, a commit for every `batch`; bad ones are told in the tally."""
-        whole, source = Tally(), iter(events)
-        pieces = iter(lambda: list(islice(source, self.batch)), [])
-        for tally in self.follow(map(Batch, pieces)):
-            whole.add(tally)
-        return whole
+        Args:
+            user: Name of the user.
+            item: Name of the item.
+            rating: Rating; required if the model predicts ratings.
+            time: Time in seconds.
+            id: Event id, to recognise duplicates.
+            seq: Sequence number of the user's events, to recognise duplicates.
+            **side: Side information by name.
 
-    def follow(self, batches: Iterable[Batch | None]) -> Iterator[Tally]:
-        """A commit for each of these batches; what became of its events is told when it is durable.
+        Returns:
+            Whether the event was applied. False for duplicates and for users that were erased.
 
-        Batches are asked for one ahead, and decided while the commit before is written. `None`
-        among them says that there is no next one for now: then it is not waited for. What goes
-        wrong with a batch, or with the source, is raised when all that is durable has been told.
+        Raises:
+            EventError: The event is invalid.
+            StoreError: The commit failed. Then nothing of it was written.
         """
-        source, before = _ended(batches), None
+        values = {"user": user, "item": item, "rating": rating, "time": time, "id": id, "seq": seq}
+        result = self.observe_many([{**side, **values}])
+        if result.refused:
+            raise EventError(result.refused[0].reason)
+        return result.applied == 1
+
+    def observe_many(self, events: Iterable[EventLike]) -> CommitResult:
+        """Apply events, with one commit for every `batch` of them.
+
+        All are durable when this returns. While one commit is written the next batch is applied in
+        memory, so batches are taken from the iterator one ahead.
+
+        Args:
+            events: Events, or their fields as dictionaries.
+
+        Returns:
+            What became of the events. Invalid events stand in `refused` with their reasons.
+
+        Raises:
+            StoreError: A commit failed. Then neither its batch nor a later one was written.
+        """
+        total, source = CommitResult(), iter(events)
+        chunks = iter(lambda: list(islice(source, self.batch)), [])
+        for result in self.process(map(EventBatch, chunks)):
+            total.add(result)
+        return total
+
+    def process(self, batches: Iterable[EventBatch | None]) -> Iterator[CommitResult]:
+        """Commit batches one by one; yield the result of each when it is durable.
+
+        A batch is applied in memory while the commit before it is written. So the result of a
+        batch is yielded after the next batch was taken from `batches`.
+
+        Args:
+            batches: The batches. None means that no batch is available at the moment: then the
+                commit in flight is finished, and its result yielded, before the next one is taken.
+
+        Returns:
+            One result per batch.
+
+        Raises:
+            StoreError: A commit failed. Results of durable commits are yielded first.
+        """
+        source, in_flight = _end_with_none(batches), None
         batch = next(source)
         try:
             for following in source:
                 if batch is not None:
                     with self._lock:
-                        landed, before = before, self._apply(batch, following, before)
-                    if landed is not None:
-                        yield landed.tally
-                if following is None and before is not None:
+                        durable, in_flight = in_flight, self._apply(batch, following, in_flight)
+                    if durable is not None:
+                        yield durable.result
+                if following is None and in_flight is not None:
                     with self._lock:
-                        self._landed(before)
-                    landed, before = before, None
-                    yield landed.tally
+                        self._finish(in_flight)
+                    durable, in_flight = in_flight, None
+                    yield durable.result
                 batch = following
         except Exception:
             with self._lock:
-                self._underway.rounding()
-            if before is not None and before.done.exception() is None:
-                yield before.tally
+                self._writer.wait()
+            if in_flight is not None and in_flight.done.exception() is None:
+                yield in_flight.result
             raise
         finally:
             with self._lock:
-                self._underway.rounding()
+                self._writer.wait()
 
     def sketch(self, user: str) -> UserSketch:
-        """What is remembered of a user; nothing where there is no record."""
+        """Return the sketch of a user.
+
+        Args:
+            user: Name of the user.
+
+        Returns:
+            The sketch; an empty one where there is no record.
+
+        Raises:
+            RecordError: The record is damaged.
+        """
         return self.sketches([user])[0]
 
     def sketches(self, users: Sequence[str]) -> list[UserSketch]:
-        """What is remembered of several users."""
-        with self._alone():
-            rows = self._rows([user.encode() for user in users])
-            return read_sketches(self._items.names, users, rows)
+        """Return the sketches of several users.
+
+        Args:
+            users: Names of the users.
+
+        Returns:
+            One sketch per user; an empty one where there is no record.
+
+        Raises:
+            RecordError: A record is damaged.
+        """
+        with self._exclusive():
+            records = self._read([user.encode() for user in users])
+            return to_sketches(users, records, self._vocabulary.names)
 
     def recommend(self, user: str, n: int = 20) -> list[tuple[str, float]]:
-        """The best items for a user, at most `n`, by the run's recommender, with their scores."""
-        with self._alone():
-            rows = self._rows([user.encode()])
-            state = States.of(rows, self._engine.size, 1)
-            number = self._numbering.number
-            return recommend(self._engine.trained, state.sketch, state.seen, number, n)
+        """Return the items that the model's recommender ranks highest for a user.
+
+        Args:
+            user: Name of the user. A user without a record gets the items of an empty sketch.
+            n: Most items to return.
+
+        Returns:
+            Pairs of item and score, best first. The score is the predicted rating, or the logit if
+            the model predicts items.
+
+        Raises:
+            RecordError: The record is damaged.
+        """
+        with self._exclusive():
+            records = self._read([user.encode()])
+            state = UserStates.from_records(records, self._engine.size, 1)
+            index = self._model_items.index
+            return recommend(self._engine.trained, state.sketch, state.seen, index, n)
 
     def forget(self, user: str) -> bool:
-        """Erase a user; whether there was a record. `compact` removes the last traces from files.
+        """Erase a user, and leave a tombstone.
 
-        Afterwards only events with a sequence number above the user's last one count again.
+        Afterwards only events with a sequence number above the user's last one are applied. Call
+        `compact` to remove the bytes of the record from the files.
+
+        Args:
+            user: Name of the user.
+
+        Returns:
+            Whether there was a record.
         """
-        with self._alone():
+        with self._exclusive():
             key = user.encode()
             (found,) = self._store.get(Table.USERS, [key])
             if found is None:
                 return False
-            last = 0 if fault(key, found) else int(decode([key], [found]).last[0])
-            counts = self._counted(users=-1)
+            next_seq = 0 if find_fault(key, found) else int(decode([key], [found]).next_seq[0])
+            counters = self._count(users=-1)
             self._store.commit({
                 Table.USERS: {key: None},
-                Table.FACTS: {gone_key(user): b"%d" % last, COUNTS: json.dumps(counts).encode()},
+                Table.METADATA: {
+                    tombstone_key(user): b"%d" % next_seq,
+                    COUNTERS: json.dumps(counters).encode(),
+                },
             })  # fmt: skip
-            self._counts = counts
+            self._counters = counters
             return True
 
     def readmit(self, user: str) -> None:
-        """Let a user who was forgotten start anew with any event."""
-        with self._alone():
-            self._store.commit({Table.FACTS: {gone_key(user): None}})
+        """Delete the tombstone of a user, so that any event is applied again."""
+        with self._exclusive():
+            self._store.commit({Table.METADATA: {tombstone_key(user): None}})
 
     def swap(self, run: str | Path | TrainedModel) -> int:
-        """Go on under another run, of the same or another size; return its version number.
+        """Replace the trained model. Sketches change at their user's next refresh.
 
-        Sketches stay as they are until their user's next refresh. Swapping back is the same call.
+        The new model may have another size, schedule or vocabulary. Call this again with the old
+        model to go back.
+
+        Args:
+            run: A run directory, or a trained model.
+
+        Returns:
+            Version number of the model in this store.
+
+        Raises:
+            RunError: The run directory holds no finished run.
+            ConfigError: The model uses other side information than the records of the store hold.
         """
         trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
-        with self._alone():
-            known = versions.versions(self._store)
+        with self._exclusive():
+            known = versions.read_versions(self._store)
             widest = max((about["size"] for about in known.values()), default=0)
             engine = Engine(trained, widest=widest)
             number = versions.register(self._store, trained)
-            if not self._items.names:
-                seed = {name: code for code, name in enumerate(trained.item_ids)}
-                self._store.commit({Table.FACTS: self._items.rows(seed)})
-                self._items.adopt(seed)
-            self._numbering = Numbering(self._items, trained.item_ids)
-            self._engine, self._rules, self.version = engine, Rules.of(trained), number
+            if not self._vocabulary.names:
+                items = {name: code for code, name in enumerate(trained.item_ids)}
+                self._store.commit({Table.METADATA: self._vocabulary.rows(items)})
+                self._vocabulary.add(items)
+            self._model_items = ModelItems(self._vocabulary, trained.item_ids)
+            self._engine, self._schema = engine, EventSchema.from_model(trained)
+            self.version = number
             return number
 
     def shadow(self, run: str | Path | TrainedModel | None) -> Shadow | None:
-        """Ask another run at every refresh, without doing what it says; None ends it.
+        """Evaluate another model in shadow: it decides at every refresh, and changes nothing.
 
-        What it returns counts the differences from now on.
+        Args:
+            run: A run directory or a trained model; None ends the shadow evaluation.
+
+        Returns:
+            Counts of how the decisions differ from now on; None where it was ended.
+
+        Raises:
+            RunError: The run directory holds no finished run.
         """
         trained = run if run is None or isinstance(run, TrainedModel) else open_model(Path(run))
-        with self._alone():
-            shadow = None if trained is None else Shadow(trained, self._items)
+        with self._exclusive():
+            shadow = None if trained is None else Shadow(trained, self._vocabulary)
             self._engine.shadow = shadow
             return shadow
 
     def resize(self) -> int:
-        """Bring every sketch to the size of the run now, not at the user's next event.
+        """Reduce every sketch that is larger than the model's size, by the model's policy.
 
-        Returns how many were changed; commits in pieces, and may be repeated.
+        Without this a sketch is reduced at its user's next event. Commits happen in between, and
+        the call may be repeated after an interruption.
+
+        Returns:
+            Number of sketches that were changed.
         """
-        with self._alone():
+        with self._exclusive():
             changed = 0
-            for keys, rows in stored(self._store, self.batch):
-                states = States.of(rows, self._engine.size, self._engine.longest)
-                identity = text_keys(key.decode() for key in keys)
-                these = self._engine.shrink(states, identity, self._numbering.number)
-                picked = Rows(*(field[these] for field in states.rows(self.version)))
-                users = [keys[i] for i in these]
-                written = dict(zip(users, encode(users, picked), strict=True))
-                self._store.commit({Table.USERS: written})
-                changed += len(these)
+            for keys, records in scan_records(self._store, self.batch):
+                states = UserStates.from_records(records, self._engine.size, self._engine.longest)
+                user_keys = text_keys(key.decode() for key in keys)
+                rows = self._engine.shrink(states, user_keys, self._model_items.index)
+                users = [keys[row] for row in rows]
+                encoded = encode(users, states.to_records(self.version).take(rows))
+                self._store.commit({Table.USERS: dict(zip(users, encoded, strict=True))})
+                changed += len(rows)
             return changed
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the store was made, and what is at work now."""
-        with self._alone():
+        """Return counters since the store was created, and settings of the current model.
+
+        Returns:
+            users, applied, repeated, forgotten, refused, items, ids, policy, size, periods,
+            version; and the counters of the store itself.
+        """
+        with self._exclusive():
             trained = self._engine.trained
-            counts = {name: self._counts.get(name, 0) for name in COUNTED}
+            counters = {name: self._counters.get(name, 0) for name in COUNTER_NAMES}
             return {
-                **counts,
-                "items": len(self._items.names),
+                **counters,
+                "items": len(self._vocabulary.names),
                 "ids": min(self._window.count, self._window.length),
                 "policy": trained.policy_spec.name,
                 "size": trained.size,
@@ -244,21 +394,25 @@ class Keeper:
                 **self._store.stats(),
             }
 
-    def mark(self, name: str) -> int:
-        """The number that was written under this name with the last commit; 0 where none was."""
-        with self._alone():
-            (found,) = self._store.get(Table.FACTS, [MARKS + name.encode()])
+    def offset(self, source: str) -> int:
+        """Return the offset of a source that was written with its last commit; 0 if none was."""
+        with self._exclusive():
+            (found,) = self._store.get(Table.METADATA, [OFFSETS + source.encode()])
             return int(found or b"0")
 
     def compact(self) -> None:
-        """Write the store's files anew: nothing of what was deleted stays in them."""
-        with self._alone():
+        """Rewrite the files of the store, so that they hold no bytes of deleted rows.
+
+        Raises:
+            StoreError: The files could not be rewritten, for example because they are being read.
+        """
+        with self._exclusive():
             self._store.compact()
 
     def close(self) -> None:
-        """Let go of the store."""
-        with self._alone():
-            self._underway.close()
+        """Finish the commit in flight, and close the store."""
+        with self._exclusive():
+            self._writer.close()
             self._store.close()
 
     def __enter__(self) -> Self:
@@ -272,72 +426,75 @@ class Keeper:
     ) -> None:
         self.close()
 
-    def _rows(self, users: Sequence[bytes]) -> Rows:
+    def _read(self, users: Sequence[bytes]) -> UserRecords:
         return decode(users, self._store.get(Table.USERS, users))
 
-    def _counted(self, **more: int) -> dict[str, int]:
-        return {n: self._counts.get(n, 0) + more.get(n, 0) for n in COUNTED}
+    def _count(self, **more: int) -> dict[str, int]:
+        return {n: self._counters.get(n, 0) + more.get(n, 0) for n in COUNTER_NAMES}
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else is at work, and no commit on its way."""
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the lock, with no commit in flight."""
         with self._lock:
-            self._underway.rounding()
+            self._writer.wait()
             yield
 
-    def _apply(self, batch: Batch, following: Batch | None, before: Flight | None) -> Flight:
-        """One batch: admit, change the sketches, send the commit on its way.
+    def _apply(
+        self, batch: EventBatch, following: EventBatch | None, in_flight: InFlightCommit | None
+    ) -> InFlightCommit:
+        """Apply one batch in memory, wait for the commit before it, and submit its commit."""
+        loaded = self._writer.prefetched(in_flight)
+        if loaded is None:  # the first batch, or another caller has written since
+            self._writer.wait()
+            loaded = self._load(batch)
+        model = self._schema, self._engine, self._vocabulary, self._model_items, self.version
+        result, records, new_users, new_items, item_index = apply_batch(loaded, *model)
+        self._finish(in_flight)
+        batch.on_refused(result.refused)
+        counters, ids = self._count(users=new_users, **result.counts()), loaded.ids.new
+        change = {Table.USERS: records, Table.METADATA: {}, **self._window.rows(ids)}
+        change[Table.METADATA] |= self._vocabulary.rows(new_items)
+        change[Table.METADATA] |= {
+            OFFSETS + n.encode(): b"%d" % v for n, v in batch.offsets.items()
+        }
+        change[Table.METADATA][COUNTERS] = json.dumps(counters).encode()
+        roll_back, write = self._roll_back(), _write_nothing
+        if result.applied or batch.offsets:  # else nothing needs to be durable
+            write = self._store.stage(change)
+        if self._engine.shadow is not None:  # its counts cannot be rolled back: do not overlap
+            write()
+            write, following = _write_nothing, None
+        self._vocabulary.add(new_items)
+        self._window.add(ids)
+        self._model_items.index, self._counters = item_index, counters
+        return self._writer.submit(
+            write, roll_back, result, lambda: following and self._load(following)
+        )
 
-        `before` is the commit of the batch before, which is written meanwhile.
-        """
-        opened = self._underway.opened(before)
-        if opened is None:  # the first batch, or others have been at work
-            self._underway.rounding()
-            opened = self._open(batch)
-        run = self._rules, self._engine, self._items, self._numbering, self.version
-        tally, records, users, items, number = decide(opened, *run)
-        self._landed(before)
-        batch.refuse(tally.refused)
-        counts, ids = self._counted(users=users, **tally.counts()), opened.ids.new
-        change = {Table.USERS: records, Table.FACTS: {}, **self._window.rows(ids)}
-        change[Table.FACTS] |= self._items.rows(items)
-        change[Table.FACTS] |= {MARKS + n.encode(): b"%d" % v for n, v in batch.marks.items()}
-        change[Table.FACTS][COUNTS] = json.dumps(counts).encode()
-        undo, end = self._undo(), _nothing
-        if tally.applied or batch.marks:  # else there is nothing that must not be lost
-            end = self._store.stage(change)
-        if self._engine.shadow is not None:  # what it counts is not undone: nothing is ahead of it
-            end()
-            end, following = _nothing, None
-        self._items.adopt(items)
-        self._window.adopt(ids)
-        self._numbering.number, self._counts = number, counts
-        return self._underway.send(end, undo, tally, lambda: following and self._open(following))
+    def _load(self, batch: EventBatch) -> LoadedBatch:
+        return load_batch(batch.events, self._store, self._schema, self._vocabulary, self._window)
 
-    def _open(self, batch: Batch) -> Opened:
-        return open_batch(batch.events, self._store, self._rules, self._items, self._window)
+    def _finish(self, commit: InFlightCommit | None) -> None:
+        """Wait until no commit is in flight; raise the error of this commit if it failed."""
+        self._writer.wait()
+        if commit is not None:
+            commit.done.result()
 
-    def _landed(self, flight: Flight | None) -> None:
-        """Wait until nothing is on its way; raises what went wrong with this commit."""
-        self._underway.rounding()
-        if flight is not None:
-            flight.done.result()
+    def _roll_back(self) -> Callable[[], None]:
+        """Return a function that restores what memory holds now."""
+        items, position = len(self._vocabulary.names), self._window.position
+        index, counters = self._model_items.index, self._counters
 
-    def _undo(self) -> Callable[[], None]:
-        """How to go back to what is known now."""
-        items, place = len(self._items.names), self._window.place
-        number, counts = self._numbering.number, self._counts
+        def roll_back() -> None:
+            self._vocabulary.roll_back(items)
+            self._window.roll_back(position)
+            self._model_items.index, self._counters = index, counters
 
-        def undo() -> None:
-            self._items.cut(items)
-            self._window.back_to(place)
-            self._numbering.number, self._counts = number, counts
-
-        return undo
+        return roll_back
 
 
-def _ended(batches: Iterable[Batch | None]) -> Iterator[Batch | None]:
-    """These batches and None; also where their source fails, which is told after that."""
+def _end_with_none(batches: Iterable[EventBatch | None]) -> Iterator[EventBatch | None]:
+    """Yield the batches and None at the end; an error of their source is raised after the None."""
     try:
         yield from batches
     except Exception:
@@ -346,5 +503,5 @@ def _ended(batches: Iterable[Batch | None]) -> Iterator[Batch | None]:
     yield None
 
 
-def _nothing() -> None:
-    """The end of a commit that need not be."""
+def _write_nothing() -> None:
+    """Stand in for the write of a commit that is not needed."""

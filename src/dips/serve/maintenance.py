@@ -1,7 +1,7 @@
-"""Care of a store: check every byte of it, back it up, bring it back. Needs nothing of a run.
+"""Check, back up and restore stores. Needs no trained model.
 
-A backup is one file for any kind of store, with a digest at its end: so it also moves sketches from
-one kind of store to another.
+A backup is one file for any kind of store, with a digest at its end. So a backup also moves data
+from one kind of store to another.
 """
 
 from __future__ import annotations
@@ -13,44 +13,64 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from dips.data.atomic import written
-from dips.serve.records import fault
+from dips.data.atomic_write import atomic_write
+from dips.serve.records import find_fault
 from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 
-MAGIC = b"dips backup 1\n"
+MAGIC = b"dips backup 2\n"
+OLD_MAGIC = b"dips backup 1\n"
 FRAME = struct.Struct("<BII")
-"""Table, length of the key, length of the value."""
-PIECE = 10_000
-"""Rows of a restore in a commit."""
+"""Header of a row: table, length of the key, length of the value."""
+RESTORE_ROWS = 10_000
+"""Rows in one commit of a restore."""
 END = 255
-"""Stands in the place of a table behind the last row."""
+"""Table number of the frame behind the last row."""
 
 
 def check(store: Store) -> list[str]:
-    """Everything that is wrong with a store; nothing in the best case."""
-    if wrong := store.verify():
-        return wrong
+    """Read a whole store and check it.
+
+    Args:
+        store: The store to check.
+
+    Returns:
+        What is wrong, one sentence each; empty for an intact store.
+    """
+    if faults := store.verify():
+        return faults
     try:
         with store.snapshot():
-            return list(_faults(store))
+            return list(_find_faults(store))
     except StoreError as error:
         return [str(error)]
 
 
-def _faults(store: Store) -> Iterator[str]:
-    """Reads every row: those of users are judged here, others by the store."""
+def _find_faults(store: Store) -> Iterator[str]:
+    """Read every row: records of users are checked here, other rows by the store."""
     for user, record in store.scan(Table.USERS):
-        if reason := fault(user, record):
+        if reason := find_fault(user, record):
             yield f"the record of user '{user.decode(errors='replace')}' {reason}"
-    for table in (Table.FACTS, Table.IDS, Table.PLACES):
+    for table in (Table.METADATA, Table.EVENT_IDS, Table.ID_ORDER):
         for _ in store.scan(table):
             pass
 
 
 def backup(store: Store, path: Path) -> int:
-    """Write everything in a store into one file, whole or not at all; returns the rows."""
+    """Write all rows of a store to one file. The file appears only when it is complete.
+
+    Args:
+        store: The store; another process may write to it.
+        path: The file to write.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        StoreError: The store cannot be read.
+        DataError: The file cannot be written.
+    """
     rows, digest = 0, hashlib.sha256(MAGIC)
-    with written(path) as part, part.open("wb") as file, store.snapshot():
+    with atomic_write(path) as part, part.open("wb") as file, store.snapshot():
         file.write(MAGIC)
         for number, table in enumerate(Table):
             for key, value in store.scan(table):
@@ -63,48 +83,64 @@ def backup(store: Store, path: Path) -> int:
 
 
 def restore(path: Path, store: Store) -> int:
-    """Fill an empty store from a backup; returns the rows. The whole file is checked first."""
+    """Fill an empty store from a backup. The whole file is checked first.
+
+    Args:
+        path: The backup.
+        store: An empty store.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        StoreError: The store is not empty, or the file is not an intact backup.
+    """
     if any(True for table in Table for _ in islice(store.scan(table), 1)):
         raise StoreError("a backup is restored into an empty store: choose another place")
     try:
         with path.open("rb") as file:
-            for _ in _frames(file, path):
+            for _ in _read_rows(file, path):
                 pass
         with path.open("rb") as file:
-            return _fill(store, _frames(file, path))
+            return _fill(store, _read_rows(file, path))
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error})") from None
 
 
-def _fill(store: Store, frames: Iterator[tuple[Table, bytes, bytes]]) -> int:
-    store.commit({Table.FACTS: {RESTORING: b"1"}})
-    rows = 0
-    while piece := list(islice(frames, PIECE)):
+def _fill(store: Store, rows: Iterator[tuple[Table, bytes, bytes]]) -> int:
+    """Write rows to a store in several commits; return their number."""
+    store.commit({Table.METADATA: {RESTORING: b"1"}})
+    count = 0
+    while chunk := list(islice(rows, RESTORE_ROWS)):
         change: dict[Table, dict[bytes, bytes | None]] = {table: {} for table in Table}
-        for table, key, value in piece:
+        for table, key, value in chunk:
             change[table][key] = value
         store.commit(change)
-        rows += len(piece)
-    store.commit({Table.FACTS: {RESTORING: None}})
-    return rows
+        count += len(chunk)
+    store.commit({Table.METADATA: {RESTORING: None}})
+    return count
 
 
-def _frames(file: IO[bytes], path: Path) -> Iterator[tuple[Table, bytes, bytes]]:
-    """The rows of a backup; raises at its end where the digest does not fit."""
-    digest, tables, damaged = hashlib.sha256(MAGIC), list(Table), f"{path}: the backup is damaged"
-    if file.read(len(MAGIC)) != MAGIC:
+def _read_rows(file: IO[bytes], path: Path) -> Iterator[tuple[Table, bytes, bytes]]:
+    """Yield the rows of a backup; raise at its end if the digest does not match."""
+    digest, tables = hashlib.sha256(MAGIC), list(Table)
+    damaged = StoreError(f"{path}: the backup is damaged: use another backup")
+    magic = file.read(len(MAGIC))
+    if magic == OLD_MAGIC:
+        raise StoreError(f"{path} was written by dips 0.1, which this version cannot read")
+    if magic != MAGIC:
         raise StoreError(f"{path} is not a backup of dips")
     while True:
         head = file.read(FRAME.size)
         if len(head) < FRAME.size:
-            raise StoreError(damaged)
+            raise damaged
         number, keys, values = FRAME.unpack(head)
         if number == END:
             if file.read() != digest.digest():
-                raise StoreError(damaged)
+                raise damaged
             return
         body = file.read(keys + values)
         if number >= len(tables) or len(body) < keys + values:
-            raise StoreError(damaged)
+            raise damaged
         digest.update(head + body)
         yield tables[number], body[:keys], body[keys:]

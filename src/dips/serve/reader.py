@@ -1,4 +1,4 @@
-"""Sketches as people and programs read them. Needs a store and nothing of a run."""
+"""Read sketches of users from a store. Needs no trained model."""
 
 from __future__ import annotations
 
@@ -6,72 +6,98 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dips.serve.records import Rows, decode
-from dips.serve.stores.base import Table, open_store
-from dips.serve.vocabulary import Vocabulary
+from dips.serve.records import UserRecords, decode
+from dips.serve.stores.base import Table
+from dips.serve.stores.registry import open_store
+from dips.serve.vocabulary import ItemVocabulary
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An interaction that is remembered."""
+class SketchEntry:
+    """One interaction in a sketch."""
 
     item: str
     rating: float
+    """1 where there are no ratings."""
     time: int
+    """Seconds; 0 where there are no times."""
     position: int
-    """Its place in the user's history, from 0."""
+    """Index in the user's history, from 0."""
     repeats: int
-    """Times the item was met while it was remembered."""
+    """Repeat count: how often the item occurred while it was in the sketch."""
 
 
 @dataclass(frozen=True)
 class UserSketch:
-    """What is remembered of a user."""
+    """Sketch of a user, with the state that belongs to it."""
 
     user: str
     seen: int
-    """Interactions so far."""
+    """Number of interactions so far."""
     policy: int
-    """Version of the policy that changed it last; 0 where there is no record."""
+    """Version of the policy that changed the record last; 0 where there is no record."""
     last: int | None
-    """The last sequence number."""
-    entries: tuple[Entry, ...]
-    """The sketch, oldest first."""
-    waiting: tuple[Entry, ...] = ()
-    """What came since the last refresh, and is not part of the sketch yet."""
+    """Last sequence number; None where no event had one."""
+    entries: tuple[SketchEntry, ...]
+    """Entries of the sketch, oldest first."""
+    waiting: tuple[SketchEntry, ...] = ()
+    """Interactions since the last refresh, oldest first; not part of the sketch yet."""
 
     @property
     def items(self) -> list[str]:
-        """The items of the sketch, oldest first."""
+        """Items of the sketch, oldest first."""
         return [entry.item for entry in self.entries]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values, for JSON."""
         return asdict(self)
 
 
-def read_store(url: str, users: Sequence[str]) -> list[UserSketch]:
-    """The sketches of some users, while another process may be writing."""
+def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
+    """Read the sketches of users from a store. Another process may write to it.
+
+    Args:
+        url: URL of the store, for example `sqlite:sketches.db`.
+        users: Names of the users.
+
+    Returns:
+        One sketch per user; an empty one where there is no record.
+
+    Raises:
+        ConfigError: The URL names no known kind of store.
+        StoreError: The store cannot be opened or read.
+        RecordError: A record is damaged.
+    """
     store = open_store(url, readonly=True)
     try:
         with store.snapshot():
-            names = Vocabulary(store).names
+            names = ItemVocabulary(store).names
             keys = [user.encode() for user in users]
-            return read_sketches(names, users, decode(keys, store.get(Table.USERS, keys)))
+            return to_sketches(users, decode(keys, store.get(Table.USERS, keys)), names)
     finally:
         store.close()
 
 
-def read_sketches(names: Sequence[str], users: Sequence[str], rows: Rows) -> list[UserSketch]:
-    """One per user; `names` are the store's items."""
-    fields = (rows.item, rows.rating, rows.time, rows.position, rows.repeats)
+def to_sketches(
+    users: Sequence[str], records: UserRecords, item_names: Sequence[str]
+) -> list[UserSketch]:
+    """Convert decoded records to sketches.
+
+    Args:
+        users: Names of the users.
+        records: Records, one row per user.
+        item_names: Item names by code.
+
+    Returns:
+        One sketch per user.
+    """
+    fields = (records.item, records.rating, records.time, records.position, records.repeats)
     columns = [column.tolist() for column in fields]
-    counts = zip(*(column.tolist() for column in rows[:5]), strict=True)
+    counts = zip(*(column.tolist() for column in records[:5]), strict=True)
     found = []
-    for row, (kept, waiting, policy, seen, last) in enumerate(counts):
+    for row, (kept, waiting, policy, seen, next_seq) in enumerate(counts):
         slots = zip(*(column[row][: kept + waiting] for column in columns), strict=True)
-        entries = tuple(Entry(names[code], *values) for code, *values in slots)
-        number = last - 1 if last else None
-        sketch = entries[:kept], entries[kept:]
-        found.append(UserSketch(users[row], seen, policy, number, *sketch))
+        entries = tuple(SketchEntry(item_names[code], *values) for code, *values in slots)
+        last = next_seq - 1 if next_seq else None
+        found.append(UserSketch(users[row], seen, policy, last, entries[:kept], entries[kept:]))
     return found

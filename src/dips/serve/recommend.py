@@ -1,4 +1,4 @@
-"""What to show a user: the recommender reads the sketch and ranks all items it knows."""
+"""Recommend items to a user: the recommender reads the sketch and ranks all items it knows."""
 
 from __future__ import annotations
 
@@ -12,25 +12,36 @@ from dips.sketch.records import Sketch
 
 @torch.no_grad()
 def recommend(
-    trained: TrainedModel, sketch: Sketch, seen: Tensor, number: Tensor, n: int
+    trained: TrainedModel, sketch: Sketch, seen: Tensor, item_index: Tensor, n: int
 ) -> list[tuple[str, float]]:
-    """The best items for one user [1, size], ties by number.
+    """Return the items that rank highest for one user; ties in order of item number.
 
-    Items that the sketch holds are left out where the run strikes them out, else they may come.
-    `seen` [1] is how many interactions there were. The score is the estimated rating, or the logit
-    where the run predicts items. Items that the run does not know tell it nothing.
+    Items of the sketch are filtered if the model filters them in its ranking (`filter_sketch`).
+    Unknown items in the sketch are ignored.
+
+    Args:
+        trained: The trained model.
+        sketch: Sketch of the user, [1, size]; items are codes of the store.
+        seen: Number of interactions so far, [1].
+        item_index: Model item of every code of the store; -1 for unknown items, [codes].
+        n: Most items to return.
+
+    Returns:
+        Pairs of item and score, best first. The score is the predicted rating, or the logit if the
+        model predicts items.
     """
     model = trained.recommender
     code = torch.where(sketch.present, sketch.item, 0)
-    item = number[code] if len(number) else code - 1
+    item = item_index[code] if len(item_index) else code - 1
     known = sketch.present & (item >= 0)
     shown = sketch._replace(item=item.clamp_min(0), side=torch.where(known, sketch.side, 0))
     age = torch.where(known, seen[:, None] - 1 - sketch.position, 0).float()
-    often = torch.where(known, sketch.repeats, 1).float()
-    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age, often)
-    scores = model.offered(model.predict_all(model.read(evidence)), evidence.item, evidence.weight)
+    repeats = torch.where(known, sketch.repeats, 1).float()
+    evidence = Evidence(shown.token, sketch.rating, known.float(), known.sum(1), age, repeats)
+    user = model.read(evidence)
+    scores = model.filtered_scores(model.predict_all(user), evidence.item, evidence.weight)
     if trained.explicit:
         scores = model.loss.estimate(scores).clamp(trained.spec.low, trained.spec.high)
     order = scores[0].argsort(descending=True, stable=True)
     best = order[scores[0, order] != -torch.inf][:n].tolist()
-    return [(trained.item_ids[place], float(scores[0, place])) for place in best]
+    return [(trained.item_ids[number], float(scores[0, number])) for number in best]

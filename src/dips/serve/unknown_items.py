@@ -1,8 +1,11 @@
-"""Items that a run never met: legal, and handled alike whatever the policy and the recommender.
+"""Handle unknown items: items of events that the model was not trained on (cold items).
 
-The recommender knows nothing of such an item: its vector is zero, its loss and residual are zero,
-it is expected no more than the least expected of the others, and it does not move the user's
-vector. A policy that has a row per item (the paper's network) takes the average of all rows for it.
+They are legal, and are handled in the same way by every policy and recommender:
+
+- The recommender knows nothing of such an item: embedding, loss and residual are zero.
+- Its predicted score is the lowest one of the user's other candidates.
+- It does not change the user vector.
+- A policy with parameters per item (the paper's network) uses the mean over all known items.
 """
 
 from __future__ import annotations
@@ -19,22 +22,33 @@ from dips.sketch.records import Candidates
 from dips.sketch.signals import Reading, Signals
 
 
-def numbered(item: Tensor, number: Tensor, items: int) -> tuple[Tensor, Tensor]:
-    """Items as the run numbers them [users, n], and which of them it does not know.
+def model_item_numbers(codes: Tensor, item_index: Tensor, items: int) -> tuple[Tensor, Tensor]:
+    """Convert codes of the store to item numbers of the model.
 
-    `number` tells the run's number of each code, -1 where there is none. Within a row different
-    unknown items get different numbers from `items` on, repeats the same one.
+    Args:
+        codes: Item codes of the store, [users, n].
+        item_index: Model item of every code; -1 for unknown items, [codes].
+        items: Number of items that the model knows.
+
+    Returns:
+        Item numbers, [users, n]; and which of them are unknown, [users, n]. Different unknown items
+        of a user get different numbers from `items` on; repeats get the same one.
     """
-    known = number[item]
+    known = item_index[codes]
     unknown = known < 0
     if not bool(unknown.any()):
         return known, unknown
-    first = (item[:, :, None] == item[:, None, :]).int().argmax(2)
+    first = (codes[:, :, None] == codes[:, None, :]).int().argmax(2)
     return torch.where(unknown, items + first, known), unknown
 
 
-def widened(trained: TrainedModel, rows: int) -> Policy:
-    """The policy with so many more items, each of which is the average of those it knows."""
+def extend_item_tables(trained: TrainedModel, rows: int) -> Policy:
+    """Return the model's policy with parameters for further, unknown items.
+
+    Args:
+        trained: The trained model.
+        rows: Number of unknown items to add; their parameters are the mean over known items.
+    """
     policy, spec = trained.policy, trained.policy_spec
     if not isinstance(policy, nn.Module):
         return policy
@@ -43,27 +57,27 @@ def widened(trained: TrainedModel, rows: int) -> Policy:
     state = {}
     for name, value in wider.state_dict().items():
         known = policy.state_dict()[name]
-        state[name] = known if known.shape == value.shape else _padded(known, value, spec.items)
+        state[name] = known if known.shape == value.shape else _extend(known, value, spec.items)
     wider.load_state_dict(state)
     wider.eval().requires_grad_(False)
     return wider
 
 
-def _padded(known: Tensor, wider: Tensor, items: int) -> Tensor:
-    """A table with more rows: averages of numbers; codes stay as they start, which is none."""
-    padded = wider.clone()
-    padded[: len(known)] = known
+def _extend(known: Tensor, wider: Tensor, items: int) -> Tensor:
+    """Return a table with mean rows appended; new rows of integer codes keep their first value."""
+    extended = wider.clone()
+    extended[: len(known)] = known
     if known.is_floating_point():
         block = len(known) // items  # some tables have several rows per item
         mean = known.view(items, block, -1).double().mean(0)
-        padded[len(known) :] = mean.repeat(len(padded) // block - items, 1).view_as(
-            padded[len(known) :]
+        extended[len(known) :] = mean.repeat(len(extended) // block - items, 1).view_as(
+            extended[len(known) :]
         )
-    return padded
+    return extended
 
 
-def hidden(entries: Candidates, unknown: Tensor) -> Candidates:
-    """Without the unknown items: their slots are empty, so nobody looks them up."""
+def mask_unknown(entries: Candidates, unknown: Tensor) -> Candidates:
+    """Return candidates with empty slots in place of unknown items, [users, candidates]."""
     return entries._replace(
         position=entries.position.masked_fill(unknown, -1),
         item=entries.item.masked_fill(unknown, 0),

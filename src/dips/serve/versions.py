@@ -1,4 +1,4 @@
-"""Which runs have changed a store: each has a version number, and every record tells its own."""
+"""Register trained models with a store: each gets a version number, written to its records."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dips.errors import ConfigError
 from dips.model.trained_model import TrainedModel
 from dips.serve.stores.base import Store, Table
 
-PREFIX = b"run/"
-MOST = 2**16 - 1
+PREFIX = b"version/"
+MAX_VERSIONS = 2**16 - 1
+"""Most models that may work on a store: a record holds the version in 2 bytes."""
 
 
 def fingerprint(trained: TrainedModel) -> str:
-    """The same for the same decisions: settings, parameters and vocabulary."""
+    """Return a hash of settings, parameters and vocabulary: equal hashes make equal decisions."""
     about = {
         "policy": trained.policy_spec.to_dict(),
         "recommender": trained.spec.to_dict(),
@@ -36,15 +37,26 @@ def fingerprint(trained: TrainedModel) -> str:
     return digest.hexdigest()
 
 
-def versions(store: Store) -> dict[int, dict[str, Any]]:
-    """What is known of every run that has worked on this store."""
-    found = store.scan(Table.FACTS, PREFIX)
+def read_versions(store: Store) -> dict[int, dict[str, Any]]:
+    """Return what a store knows of each model that worked on it, by version number."""
+    found = store.scan(Table.METADATA, PREFIX)
     return {int(key.removeprefix(PREFIX)): json.loads(value) for key, value in found}
 
 
 def register(store: Store, trained: TrainedModel) -> int:
-    """The version number of a run; a new run gets the next one."""
-    known, mark = versions(store), fingerprint(trained)
+    """Return the version number of a model in a store; a new model gets the next number.
+
+    Args:
+        store: The store, which is written to where the model is new.
+        trained: The model.
+
+    Returns:
+        The version number, from 1 on.
+
+    Raises:
+        ConfigError: The model uses other side information than the records of the store hold.
+    """
+    known, identity = read_versions(store), fingerprint(trained)
     sides = {
         "clock": trained.sides.to_dict()["clock"],
         "columns": trained.sides.to_dict()["columns"],
@@ -55,12 +67,12 @@ def register(store: Store, trained: TrainedModel) -> int:
             "the run was trained on other side information than the store holds: use a new store"
         )
     for number, about in known.items():
-        if about["fingerprint"] == mark:
+        if about["fingerprint"] == identity:
             return number
-    if len(known) >= MOST:
-        raise ConfigError(f"{MOST} runs have worked on this store: start a new one")
+    if len(known) >= MAX_VERSIONS:
+        raise ConfigError(f"{MAX_VERSIONS} runs have worked on this store: start a new one")
     about = {
-        "fingerprint": mark,
+        "fingerprint": identity,
         "policy": trained.policy_spec.name,
         "size": trained.size,
         "periods": list(trained.periods),
@@ -68,5 +80,5 @@ def register(store: Store, trained: TrainedModel) -> int:
         "sides": sides,
     }
     number = len(known) + 1
-    store.commit({Table.FACTS: {PREFIX + b"%05d" % number: json.dumps(about).encode()}})
+    store.commit({Table.METADATA: {PREFIX + b"%05d" % number: json.dumps(about).encode()}})
     return number

@@ -1,4 +1,7 @@
-"""The store's own item numbers: a code per name, never changed, so that runs can be swapped."""
+"""Map item names to codes of the store, and codes of the store to items of a model.
+
+A code never changes, so that records stay valid when the model is replaced.
+"""
 
 from __future__ import annotations
 
@@ -14,76 +17,76 @@ from dips.serve.events import EventError
 from dips.serve.stores.base import Store, StoreError, Table
 
 PREFIX = b"items/"
-LIMIT = 1 << 24
-"""Most different items; their codes take 3 bytes."""
+MAX_ITEMS = 1 << 24
+"""Most different items in a store; their codes take 3 bytes."""
 
 
 @final
-class Vocabulary:
-    """Names by code and codes by name. Codes are given in order of arrival."""
+class ItemVocabulary:
+    """Item names of a store. Codes are given in order of arrival, from 0 on."""
 
     def __init__(self, store: Store) -> None:
         self.names: list[str] = []
-        for key, value in store.scan(Table.FACTS, PREFIX):
+        for key, value in store.scan(Table.METADATA, PREFIX):
             if int(key.removeprefix(PREFIX)) != len(self.names):
-                raise StoreError("the store's list of items is damaged: restore a backup")
+                raise StoreError("the store's item vocabulary is damaged: restore a backup")
             self.names += json.loads(value)
         self._codes = {name: code for code, name in enumerate(self.names)}
 
     def code(self, name: str, new: dict[str, int]) -> int:
-        """The code of a name; a name never met before gets the next one, noted in `new`."""
+        """Return the code of an item; an unknown item gets the next code and is added to `new`."""
         code = self._codes.get(name, -1)
         if code >= 0:
             return code
         return new.setdefault(name, len(self.names) + len(new))
 
     def codes(self, names: Sequence[str], new: dict[str, int]) -> list[int]:
-        """The codes of many names; `new` as in `code`."""
+        """Return the codes of several items; unknown items are added to `new`."""
         codes = [self._codes.get(name, -1) for name in names]
         return [self.code(name, new) for name in names] if -1 in codes else codes
 
-    def check(self, name: str) -> None:
-        """Refuse a new name when there are too many."""
-        if len(self.names) >= LIMIT and name not in self._codes:
-            raise EventError(f"item '{name}' is new, and the store holds {LIMIT} items already")
+    def check_limit(self, name: str) -> None:
+        """Raise `EventError` for an unknown item when the vocabulary is full."""
+        if len(self.names) >= MAX_ITEMS and name not in self._codes:
+            raise EventError(f"item '{name}' is new, and the store holds {MAX_ITEMS} items already")
 
     def rows(self, new: Iterable[str]) -> dict[bytes, bytes]:
-        """What has to be written before new names may be used."""
+        """Return the metadata rows to write for new items."""
         names = list(new)
         if not names:
             return {}
         key = PREFIX + b"%010d" % len(self.names)
         return {key: json.dumps(names, ensure_ascii=False).encode()}
 
-    def adopt(self, new: dict[str, int]) -> None:
-        """The new names have been written."""
+    def add(self, new: dict[str, int]) -> None:
+        """Add new items whose rows were staged."""
         self.names += new
         self._codes.update(new)
 
-    def cut(self, count: int) -> None:
-        """Only so many names have been written after all."""
+    def roll_back(self, count: int) -> None:
+        """Remove all items from code `count` on, after a commit has failed."""
         for name in self.names[count:]:
             del self._codes[name]
         del self.names[count:]
 
 
 @final
-class Numbering:
-    """The run's number of every code, -1 where the run does not know the item."""
+class ModelItems:
+    """Map from codes of the store to items of one model; -1 for items the model does not know."""
 
-    def __init__(self, vocabulary: Vocabulary, items: Strings) -> None:
-        self._items = items
-        self.number = self._of(vocabulary.names)
+    def __init__(self, vocabulary: ItemVocabulary, item_ids: Strings) -> None:
+        self._item_ids = item_ids
+        self.index = self._look_up(vocabulary.names)  # [codes] int64
 
-    def up_to(self, vocabulary: Vocabulary) -> Tensor:
-        """The numbers of all codes that the vocabulary has now."""
-        self.number = self.with_new(vocabulary.names[len(self.number) :])
-        return self.number
+    def update(self, vocabulary: ItemVocabulary) -> Tensor:
+        """Extend the map to all codes of a vocabulary, and return it, [codes]."""
+        self.index = self.extended(vocabulary.names[len(self.index) :])
+        return self.index
 
-    def with_new(self, new: Collection[str]) -> Tensor:
-        """The numbers of all codes, the new ones included."""
-        return torch.cat([self.number, self._of(new)]) if new else self.number
+    def extended(self, new: Collection[str]) -> Tensor:
+        """Return the map with new items appended, [codes]; the object does not change."""
+        return torch.cat([self.index, self._look_up(new)]) if new else self.index
 
-    def _of(self, names: Iterable[str]) -> Tensor:
-        index = self._items.index
+    def _look_up(self, names: Iterable[str]) -> Tensor:
+        index = self._item_ids.index
         return torch.tensor([index.get(name, -1) for name in names], dtype=torch.int64)

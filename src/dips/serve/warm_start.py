@@ -1,49 +1,59 @@
-"""Begin with what another system kept: lists of last items become sketches, user by user."""
+"""Warm-start a store from lists of each user's last items, as another system kept them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dips.serve.admission import Tally
+from dips.serve.admission import CommitResult
 from dips.serve.keeper import Keeper
 
+UserList = tuple[str, list[dict[str, Any]]]
+"""A user, and the fields of the user's events, oldest first."""
 
-def warm_start(
-    keeper: Keeper, lists: Iterable[tuple[str, list[dict[str, Any]]]], **default: Any
-) -> Tally:
-    """Apply each user's list, oldest first, as if its events came now.
 
-    `default` fills fields that entries lack. Users who have a record already are left alone and
-    each list is one commit or part of one, so an interrupted import is simply repeated.
+def warm_start(keeper: Keeper, lists: Iterable[UserList], **default: Any) -> CommitResult:
+    """Apply each user's list as events, oldest first.
+
+    Users that have a record are skipped, and a list is never split over two commits. So an
+    interrupted import can be repeated.
+
+    Args:
+        keeper: The keeper to fill.
+        lists: Users with the fields of their events.
+        **default: Values of fields that entries do not have.
+
+    Returns:
+        What became of the events; those of skipped users count as repeated.
+
+    Raises:
+        StoreError: A commit failed.
     """
-    tally = Tally()
-    for piece in _pieces(lists, keeper.batch):
-        known = keeper.sketches([user for user, _ in piece])
-        fresh = {sketch.user for sketch in known if sketch.seen == 0}
+    result = CommitResult()
+    for group in _groups(lists, keeper.batch):
+        sketches = keeper.sketches([user for user, _ in group])
+        new = {sketch.user for sketch in sketches if sketch.seen == 0}
         events = [
             {**default, **entry, "user": user}
-            for user, entries in piece
-            if user in fresh
+            for user, entries in group
+            if user in new
             for entry in entries
         ]
-        tally.repeated += sum(len(entries) for user, entries in piece if user not in fresh)
-        tally.add(keeper.observe_many(events))
-    return tally
+        result.repeated += sum(len(entries) for user, entries in group if user not in new)
+        result.add(keeper.observe_many(events))
+    return result
 
 
-def _pieces(
-    lists: Iterable[tuple[str, list[dict[str, Any]]]], batch: int
-) -> Iterator[list[tuple[str, list[dict[str, Any]]]]]:
-    """Users whose lists fit into one commit together; a longer list is cut to its newest part."""
-    piece: list[tuple[str, list[dict[str, Any]]]] = []
-    room = batch
+def _groups(lists: Iterable[UserList], batch: int) -> Iterator[list[UserList]]:
+    """Yield users whose lists fit into one commit; a longer list is cut to its newest events."""
+    group: list[UserList] = []
+    free = batch
     for user, entries in lists:
         newest = entries[-batch:]
-        if len(newest) > room or any(user == other for other, _ in piece):
-            yield piece
-            piece, room = [], batch
-        piece.append((user, newest))
-        room -= len(newest)
-    if piece:
-        yield piece
+        if len(newest) > free or any(user == other for other, _ in group):
+            yield group
+            group, free = [], batch
+        group.append((user, newest))
+        free -= len(newest)
+    if group:
+        yield group

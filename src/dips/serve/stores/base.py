@@ -1,6 +1,7 @@
-"""What a store is: a few tables of bytes, changed atomically. Knows nothing of what they hold.
+"""Define what a store is: four tables of bytes with one atomic commit.
 
-Another store fits when it passes `tests/serve/test_stores.py` and the crash suite.
+Knows nothing of what the bytes mean. A new store must pass `tests/serve/stores/test_stores.py` and
+the crash tests (`make crash`).
 """
 
 from __future__ import annotations
@@ -8,80 +9,110 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
-from dips.errors import ConfigError, DipsError
+from dips.errors import DipsError
 
 RESTORING = b"restoring"
-"""A fact that is there while a store is being restored."""
+"""Metadata key that exists while a backup is being restored into the store."""
 
 
 class StoreError(DipsError):
-    """A store that cannot be opened, read or written."""
+    """Raised when a store cannot be opened, read or written."""
 
 
 class Table(StrEnum):
-    """The tables of a store."""
+    """Tables of a store."""
 
     USERS = "users"
-    """User's name -> record."""
-    FACTS = "facts"
-    """What the store knows of itself: vocabulary, policies, counts, who was forgotten."""
-    IDS = "ids"
-    """Event id -> place in the order of arrival."""
-    PLACES = "places"
-    """Place -> event id: the same the other way round, to drop the oldest."""
+    """User name -> record of the user's sketch."""
+    METADATA = "metadata"
+    """Item vocabulary, versions, counters, source offsets and tombstones."""
+    EVENT_IDS = "event_ids"
+    """Hash of an event id -> its number in order of arrival."""
+    ID_ORDER = "id_order"
+    """Number in order of arrival -> hash of the event id; used to remove the oldest ids."""
 
 
 Change = Mapping[Table, Mapping[bytes, bytes | None]]
-"""What a commit writes; None deletes."""
+"""Rows that a commit writes, by table and key. The value None deletes a row."""
 
 
 class Store(Protocol):
-    """A few tables of bytes."""
+    """Interface of a store. One process writes; several may read.
+
+    Example:
+        >>> from dips.serve.stores.registry import open_store
+        >>> store = open_store("memory:")
+        >>> store.commit({Table.USERS: {b"alice": b"record"}})
+        >>> store.get(Table.USERS, [b"alice", b"bob"])
+        [b'record', None]
+    """
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of these keys, None where there is none."""
+        """Return the values of some keys.
+
+        Args:
+            table: Table to read.
+            keys: Keys to look up.
+
+        Returns:
+            One value per key; None where the key does not exist.
+
+        Raises:
+            StoreError: The table cannot be read, or a row is damaged.
+        """
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All keys with this prefix and their values, in order of the keys."""
+        """Iterate over the rows of a table in order of their keys.
+
+        Args:
+            table: Table to read.
+            prefix: Only keys that start with these bytes.
+
+        Returns:
+            Pairs of key and value.
+
+        Raises:
+            StoreError: The table cannot be read, or a row is damaged.
+        """
 
     def commit(self, change: Change) -> None:
-        """Write all of it or nothing; what was written is durable when this returns."""
+        """Write all rows of a change atomically. They are durable when this returns.
+
+        Args:
+            change: Rows to write and to delete.
+
+        Raises:
+            StoreError: The change could not be written. Then none of it was written.
+        """
 
     def stage(self, change: Change) -> Callable[[], None]:
-        """The first half of a commit: from now on `get` of this object sees it.
+        """Make a change visible to `get` of this object, before it is written.
 
-        What is returned is the second half, which writes, once and in any thread; nothing may be
-        asked of the store meanwhile. Where it fails, nothing was written.
+        Args:
+            change: Rows to write and to delete.
+
+        Returns:
+            Function that writes the change and makes it durable. Call it once, from any thread.
+            Do not use the store while it runs. If it raises, nothing was written.
         """
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """While it is open, reads see one moment."""
+        """Open a read transaction: all reads inside the context see the same commit."""
 
     def compact(self) -> None:
-        """Give back the room of what was deleted, so that no trace of it is left in the files."""
+        """Rewrite the files, so that they hold no bytes of deleted rows.
+
+        Raises:
+            StoreError: The files could not be rewritten, for example because of an open snapshot.
+        """
 
     def verify(self) -> list[str]:
-        """What is wrong with the store's own files; nothing in the best case."""
+        """Return what is wrong with the files of the store, one sentence each."""
 
     def stats(self) -> dict[str, int]:
-        """What there is to watch of the store itself, by name."""
+        """Return counters of the store itself, by name."""
 
     def close(self) -> None:
-        """Let go of files and locks."""
-
-
-def open_store(url: str, *, readonly: bool = False) -> Store:
-    """The store at `memory:` or `sqlite:PATH`; one process may write to it, any number read."""
-    kind, _, place = url.partition(":")
-    if kind == "memory" and not place:
-        from dips.serve.stores.memory import MemoryStore
-
-        return MemoryStore()
-    if kind == "sqlite" and place:
-        from dips.serve.stores.sqlite import SqliteStore
-
-        return SqliteStore(Path(place), readonly=readonly)
-    raise ConfigError(f"store '{url}': choose memory: or sqlite:PATH, for example sqlite:users.db")
+        """Release files and locks."""

@@ -1,9 +1,13 @@
-"""The newest rows of a table in SQLite: appended commit by commit, put where they belong later.
+"""Write-ahead journal of one SQLite table: append new rows now, move them to the table later.
 
-A row that is put where its key belongs costs a page; appended with the others of its commit it
-costs its bytes. So a commit appends its rows as one entry, and moves a share of the rows of earlier
-ones to the table, in order of their keys: neighbours share pages, and what is written again
-meanwhile is moved once. All that is not moved yet is held in memory, too, and is not looked up.
+Writing a row at its key's place costs a page. Appending it to the rows of its commit costs only its
+bytes. So each commit does two things:
+
+- It appends its rows to the journal as one entry.
+- It checkpoints a share of the older rows: it moves them to the table in order of their keys.
+  Neighbours share pages, and a row that was written several times is moved once.
+
+Rows that are not checkpointed yet are also held in memory, so reading them needs no query.
 """
 
 from __future__ import annotations
@@ -19,138 +23,158 @@ from typing import final
 
 import numpy as np
 
-SPAN = 65_536
-"""Rows that are appended while all that wait are moved: so about as many wait, at most.
+CHECKPOINT_ROWS = 65_536
+"""Rows that are appended during one checkpoint round; about as many are held in memory.
 
-Entries go when a round ends, so there are up to twice as many rows in them; who opens the file
-waits with all of these at first. A commit of so many rows puts them where they belong at once.
+Entries are deleted at the end of a round, so the journal holds up to twice as many rows. A process
+that opens the file reads all of them. A commit of at least this many rows bypasses the journal.
 """
-CREATE = "CREATE TABLE journal (place INTEGER PRIMARY KEY, rows BLOB NOT NULL)"
-GONE = -1
-"""Stands in the place of a length where a row is deleted."""
+CREATE = "CREATE TABLE journal (number INTEGER PRIMARY KEY, rows BLOB NOT NULL)"
+DELETED = -1
+"""Length that marks a deleted row in an entry."""
 
 Rows = Mapping[bytes, bytes | None]
-"""What is written; None deletes."""
+"""Rows by key. The value None deletes a row."""
 Row = tuple[bytes, bytes | None]
 
 
 class JournalError(Exception):
-    """An entry that cannot be written, or is not what was written."""
+    """Raised when an entry cannot be written, or is damaged."""
 
 
 @final
 class Journal:
-    """What was written lately to one table; `put` writes rows where they belong."""
+    """Journal of one table.
 
-    def __init__(self, connection: sqlite3.Connection, put: Callable[[Rows], None]) -> None:
-        self._connection, self._put = connection, put
-        self.newest: dict[bytes, bytes | None] = {}
-        self._version = -1
-        self._place = 0  # of the next entry: they are counted for ever
-        self._queue: list[bytes] = []  # what is moved in this round, up to `_at` it has been
-        self._at = self._first = 0  # entries from `_first` on came after the round began
+    Args:
+        connection: Connection to the SQLite file.
+        write_table: Function that writes rows to the table itself.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, write_table: Callable[[Rows], None]) -> None:
+        self._connection, self._write_table = connection, write_table
+        self.rows: dict[bytes, bytes | None] = {}  # newest value of rows not checkpointed yet
+        self._data_version = -1
+        self._next = 0  # number of the next entry; numbers are never reused
+        self._queue: list[bytes] = []  # keys of this checkpoint round, moved up to `_moved`
+        self._moved = self._round_start = 0  # entries from `_round_start` on belong to later rounds
 
     def read(self) -> None:
-        """Bring memory up to date, where another process has written since."""
+        """Read the entries that other processes wrote since the last call."""
         run = self._connection.execute
         (version,) = run("PRAGMA data_version").fetchone()
-        if version == self._version or not _there(self._connection):
+        if version == self._data_version:
             return
-        (oldest,) = run("SELECT coalesce(min(place), 0) FROM journal").fetchone()
-        if oldest > self._place or len(self.newest) > 4 * SPAN:  # some were missed, or it is late
-            self.newest, self._place = {}, oldest
-        query = "SELECT rows FROM journal WHERE place >= ? ORDER BY place"
-        for (entry,) in run(query, (self._place,)):  # one that is missing in between is noticed
-            self.newest.update(_unpacked(self._place, entry))
-            self._place += 1
-        self._version = version
+        (oldest,) = run("SELECT coalesce(min(number), 0) FROM journal").fetchone()
+        if oldest > self._next or len(self.rows) > 4 * CHECKPOINT_ROWS:  # some entries were missed
+            self.rows, self._next = {}, oldest
+        query = "SELECT rows FROM journal WHERE number >= ? ORDER BY number"
+        for (entry,) in run(query, (self._next,)):  # the checksum detects a missing entry
+            self.rows.update(_unpack(self._next, entry))
+            self._next += 1
+        self._data_version = version
 
-    def doubt(self) -> None:
-        """Nobody knows how a transaction has ended: read everything anew when it is needed."""
-        self.newest, self._queue, self._place, self._version = {}, [], 0, -1
+    def invalidate(self) -> None:
+        """Discard memory after a transaction of unknown outcome; `read` reads everything again."""
+        self.rows, self._queue, self._next, self._data_version = {}, [], 0, -1
 
     def append(self, rows: Rows) -> Callable[[], None]:
-        """Within a transaction: write these rows, and move some that wait.
+        """Append rows as one entry, and checkpoint a share of the older rows.
 
-        What is returned has to be called when the transaction has ended well.
+        Call this inside a transaction.
+
+        Args:
+            rows: Rows to write and to delete.
+
+        Returns:
+            Function that updates memory. Call it after the transaction was committed.
         """
         if not rows:
             return lambda: None
-        if len(rows) >= SPAN:  # so many share pages anyway, and memory need not hold them
-            return self.empty(rows)
-        if self._at >= len(self._queue):  # another round
-            self._queue, self._at, self._first = sorted(self.newest), 0, self._place
-        end = self._at + math.ceil(len(self._queue) * len(rows) / SPAN)
-        moved = {k: self.newest[k] for k in self._queue[self._at : end] if k not in rows}
-        self._put(moved)
-        self._write(self._place, rows)
-        if end >= len(self._queue):  # nothing is only in these any more
-            self._connection.execute("DELETE FROM journal WHERE place < ?", (self._first,))
+        if len(rows) >= CHECKPOINT_ROWS:  # so many rows share pages, and would fill the memory
+            return self.checkpoint(rows)
+        if self._moved >= len(self._queue):  # start the next round
+            self._queue, self._moved, self._round_start = sorted(self.rows), 0, self._next
+        end = self._moved + math.ceil(len(self._queue) * len(rows) / CHECKPOINT_ROWS)
+        moved = {k: self.rows[k] for k in self._queue[self._moved : end] if k not in rows}
+        self._write_table(moved)
+        self._write_entry(self._next, rows)
+        if end >= len(self._queue):  # all rows of the older entries are in the table
+            self._connection.execute("DELETE FROM journal WHERE number < ?", (self._round_start,))
 
-        def adopt() -> None:
+        def update_memory() -> None:
             for key in moved:
-                del self.newest[key]
-            self.newest.update(rows)
-            self._place, self._at = self._place + 1, end
+                del self.rows[key]
+            self.rows.update(rows)
+            self._next, self._moved = self._next + 1, end
 
-        return adopt
+        return update_memory
 
-    def empty(self, rows: Rows) -> Callable[[], None]:
-        """Within a transaction: move everything, and these rows; returns the same as `append`."""
-        self._put({**self.newest, **rows})
+    def checkpoint(self, rows: Rows) -> Callable[[], None]:
+        """Move all rows of the journal, and some new rows, to the table.
+
+        Call this inside a transaction.
+
+        Args:
+            rows: New rows to write and to delete.
+
+        Returns:
+            Function that updates memory. Call it after the transaction was committed.
+        """
+        self._write_table({**self.rows, **rows})
         self._connection.execute("DELETE FROM journal")
-        place = self._place + 1  # one is left out: readers see that they have missed something
-        self._write(place, {})
+        number = self._next + 1  # skip a number: readers notice that they missed entries
+        self._write_entry(number, {})
 
-        def adopt() -> None:
-            self.newest, self._queue, self._place = {}, [], place + 1
+        def update_memory() -> None:
+            self.rows, self._queue, self._next = {}, [], number + 1
 
-        return adopt
+        return update_memory
 
-    def over(self, rows: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[Row]:
-        """Rows of the table with this prefix, in order of the keys, as the journal has them."""
-        newest = sorted(pair for pair in self.newest.items() if pair[0].startswith(prefix))
+    def merge_with(self, rows: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[Row]:
+        """Iterate over rows of the table in order of their keys, updated by the journal.
+
+        Args:
+            rows: Rows of the table whose key starts with `prefix`, in order of their keys.
+            prefix: Only rows of the journal whose key starts with these bytes.
+        """
+        newest = sorted(pair for pair in self.rows.items() if pair[0].startswith(prefix))
         both = merge(newest, rows, key=itemgetter(0))  # of equal keys the journal's comes first
         return (next(pairs) for _, pairs in groupby(both, key=itemgetter(0)))
 
-    def _write(self, place: int, rows: Rows) -> None:
-        entry = place, _packed(place, rows)
+    def _write_entry(self, number: int, rows: Rows) -> None:
+        entry = number, _pack(number, rows)
         self._connection.execute("INSERT INTO journal VALUES (?, ?)", entry)
 
 
-def _there(connection: sqlite3.Connection) -> bool:
-    """Not in stores of the first version that were not written to since."""
-    query = "SELECT 1 FROM sqlite_master WHERE name = 'journal'"
-    return connection.execute(query).fetchone() is not None
-
-
-def _packed(place: int, rows: Rows) -> bytes:
-    """An entry: a checksum, how many rows, the lengths of keys and values, then all of these."""
+def _pack(number: int, rows: Rows) -> bytes:
+    """Return an entry: checksum, number of rows, lengths of keys and values, keys and values."""
     try:
-        lengths = [(len(k), GONE if v is None else len(v)) for k, v in rows.items()]
+        lengths = [(len(k), DELETED if v is None else len(v)) for k, v in rows.items()]
         head = np.array([len(rows), *chain.from_iterable(lengths)], "<i4").tobytes()
         body = [part for row in rows.items() for part in row if part is not None]
-        return b"".join([_checksum(place, head, rows), head, *body])
+        return b"".join([_checksum(number, head, rows), head, *body])
     except TypeError as error:
-        raise JournalError(f"keys and values are bytes: {error}") from None
+        raise JournalError(f"keys and values must be bytes: {error}") from None
 
 
-def _unpacked(place: int, entry: bytes) -> Rows:
+def _unpack(number: int, entry: bytes) -> Rows:
+    """Return the rows of an entry; raise `JournalError` if it is damaged."""
     damaged = JournalError("an entry of the journal is damaged: restore a backup")
     try:
         count = int.from_bytes(entry[4:8], "little")
         lengths = np.frombuffer(entry, "<i4", 2 * count, 8)
-    except (TypeError, ValueError):  # it is not even bytes, or not that long
+    except (TypeError, ValueError):  # the entry is not bytes, or is too short
         raise damaged from None
     ends = list(accumulate(np.maximum(lengths, 0).tolist(), initial=8 + lengths.nbytes))
     parts = [entry[start:end] for start, end in pairwise(ends)]
     keys, values = parts[::2], parts[1::2]
-    if ends[-1] != len(entry) or entry[:4] != _checksum(place, entry[4 : ends[0]], keys):
+    if ends[-1] != len(entry) or entry[:4] != _checksum(number, entry[4 : ends[0]], keys):
         raise damaged
     rows: dict[bytes, bytes | None] = dict(zip(keys, values, strict=True))
-    return rows | {keys[n]: None for n in np.flatnonzero(lengths[1::2] == GONE).tolist()}
+    return rows | {keys[n]: None for n in np.flatnonzero(lengths[1::2] == DELETED).tolist()}
 
 
-def _checksum(place: int, head: bytes, keys: Iterable[bytes]) -> bytes:
-    """Of all but the values: records have checksums of their own, and one may be damaged alone."""
-    return zlib.crc32(b"".join(keys), zlib.crc32(head, place)).to_bytes(4, "little")
+def _checksum(number: int, head: bytes, keys: Iterable[bytes]) -> bytes:
+    """Return the checksum of an entry without its values: each record has its own checksum."""
+    return zlib.crc32(b"".join(keys), zlib.crc32(head, number)).to_bytes(4, "little")

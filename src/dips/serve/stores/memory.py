@@ -1,4 +1,4 @@
-"""A store in memory: for tests, for trying things out, and as the model of what a store is."""
+"""Keep a store in memory: for tests and trials. Also the reference of how a store behaves."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dips.serve.stores.base import Change, Table
 
 @final
 class MemoryStore:
-    """Dictionaries; they last as long as the object."""
+    """Store in dictionaries. The data is lost when the object is."""
 
     def __init__(self) -> None:
         self._tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in Table}
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Look them up."""
+        """Return the values of some keys, None where a key does not exist."""
         rows = self._tables[table]
         return [rows.get(key) for key in keys]
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Sorted, as of now."""
+        """Iterate over the rows whose key starts with a prefix, in order of their keys."""
         rows = self._tables[table]
         yield from sorted(pair for pair in rows.items() if pair[0].startswith(prefix))
 
@@ -34,24 +34,24 @@ class MemoryStore:
                 self._tables[table].pop(key, None)
 
     def stage(self, change: Change) -> Callable[[], None]:
-        """There is no second half."""
+        """Commit at once; return a function that does nothing."""
         self.commit(change)
         return lambda: None
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Nobody else can write."""
+        """Return an empty context: no other process can write."""
         return nullcontext()
 
     def compact(self) -> None:
-        """There are no files."""
+        """Do nothing: there are no files."""
 
     def verify(self) -> list[str]:
-        """There are no files."""
+        """Return an empty list: there are no files."""
         return []
 
     def stats(self) -> dict[str, int]:
-        """There is nothing to watch."""
+        """Return no counters."""
         return {}
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there are no files."""
