@@ -24,9 +24,9 @@ from dips.stream.users import EventColumns, make_stream
 from dips.studies.checks import describe_policy, resolved
 from dips.testing import random_world
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, PolicyBatch, pack_policy_batches
+from dips.training.policy_batches import RefreshTable, PolicyBatch, pack_policy_batches
 from dips.training.policy_gradients import policy_gradients
-from dips.training.rollouts import Job, noted
+from dips.training.rollouts import Job, recorded_signals
 from dips.training.trainer import TrainingState, fit, start
 
 LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
@@ -90,9 +90,9 @@ class Lab:
 
     def train(self, jobs: Sequence[Job], **rest: Any) -> TrainingState:
         """Fit a stack from the start."""
-        fitting = self.start(jobs)
-        fit(fitting, jobs, self.columns, rest.pop("validate", self.validate), **rest)
-        return fitting
+        fit_state = self.start(jobs)
+        fit(fit_state, jobs, self.columns, rest.pop("validate", self.validate), **rest)
+        return fit_state
 
 
 @pytest.fixture
@@ -107,26 +107,26 @@ class Scene:
     def __init__(self, world: Any, data: Interactions, config: TrainConfig) -> None:
         job = replace(world.job(), train=data, valid=data, config=config)
         self.config = config
-        self.fitting: TrainingState = world.start([job])
+        self.fit_state: TrainingState = world.start([job])
         generator = torch.Generator().manual_seed(7)
-        for name, value in self.fitting.parameters().items():
+        for name, value in self.fit_state.parameters().items():
             if name not in ("recommender.inner_lr", "recommender.offset"):
                 spread = 0.25 if name.startswith("recommender.") else 0.05
                 value += torch.randn(value.shape, generator=generator).double() * spread
         self.stream = make_stream([data], world.columns)
-        assert self.fitting.policies is not None
-        self.stack, self.policies = self.fitting.stack, self.fitting.policies
+        assert self.fit_state.policies is not None
+        self.stack, self.policies = self.fit_state.stack, self.fit_state.policies
         self.walk = Rollout(
             self.stream,
             size=SIZE,
             schedule=config.sketch.schedule,
             keys=self.stream.keys([0], 1),
             selector=selector_named(config.sketch.selection),
-            noted=noted(self.policies.template),  # type: ignore[arg-type]
+            recorded_signals=recorded_signals(self.policies.template),  # type: ignore[arg-type]
         )
         self.walk.advance(self.policies, self.stack)
         self.trace = self.walk.trace
-        self.clock = Clock.of(
+        self.refresh_table = RefreshTable.of(
             config.sketch.schedule, SIZE, self.stream.longest, torch.device("cpu")
         )
         self.refreshes = dict(config.sketch.schedule.refreshes(SIZE, self.stream.longest))
@@ -135,14 +135,14 @@ class Scene:
         """The sum over the lesson's predictions."""
         config = self.config.but(**changes)
         found = policy_gradients(
-            self.stack, self.policies, self.trace, self.clock, policy_batch, config
+            self.stack, self.policies, self.trace, self.refresh_table, policy_batch, config
         )
         count = int((policy_batch.predicted >= 0).sum())
         return {name: value[0] * count for name, value in found.items()}
 
     def whole(self) -> PolicyBatch:
         """All users in one lesson."""
-        (policy_batch,) = pack_policy_batches(self.trace, self.clock, [0], 1, 10**6)
+        (policy_batch,) = pack_policy_batches(self.trace, self.refresh_table, [0], 1, 10**6)
         return policy_batch
 
 

@@ -41,11 +41,11 @@ def _distinct() -> Interactions:
 class Literal:
     """The algorithm, line by line."""
 
-    def __init__(self, fitting: TrainingState, data: Interactions, queue: int) -> None:
-        self.theta = self._leaves(fitting.stack.state, fitting.stack.trainable)
-        self.offset = fitting.stack.state["offset"][0]
-        assert fitting.policies is not None
-        self.phi = self._leaves(fitting.policies.state, fitting.policies.trainable)
+    def __init__(self, fit_state: TrainingState, data: Interactions, queue: int) -> None:
+        self.theta = self._leaves(fit_state.stack.state, fit_state.stack.trainable)
+        self.offset = fit_state.stack.state["offset"][0]
+        assert fit_state.policies is not None
+        self.phi = self._leaves(fit_state.policies.state, fit_state.policies.trainable)
         self.length = queue
         self.stories = [
             (data.item[data.events(user)].tolist(), data.rating[data.events(user)].tolist())  # type: ignore[index]
@@ -104,9 +104,9 @@ class Literal:
     def _score(self, z: Tensor, ratings: Tensor) -> Tensor:
         """[items] the network of the paper: how much to keep each item."""
         phi, shown = self.phi, (z * ratings)[None]
-        first = (shown @ phi["enter"] + phi["enter_bias"]).relu()
-        second = (first @ phi["middle.weight"].T + phi["middle.bias"]).relu()
-        return (second @ phi["leave"].T)[0] + phi["leave_bias"][:, 0]
+        first = (shown @ phi["input_weight"] + phi["input_bias"]).relu()
+        second = (first @ phi["hidden.weight"].T + phi["hidden.bias"]).relu()
+        return (second @ phi["output_weight"].T)[0] + phi["output_bias"][:, 0]
 
     def _loss(self, user: int, t: int, z: Tensor, ratings: Tensor) -> Tensor:
         """Adapt to the sketch, and predict what comes next."""
@@ -142,14 +142,14 @@ def test_stretch_one_is_algorithm_one(
         **RATES, **DECAY,
     )  # fmt: skip
     job = replace(job, train=world.data, valid=world.data)
-    fitting = world.start([job])
-    before = {name: value.clone() for name, value in fitting.parameters().items()}
-    literal = Literal(fitting, world.data, queue)
+    fit_state = world.start([job])
+    before = {name: value.clone() for name, value in fit_state.parameters().items()}
+    literal = Literal(fit_state, world.data, queue)
     for _ in range(2):
         literal.epoch()
-    fit(fitting, [job], world.columns, world.validate)
+    fit(fit_state, [job], world.columns, world.validate)
     for prefix, expected in (("recommender.", literal.theta), ("policy.", literal.phi)):
         for name, value in expected.items():
-            mine = fitting.parameters()[prefix + name]
+            mine = fit_state.parameters()[prefix + name]
             torch.testing.assert_close(mine[0], value.detach(), atol=1e-9, rtol=1e-9)
             assert float((mine - before[prefix + name]).abs().max()) > 1e-2

@@ -25,7 +25,7 @@ from dips.evaluation.progressive import evaluate
 from dips.numerics.process_group import ProcessGroup, open_process_group
 from dips.stream.users import make_stream
 from dips.testing import random_world
-from dips.training.distributed import Share
+from dips.training.distributed import RankPartition
 from dips.training.state import TrainingState
 from dips.training.trainer import fit
 
@@ -59,7 +59,7 @@ class Stop(Exception):
 
 
 def _train(
-    world: Any, jobs: Any, process_group: ProcessGroup, fitting: TrainingState, stop_at: int = 0
+    world: Any, jobs: Any, process_group: ProcessGroup, fit_state: TrainingState, stop_at: int = 0
 ) -> tuple[Found, Found | None]:
     """Parameters and history of a fit; and what was saved after the epoch at which it stops."""
     saved: list[Found] = []
@@ -68,17 +68,17 @@ def _train(
         found = evaluate(stack, trace, low=1.0, high=5.0, process_group=process_group)
         return [scores.objective for scores in found]
 
-    def save(fitting: TrainingState) -> None:
-        if fitting.progress.epoch == stop_at:
-            tensors = {name: value.clone() for name, value in fitting.tensors().items()}
-            saved.append((tensors, copy.deepcopy(vars(fitting.progress))))
+    def save(fit_state: TrainingState) -> None:
+        if fit_state.progress.epoch == stop_at:
+            tensors = {name: value.clone() for name, value in fit_state.tensors().items()}
+            saved.append((tensors, copy.deepcopy(vars(fit_state.progress))))
             raise Stop
 
-    fitting.align(process_group)
+    fit_state.synchronise(process_group)
     with suppress(Stop):
-        fit(fitting, jobs, world.columns, validate, save=save, process_group=process_group)
-    left = {name: value.clone() for name, value in fitting.tensors().items()}
-    return (left, vars(fitting.progress)), saved[0] if saved else None
+        fit(fit_state, jobs, world.columns, validate, save=save, process_group=process_group)
+    left = {name: value.clone() for name, value in fit_state.tensors().items()}
+    return (left, vars(fit_state.progress)), saved[0] if saved else None
 
 
 def _case(make: Any, name: str, process_group: ProcessGroup) -> Found:
@@ -105,14 +105,14 @@ def _resumed(make: Any, process_group: ProcessGroup) -> Found:
     world = make(double=True)
     jobs = [world.job(**QUICK, **LEARNED)]
     _, saved = _train(world, jobs, process_group, world.start(jobs), stop_at=1)
-    fitting = world.start(jobs)
+    fit_state = world.start(jobs)
     if process_group.is_main:
         assert saved is not None
-        fitting.load(saved[0], type(fitting.progress)(**saved[1]))
+        fit_state.load(saved[0], type(fit_state.progress)(**saved[1]))
     else:
-        for value in fitting.tensors().values():
+        for value in fit_state.tensors().values():
             value += 1  # whatever it is, it is the leader's afterwards
-    return _train(world, jobs, process_group, fitting)[0]
+    return _train(world, jobs, process_group, fit_state)[0]
 
 
 OTHERS: dict[str, Callable[[Any, ProcessGroup], Found]] = {
@@ -156,20 +156,20 @@ def test_two_processes_are_one(
     for line, expected in zip(first[1]["history"], progress["history"], strict=True):
         assert line["valid"] == pytest.approx(expected["valid"], abs=TOLERANCE)
         assert line["train_loss"] == pytest.approx(expected["train_loss"], abs=TOLERANCE)
-    assert first[1]["ease"] == second[1]["ease"] == progress["ease"]
+    assert first[1]["policy_lr_scale"] == second[1]["policy_lr_scale"] == progress["policy_lr_scale"]
     assert first[1]["best_epoch"] == second[1]["best_epoch"] == progress["best_epoch"]
     assert first[1]["seconds"] == second[1]["seconds"]
 
 
 def test_steps_were_undone_in_the_cautious_case(together: list[dict[str, Found]]) -> None:
-    assert together[0]["cautious"][1]["ease"][0] < 1
+    assert together[0]["cautious"][1]["policy_lr_scale"][0] < 1
 
 
 def test_every_user_walks_in_one_process(lab: Callable[..., Any]) -> None:
     world = lab()
     jobs = [world.job(seed=seed) for seed in (0, 1)]
     stream = make_stream([job.train for job in jobs], world.columns)
-    shares = [Share(rank, 3).own(stream).user for rank in range(3)]
+    shares = [RankPartition(rank, 3).local_users(stream).user for rank in range(3)]
     for run, job in enumerate(jobs):
         users = torch.cat([share[run][share[run] >= 0] for share in shares])
         assert sorted(users.tolist()) == list(range(job.train.users))
@@ -178,7 +178,7 @@ def test_every_user_walks_in_one_process(lab: Callable[..., Any]) -> None:
 def test_a_process_without_users_has_a_stand_in(lab: Callable[..., Any]) -> None:
     world = lab()
     stream = make_stream([world.data.select([0, 1])], world.columns)
-    assert Share(2, 3).own(stream).length.tolist() == [[stream.longest]]
+    assert RankPartition(2, 3).local_users(stream).length.tolist() == [[stream.longest]]
 
 
 def _lab() -> Any:

@@ -156,17 +156,17 @@ def _training(
 def test_gradients_of_the_touched_rows_are_those_of_the_table(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, jobs, fitting = _training(lab, monkeypatch, policy="reservoir")
-    players = fitting.players(fitting.parameters())
-    trace, _ = TrainingRollouts(jobs, world.columns).sketches(1, players, players)
+    world, jobs, fit_state = _training(lab, monkeypatch, policy="reservoir")
+    models = fit_state.models_with(fit_state.parameters())
+    trace, _ = TrainingRollouts(jobs, world.columns).traces(1, models, models)
     batch = torch.tensor([[0, 5, 2, -1], [1, 7, -1, -1]])
     batch[1] = torch.where(batch[1] >= 0, batch[1] + trace.run_rows[1], -1)
     rows = touched_rows(items_read(trace, batch))
-    losses, dense = recommender_gradients(fitting.stack, trace, batch)
-    again, some = recommender_gradients(fitting.stack, trace, batch, rows)
+    losses, dense = recommender_gradients(fit_state.stack, trace, batch)
+    again, some = recommender_gradients(fit_state.stack, trace, batch, rows)
     torch.testing.assert_close(again, losses)
     for name, value in dense.items():
-        if name not in fitting.stack.template.item_tables:
+        if name not in fit_state.stack.template.item_tables:
             torch.testing.assert_close(some[name], value)
             continue
         there = rows < NOWHERE
@@ -192,9 +192,9 @@ def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
     assert isinstance(whole.optimizers["items"], LazyAdam)
     saved: list[Any] = []
 
-    def save(fitting: Any) -> None:
-        tensors = {name: value.clone() for name, value in fitting.tensors().items()}
-        saved.append((tensors, type(fitting.progress)(**vars(fitting.progress))))
+    def save(fit_state: Any) -> None:
+        tensors = {name: value.clone() for name, value in fit_state.tensors().items()}
+        saved.append((tensors, type(fit_state.progress)(**vars(fit_state.progress))))
 
     fit(whole, jobs, world.columns, world.validate, save=save)
     alone = world.train(jobs[1:])
@@ -211,10 +211,10 @@ def test_a_step_of_training_moves_what_it_read_only(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Items that no training user has met are as they were at the start: without a direction."""
-    world, jobs, fitting = _training(lab, monkeypatch, items=100, policy="last")
-    table = fitting.stack.state["vectors"]
+    world, jobs, fit_state = _training(lab, monkeypatch, items=100, policy="last")
+    table = fit_state.stack.state["vectors"]
     before = table.clone()
-    fit(fitting, jobs, world.columns, world.validate)
+    fit(fit_state, jobs, world.columns, world.validate)
     for run, job in enumerate(jobs):
         events = [job.train.events(user) for user in range(job.train.users)]
         met = {int(item) for some in events for item in job.train.item[some]}

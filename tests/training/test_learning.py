@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dips.training import epoch
-from dips.training.batches import Block, Stretch, Whole, turns
+from dips.training.batches import TrainingBlock, IntervalBlock, FullHistoryBlock, interleave
 from dips.training.policy_batches import PolicyBatch
 from dips.training.rollouts import TrainingRollouts
 from dips.training.state import TrainingState
@@ -27,8 +27,8 @@ WAYS: dict[str, dict[str, Any]] = {
 BY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-def _losses(fitting: TrainingState, run: int) -> list[float]:
-    history = fitting.progress.history
+def _losses(fit_state: TrainingState, run: int) -> list[float]:
+    history = fit_state.progress.history
     return [line[name][run] for line in history for name in ("train_loss", "valid")]
 
 
@@ -78,9 +78,9 @@ def test_every_prediction_is_seen_once_an_epoch(
     world = lab()
     job = world.job(policy=policy, epochs=2, **way)
     seen: list[Counter[tuple[int, int]]] = []
-    plain = epoch._Lessons.learn
+    plain = epoch._EpochUpdates.learn
 
-    def spy(policy_batches: Any, block: Block) -> None:
+    def spy(policy_batches: Any, block: TrainingBlock) -> None:
         if len(seen) < policy_batches.epoch:
             seen.append(Counter())
         rows = torch.cat([*block.batches([0], policy_batches.epoch, job.config.training.batch_size)], 1)[0]
@@ -88,14 +88,14 @@ def test_every_prediction_is_seen_once_an_epoch(
         seen[-1].update((int(trace.user[r]), int(trace.step[r])) for r in rows.tolist() if r >= 0)
         plain(policy_batches, block)
 
-    monkeypatch.setattr(epoch._Lessons, "learn", spy)
-    fitting = world.train([job])
+    monkeypatch.setattr(epoch._EpochUpdates, "learn", spy)
+    fit_state = world.train([job])
     everything = {(u, t) for u, n in enumerate(job.train.lengths.tolist()) for t in range(n)}
     assert [set(count) for count in seen] == [everything] * 2
     assert all(set(count.values()) == {1} for count in seen)
-    losses = [line["train_loss"][0] for line in fitting.progress.history]
+    losses = [line["train_loss"][0] for line in fit_state.progress.history]
     assert all(math.isfinite(loss) for loss in losses)
-    steps = int(fitting.steps[0])
+    steps = int(fit_state.steps[0])
     assert steps > (2 if way.get("users") or way.get("stretch") else 1)
 
 
@@ -106,8 +106,8 @@ def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
     stack = world.start(jobs).stack
     user_batches: list[list[list[int]]] = []
     for number in (1, 2, 1):
-        blocks = [b for b in walks.blocks(number, stack, None) if b.ends]
-        assert all(isinstance(block, Stretch) for block in blocks)
+        blocks = [b for b in walks.blocks(number, stack, None) if b.is_last]
+        assert all(isinstance(block, IntervalBlock) for block in blocks)
         found = []
         for block in blocks:
             first, last = block.trace.run_rows[:2]
@@ -115,7 +115,7 @@ def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
         assert sorted(user for user_batch in found for user in user_batch) == list(range(8))
         user_batches.append(found)
     assert user_batches[0] == user_batches[2] != user_batches[1]
-    skipped = [b for b in walks.blocks(1, stack, None, 2) if b.ends]
+    skipped = [b for b in walks.blocks(1, stack, None, 2) if b.is_last]
     assert len(skipped) == len(user_batches[0]) - 2
 
 
@@ -133,8 +133,8 @@ def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
     world = lab()
     states: list[dict[str, torch.Tensor]] = []
 
-    def watch(fitting: TrainingState) -> None:
-        states.append({name: value.clone() for name, value in fitting.parameters().items()})
+    def watch(fit_state: TrainingState) -> None:
+        states.append({name: value.clone() for name, value in fit_state.parameters().items()})
 
     job = world.job(
         policy="learned",
@@ -143,7 +143,7 @@ def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
         **way,
     )
     first = world.start([job]).parameters()
-    world.train([job], watch=watch)
+    world.train([job], on_epoch=watch)
     moved = []
     for before, after in zip([first, *states], states, strict=False):
         changed = {
@@ -165,10 +165,10 @@ def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     """By SGD where it has a rate of its own; and then Adam leaves it alone."""
     world = lab()
     job = world.job(user_lr=0.05, epochs=1, batch_size=10**6, lr_schedule="constant")
-    fitting = world.start([job])
-    assert sorted(fitting.optimizers) == ["items", "user"]
-    assert "user_prior" not in fitting.optimizers["items"].first
-    before = fitting.stack.state["user_prior"].clone()
+    fit_state = world.start([job])
+    assert sorted(fit_state.optimizers) == ["items", "user"]
+    assert "user_prior" not in fit_state.optimizers["items"].first
+    before = fit_state.stack.state["user_prior"].clone()
     trained = world.train([job])
     moving = trained.optimizers["user"].moving["user_prior"]
     after = trained.stack.state["user_prior"]
@@ -195,7 +195,7 @@ def test_turns_are_those_of_each_run_alone(counts: list[tuple[int, int]]) -> Non
     batches = [torch.tensor([[i if i < b else -1] for b, _ in counts]) for i in range(many)]
     policy_batches = [_lesson([[i if i < n else -1] for _, n in counts]) for i in range(most)]
     told: list[list[str]] = [[], []]
-    for batch, due in turns(batches, policy_batches):
+    for batch, due in interleave(batches, policy_batches):
         for run in (0, 1):
             told[run] += [f"batch {int(batch[run])}"] if int(batch[run]) >= 0 else []
             told[run] += [
@@ -212,8 +212,8 @@ def test_turns_are_those_of_each_run_alone(counts: list[tuple[int, int]]) -> Non
 
 def test_a_lone_lesson_comes_last() -> None:
     batches = [torch.tensor([[i]]) for i in range(3)]
-    assert [len(due) for _, due in turns(batches, [_lesson([[0]])])] == [0, 0, 1]
-    assert [len(due) for _, due in turns(batches, [])] == [0, 0, 0]
+    assert [len(due) for _, due in interleave(batches, [_lesson([[0]])])] == [0, 0, 1]
+    assert [len(due) for _, due in interleave(batches, [])] == [0, 0, 0]
 
 
 def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
@@ -223,14 +223,14 @@ def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
         TrainingRollouts([world.job(update_interval=1)], world.columns).blocks(1, None, None)
     ).trace
     base, length = torch.tensor([[0, 6, 11]]), torch.tensor([[6, 5, 3]])
-    alone = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 3)
+    alone = IntervalBlock(trace, base, length, range(2, 6)).batches([0], 1, 3)
     assert [rows[rows >= 0].tolist() for rows in alone] == [[2, 3, 4], [5, 8, 9], [10, 13], []]
     more = [torch.nn.functional.pad(field, (0, 2)) for field in (base, length)]
-    baseline_config = Stretch(trace, *more, range(2, 9)).batches([0], 1, 3)
+    baseline_config = IntervalBlock(trace, *more, range(2, 9)).batches([0], 1, 3)
     for mine, other in zip(baseline_config, alone, strict=False):
         assert torch.equal(mine, other)
     assert all(bool((rows == -1).all()) for rows in baseline_config[len(alone) :])
-    (everything,) = Stretch(trace, base, length, range(2, 6)).batches([0], 1, 0)
+    (everything,) = IntervalBlock(trace, base, length, range(2, 6)).batches([0], 1, 0)
     assert everything.shape == (1, 12)
 
 
@@ -238,7 +238,7 @@ def test_whole_histories_end_at_once(lab: Make) -> None:
     world = lab()
     jobs = [world.job(user_batch=3)]
     blocks = list(TrainingRollouts(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
-    assert all(isinstance(block, Whole) and block.ends for block in blocks)
+    assert all(isinstance(block, FullHistoryBlock) and block.is_last for block in blocks)
     assert len(blocks) == 3
 
 
@@ -250,8 +250,8 @@ def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], revert_toleran
     scores = {1: [1.0, 1.0], 2: [1.05, 1.2], 3: [1.0, 1.0]}  # epoch: each run's validation
     states: list[dict[str, torch.Tensor]] = []
 
-    def watch(fitting: TrainingState) -> None:
-        states.append({name: value.clone() for name, value in fitting.parameters().items()})
+    def watch(fit_state: TrainingState) -> None:
+        states.append({name: value.clone() for name, value in fit_state.parameters().items()})
 
     jobs = [
         world.job(
@@ -260,13 +260,13 @@ def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], revert_toleran
         for seed in (1, 2)
     ]
     calls = iter(scores.values())
-    fitting = world.train(jobs, watch=watch, validate=lambda stack, trace: next(calls))
+    fit_state = world.train(jobs, on_epoch=watch, validate=lambda stack, trace: next(calls))
     first, second, third = states
     same = {
         run: all(torch.equal(second[n][run], first[n][run]) for n in first if "policy" in n)
         for run in (0, 1)
     }
     assert same == {0: False, 1: revert_tolerance > 0}
-    assert fitting.progress.ease == [1.0, 0.75 if revert_tolerance else 1.0]  # half, and half more
+    assert fit_state.progress.policy_lr_scale == [1.0, 0.75 if revert_tolerance else 1.0]  # half, and half more
     assert not torch.equal(second["recommender.bias"][1], first["recommender.bias"][1])
     assert not torch.equal(third["policy.last"][1], second["policy.last"][1])

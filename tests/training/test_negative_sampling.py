@@ -16,7 +16,7 @@ from dips.recommender.gru import GRU
 from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax
 from dips.recommender.memory_based import popularity
 from dips.testing import random_world
-from dips.training.negative_sampling import Negatives
+from dips.training.negative_sampling import NegativeSampler
 
 Make = Callable[..., Any]
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def _state(jobs: list[Any], step: int, width: int) -> dict[str, Tensor]:
         "log_q": torch.full((len(jobs), width), torch.nan),
     }
     steps = torch.full((len(jobs),), step, dtype=torch.float64)
-    Negatives(jobs, CPU).draw(state, steps, torch.ones(len(jobs)))
+    NegativeSampler(jobs, CPU).draw(state, steps, torch.ones(len(jobs)))
     return state
 
 
@@ -51,7 +51,7 @@ def test_a_function_of_seed_and_step(lab: Make) -> None:
 def test_those_who_rest_keep_theirs(lab: Make) -> None:
     jobs = [lab(explicit=False).job(seed=seed) for seed in (0, 1)]
     state = {"negatives": torch.full((2, 3), -1), "log_q": torch.full((2, 3), 7.0)}
-    Negatives(jobs, CPU).draw(state, torch.zeros(2), torch.tensor([0.0, 1.0]))
+    NegativeSampler(jobs, CPU).draw(state, torch.zeros(2), torch.tensor([0.0, 1.0]))
     assert state["negatives"][0].tolist() == [-1, -1, -1]
     assert state["log_q"][0].tolist() == [7, 7, 7]
     assert (state["negatives"][1] >= 0).all()
@@ -70,7 +70,7 @@ def test_chances_follow_the_power_of_popularity(lab: Make, power: float) -> None
 
 def test_losses_that_ask_for_no_chances_get_none(lab: Make) -> None:
     state = {"negatives": torch.full((1, 3), -1)}
-    Negatives([lab(explicit=False).job()], CPU).draw(state, torch.zeros(1), torch.ones(1))
+    NegativeSampler([lab(explicit=False).job()], CPU).draw(state, torch.zeros(1), torch.ones(1))
     assert set(state) == {"negatives"}
 
 

@@ -24,7 +24,7 @@ from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
 from dips.training.policy_batches import (
     ORDER,
-    Clock,
+    RefreshTable,
     interval_policy_batch,
     pack_policy_batches,
     rebuild_inputs,
@@ -52,11 +52,11 @@ class Spy(Policy):
         told = {"loss": signals.loss, "residual": signals.residual}
         scores = self.policy.score(candidates, signals)
         slots = Greedy().choose(scores, candidates, SIZE)
-        chosen = candidates.position.gather(1, slots)
+        best_models = candidates.position.gather(1, slots)
         for row, (key, seen) in enumerate(zip(candidates.key, candidates.seen, strict=True)):
             entries = {name: value[row] for name, value in candidates.entries._asdict().items()}
             answers = {name: value[row] for name, value in told.items()}
-            self.heard[int(key), int(seen)] = {**entries, **answers, "chosen": chosen[row]}
+            self.heard[int(key), int(seen)] = {**entries, **answers, "chosen": best_models[row]}
         return scores
 
 
@@ -74,11 +74,11 @@ class Scene:
         data = world(LENGTHS, items=5, seed=3)
         self.stream = stream_of([data, data.select([2, 0, 6, 7, 1])])
         self.schedule, keys = schedule, self.stream.keys(SEEDS)
-        noted = ["loss", "residual"] if stack else []
-        walk = Rollout(self.stream, size=SIZE, schedule=schedule, keys=keys, noted=noted)
+        recorded_signals = ["loss", "residual"] if stack else []
+        walk = Rollout(self.stream, size=SIZE, schedule=schedule, keys=keys, recorded_signals=recorded_signals)
         walk.advance(spy if stack else spy.policy, stack)
         self.trace, self.base = walk.trace, walk.base
-        self.clock = Clock.of(schedule, SIZE, self.stream.longest, CPU)
+        self.refresh_table = RefreshTable.of(schedule, SIZE, self.stream.longest, CPU)
         self.refreshes = dict(schedule.refreshes(SIZE, self.stream.longest))
 
     def rows(self, run: int) -> range:
@@ -113,7 +113,7 @@ def test_asking_again_is_what_was_asked(scene: Any, schedule: Schedule, policy: 
     ]
     most = max(map(len, rows)) + 1
     decided = torch.tensor([[*found, *[-1] * (most - len(found))] for found in rows])
-    asked = rebuild_inputs(at.trace, at.clock, decided)
+    asked = rebuild_inputs(at.trace, at.refresh_table, decided)
     width = SIZE + schedule.longest
     assert asked.kept.shape == (2 * most, width)
     for place, row in enumerate(decided.flatten().tolist()):
@@ -122,7 +122,7 @@ def test_asking_again_is_what_was_asked(scene: Any, schedule: Schedule, policy: 
             assert not bool(asked.candidates.present[place].any())
             assert not bool(asked.kept[place].any())
             continue
-        assert int(asked.owner[place]) == int(at.trace.asked.owner[row])
+        assert int(asked.owner[place]) == int(at.trace.inputs.owner[row])
         seen, key = int(asked.candidates.seen[place]), int(asked.candidates.key[place])
         assert seen == int(at.trace.step[row])
         heard = spy.heard[key, seen]
@@ -146,8 +146,8 @@ def test_whole_lessons_hold_every_prediction_once(
 ) -> None:
     """In the order of time, with what each decision is followed by: against a plain loop."""
     at, _ = scene(schedule, required_signals=False)
-    policy_batches = pack_policy_batches(at.trace, at.clock, SEEDS, 3, width)
-    owner, step = at.trace.asked.owner.tolist(), at.trace.step.tolist()
+    policy_batches = pack_policy_batches(at.trace, at.refresh_table, SEEDS, 3, width)
+    owner, step = at.trace.inputs.owner.tolist(), at.trace.step.tolist()
     ends = [*at.refreshes, 10**6]
     orders: list[list[int]] = []
     for run in (0, 1):
@@ -189,10 +189,10 @@ def test_whole_lessons_hold_every_prediction_once(
 @pytest.mark.parametrize("width", [1, 20])
 def test_a_run_is_packed_as_if_alone(scene: Any, schedule: Schedule, width: int) -> None:
     at, _ = scene(schedule, required_signals=False)
-    together = pack_policy_batches(at.trace, at.clock, SEEDS, 3, width)
+    together = pack_policy_batches(at.trace, at.refresh_table, SEEDS, 3, width)
     for run, seed in enumerate(SEEDS):
         first = at.trace.run_rows[run]
-        alone = pack_policy_batches(at.trace.part(run, run + 1), at.clock, [seed], 3, width)
+        alone = pack_policy_batches(at.trace.part(run, run + 1), at.refresh_table, [seed], 3, width)
         for index, policy_batch in enumerate(together):
             if index >= len(alone):
                 assert all(bool((field[run] == -1).all()) for field in policy_batch)
@@ -212,10 +212,10 @@ def test_a_run_without_users_has_empty_lessons(world: World, stream_of: StreamOf
     data = world([5, 4, 6])
     stream = stream_of([data.select([0, 2]), data.select([1])])
     stream = stream.take(torch.tensor([[0, 1], [-1, -1]]))
-    walk = Rollout(stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), noted=[])
+    walk = Rollout(stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), recorded_signals=[])
     walk.advance(make_policy("last", size=2))
-    clock = Clock.of(Schedule(), 2, 6, CPU)
-    (policy_batch,) = pack_policy_batches(walk.trace, clock, SEEDS, 1, 100)
+    refresh_table = RefreshTable.of(Schedule(), 2, 6, CPU)
+    (policy_batch,) = pack_policy_batches(walk.trace, refresh_table, SEEDS, 1, 100)
     assert policy_batch.predicted[0].sort().values.tolist() == list(range(11))
     assert bool((policy_batch.predicted[1] == -1).all())
     assert bool((policy_batch.held[1] == -1).all())
@@ -229,11 +229,11 @@ def test_stretch_lessons_hold_every_prediction_once(
 ) -> None:
     """And with it the decisions of the queue: those in force, and the `queue` - 1 before."""
     at, _ = scene(schedule, required_signals=False)
-    refreshes, step, owner = list(at.refreshes), at.trace.step, at.trace.asked.owner
+    refreshes, step, owner = list(at.refreshes), at.trace.step, at.trace.inputs.owner
     seen: list[list[int]] = [[], []]
     for first in range(0, at.stream.longest, stretch):
         span = range(first, min(first + stretch, at.stream.longest))
-        policy_batch = interval_policy_batch(at.clock, queue, at.base, at.stream.length, span)
+        policy_batch = interval_policy_batch(at.refresh_table, queue, at.base, at.stream.length, span)
         if policy_batch is None:
             assert span.stop <= refreshes[0]
             for run in (0, 1):
@@ -269,8 +269,8 @@ def test_stretch_lessons_hold_every_prediction_once(
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_ghosts_are_what_was_dropped_before(scene: Any, schedule: Schedule, count: int) -> None:
     at, _ = scene(schedule, "reservoir")
-    (policy_batch,) = pack_policy_batches(at.trace, at.clock, SEEDS, 1, 1000)
-    asked = rebuild_inputs(at.trace, at.clock, policy_batch.decided)
+    (policy_batch,) = pack_policy_batches(at.trace, at.refresh_table, SEEDS, 1, 1000)
+    asked = rebuild_inputs(at.trace, at.refresh_table, policy_batch.decided)
     width = asked.kept.shape[1]
     tracked, weight = with_dropped_candidates(asked, count, width - SIZE)
     assert tracked.kept.shape[1] == width + count * (width - SIZE)

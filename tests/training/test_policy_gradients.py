@@ -25,9 +25,9 @@ from dips.sketch.signals import Signals
 from dips.sketch.update import join
 from dips.stream.users import make_stream
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, interval_policy_batch, pack_policy_batches
+from dips.training.policy_batches import RefreshTable, interval_policy_batch, pack_policy_batches
 from dips.training.policy_gradients import policy_gradients
-from dips.training.rollouts import noted
+from dips.training.rollouts import recorded_signals
 
 SIZE = 2
 PERIODS = {"online": (1,), "batch_size": (3,), "varying": (2, 3)}
@@ -74,7 +74,7 @@ def _story(at: Any, policy: Network, rows: list[int]) -> Story:
             before = entries(kept[t - 1], torch.tensor([repeats[p] for p in kept[t - 1]]))
             new = list(range(t - at.refreshes[t], t))
             arrivals = entries(new, torch.ones(len(new), dtype=torch.int64))
-            candidates = join(before, arrivals, torch.tensor([t]), at.trace.asked.key[rows[:1]])  # type: ignore[union-attr]
+            candidates = join(before, arrivals, torch.tensor([t]), at.trace.inputs.key[rows[:1]])  # type: ignore[union-attr]
             repeats |= dict(
                 zip(candidates.position[0].tolist(), candidates.repeats[0].tolist(), strict=True)
             )
@@ -109,7 +109,7 @@ class Oracle:
         module = at.policies.one(0)
         assert isinstance(module, Network)
         self.policy = module.requires_grad_()
-        owner = at.trace.asked.owner.tolist()  # type: ignore[union-attr]
+        owner = at.trace.inputs.owner.tolist()  # type: ignore[union-attr]
         users = [
             [r for r, other in enumerate(owner) if other == who] for who in dict.fromkeys(owner)
         ]
@@ -164,7 +164,7 @@ def _same(mine: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float
 def test_straight_through_is_the_plain_loop(
     scene: Any, policy: str, loss: str, periods: tuple[int, ...]
 ) -> None:
-    """The set network reads residuals that the walk has noted in single precision."""
+    """The set network reads residuals that the walk has recorded_signals in single precision."""
     at = scene(policy, loss, periods)
     oracle, sizes = Oracle(at), set()
     for credit, queue in CREDITS:
@@ -228,7 +228,7 @@ def test_stretches_add_up_to_whole_histories(
             for first in range(0, at.stream.longest, stretch):
                 span = range(first, min(first + stretch, at.stream.longest))
                 policy_batch = interval_policy_batch(
-                    at.clock, queue, at.walk.base, at.stream.length, span
+                    at.refresh_table, queue, at.walk.base, at.stream.length, span
                 )
                 if policy_batch is not None:
                     for name, value in at.gradient(policy_batch, **changes).items():
@@ -281,29 +281,29 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
         jobs = [
             world.job(policy=policy, seed=seed, policy_batch_size=30, **more) for seed in (0, 1)
         ]
-        fitting = world.start(jobs)
-        fitting.policies.state[next(iter(fitting.policies.state))] += 0.1
-        clock = Clock.of(jobs[0].config.sketch.schedule, SIZE, 12, torch.device("cpu"))
+        fit_state = world.start(jobs)
+        fit_state.policies.state[next(iter(fit_state.policies.state))] += 0.1
+        refresh_table = RefreshTable.of(jobs[0].config.sketch.schedule, SIZE, 12, torch.device("cpu"))
 
         def gradients(
-            runs: list[int], jobs: Any = jobs, fitting: Any = fitting, clock: Any = clock
+            runs: list[int], jobs: Any = jobs, fit_state: Any = fit_state, refresh_table: Any = refresh_table
         ) -> list[dict[str, Tensor]]:
             stream = make_stream([jobs[run].train for run in runs], world.columns)
-            stack, policies = fitting.stack.select(runs), fitting.policies.select(runs)
+            stack, policies = fit_state.stack.select(runs), fit_state.policies.select(runs)
             config = jobs[0].config
             walk = Rollout(
                 stream,
                 size=SIZE,
                 schedule=config.sketch.schedule,
                 keys=stream.keys(runs),
-                noted=noted(policies.template),
+                recorded_signals=recorded_signals(policies.template),
             )
             walk.advance(policies, stack)
             policy_batches = pack_policy_batches(
-                walk.trace, clock, runs, 1, config.policy_training.policy_batch_size
+                walk.trace, refresh_table, runs, 1, config.policy_training.policy_batch_size
             )
             return [
-                policy_gradients(stack, policies, walk.trace, clock, policy_batch, config)
+                policy_gradients(stack, policies, walk.trace, refresh_table, policy_batch, config)
                 for policy_batch in policy_batches
             ]
 
@@ -318,9 +318,9 @@ def test_dropout_is_for_learning_only(scene: Any) -> None:
     """Decisions are made by all units; what is learned from leaves some out, by user and time."""
     at = scene("dips", dropout=0.5)
     thin = at.gradient(at.whole())
-    assert torch.equal(at.gradient(at.whole())["enter"], thin["enter"])
+    assert torch.equal(at.gradient(at.whole())["input_weight"], thin["input_weight"])
     for module in at.policies.template.modules():
         assert not (isinstance(module, nn.Module) and module.training)
     full = scene("dips")
     assert torch.equal(full.trace.kept, at.trace.kept)
-    assert not torch.allclose(full.gradient(full.whole())["enter"], thin["enter"])
+    assert not torch.allclose(full.gradient(full.whole())["input_weight"], thin["input_weight"])

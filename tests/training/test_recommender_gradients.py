@@ -23,14 +23,14 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
     """Also where some pieces of a run are padding only."""
     world = lab(explicit=False, double=True)
     jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
-    fitting = world.start(jobs)
-    players = fitting.players(fitting.parameters())
-    trace, _ = TrainingRollouts(jobs, world.columns).sketches(1, players, players)
+    fit_state = world.start(jobs)
+    models = fit_state.models_with(fit_state.parameters())
+    trace, _ = TrainingRollouts(jobs, world.columns).traces(1, models, models)
     batch = torch.tensor([[0, 5, 2, -1, 9, 11, 3], [1, 7, -1, -1, -1, -1, -1]])[:runs]
     for run in range(runs):
         batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
-    losses, gradients = recommender_gradients(fitting.stack, trace, batch)
-    monkeypatch.setitem(chunks.MAX_ELEMENTS, "cpu", 3 * runs * fitting.stack.template.elements_per_row)
+    losses, gradients = recommender_gradients(fit_state.stack, trace, batch)
+    monkeypatch.setitem(chunks.MAX_ELEMENTS, "cpu", 3 * runs * fit_state.stack.template.elements_per_row)
     widths, cut = [], chunks.split_into_chunks
 
     def watched(tensors: Any, breadth: int, axis: int) -> Any:
@@ -39,7 +39,7 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
             yield piece
 
     monkeypatch.setattr(module, "split_into_chunks", watched)
-    again, summed = recommender_gradients(fitting.stack, trace, batch)
+    again, summed = recommender_gradients(fit_state.stack, trace, batch)
     assert widths == [3, 3, 1]
     torch.testing.assert_close(again, losses, atol=1e-12, rtol=1e-12)
     for name, value in gradients.items():
@@ -55,22 +55,22 @@ def test_compiled_loops_find_the_same(
     pytest.importorskip("numba")
     world = lab(explicit=False)
     jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
-    fitting = world.start(jobs)
-    players = fitting.players(fitting.parameters())
-    trace, _ = TrainingRollouts(jobs, world.columns).sketches(1, players, players)
+    fit_state = world.start(jobs)
+    models = fit_state.models_with(fit_state.parameters())
+    trace, _ = TrainingRollouts(jobs, world.columns).traces(1, models, models)
     batch = torch.tensor([[0, 5, 2, -1, 9], [1, 7, -1, -1, -1]])[:runs]
     for run in range(runs):
         batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
     called, total_loss = [], module.total_loss
     monkeypatch.setattr(module, "total_loss", lambda *a: called.append(1) or total_loss(*a))
-    losses, gradients = recommender_gradients(fitting.stack, trace, batch)
-    scores = evaluate(fitting.stack, trace)
+    losses, gradients = recommender_gradients(fit_state.stack, trace, batch)
+    scores = evaluate(fit_state.stack, trace)
     assert called
     monkeypatch.setattr(softmax_cpu, "installed", lambda _: False)
-    wanted, plain = recommender_gradients(fitting.stack, trace, batch)
+    wanted, plain = recommender_gradients(fit_state.stack, trace, batch)
     torch.testing.assert_close(losses, wanted)
     for name, value in plain.items():
         assert value.any()
         torch.testing.assert_close(gradients[name], value, atol=1e-5, rtol=1e-4, msg=name)
-    for found, slow in zip(scores, evaluate(fitting.stack, trace), strict=True):
+    for found, slow in zip(scores, evaluate(fit_state.stack, trace), strict=True):
         assert found.metrics == pytest.approx(slow.metrics)

@@ -40,9 +40,9 @@ def _stopped(world: Any, jobs: Any, at: int) -> tuple[dict[str, torch.Tensor], A
     """What is left of a run that is killed right after it saved for the `at`-th time."""
     saved: list[tuple[dict[str, torch.Tensor], Any]] = []
 
-    def save(fitting: TrainingState) -> None:
-        tensors = {name: value.clone() for name, value in fitting.tensors().items()}
-        saved.append((tensors, copy.deepcopy(fitting.progress)))
+    def save(fit_state: TrainingState) -> None:
+        tensors = {name: value.clone() for name, value in fit_state.tensors().items()}
+        saved.append((tensors, copy.deepcopy(fit_state.progress)))
         if len(saved) == at:
             raise Stop
 
@@ -63,7 +63,7 @@ def test_a_resumed_run_is_the_run(
     jobs = [world.job(seed=seed, **{**QUICK, **settings}) for seed in (0, 1)]
     saves: list[tuple[int, int]] = []
     whole = world.train(
-        jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.user_batches))
+        jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.user_batches_done))
     )
     epochs = jobs[0].config.training.epochs
     user_batches = 0
@@ -84,7 +84,7 @@ def test_a_resumed_run_is_the_run(
             assert torch.equal(resumed.tensors()[name], value), (at, name)
         assert resumed.progress.history == whole.progress.history
         assert resumed.progress.best_epoch == whole.progress.best_epoch
-        assert resumed.progress.user_batches == 0
+        assert resumed.progress.user_batches_done == 0
 
 
 def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +111,13 @@ def test_a_file_holds_where_in_the_epoch_it_was(
     jobs = [world.job(user_batch=3, update_interval=2)]
     left = _stopped(world, jobs, 2)
     assert left is not None
-    fitting = world.start(jobs)
-    fitting.load(*copy.deepcopy(left))
-    fitting.progress.epoch += 1  # as it was
-    checkpoint.save(fitting, tmp_path)
+    fit_state = world.start(jobs)
+    fit_state.load(*copy.deepcopy(left))
+    fit_state.progress.epoch += 1  # as it was
+    checkpoint.save(fit_state, tmp_path)
     other = world.start(jobs)
     assert checkpoint.load(other, tmp_path)
-    assert other.progress.user_batches == 2
+    assert other.progress.user_batches_done == 2
     assert other.progress.taken == left[1].taken
     assert other.progress.total == left[1].total
     assert other.progress.epoch == 0  # it goes on with the first
@@ -130,7 +130,7 @@ def test_saves_are_not_too_many(lab: Make) -> None:
     assert trainer.SAVE_SECONDS == 30
     for way in ({}, {"user_batch": 2}, {"user_batch": 2, "update_interval": 1}):
         saves: list[int] = []
-        world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches))
+        world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches_done))
         assert saves == [0, 0, 0]
 
 
@@ -144,14 +144,14 @@ def test_a_run_that_diverges_ends_early(
     job = world.job(
         policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch_size=4, epochs=9, **way
     )
-    fitting = world.train([job])
-    (text,) = fitting.progress.diverged
+    fit_state = world.train([job])
+    (text,) = fit_state.progress.diverged
     assert "the loss was no longer a number in epoch 1 (step " in text
     assert "learning rate 0.03, policy rate 0.003, inner rate 1e+08" in text
     assert "lower the inner rate first, then the learning rate, then the policy rate" in text
-    assert fitting.progress.epoch == 1
-    assert fitting.progress.history == []
-    assert int(fitting.steps[0]) < len(job.train) / 4 / 2
+    assert fit_state.progress.epoch == 1
+    assert fit_state.progress.history == []
+    assert int(fit_state.steps[0]) < len(job.train) / 4 / 2
 
 
 def test_a_policy_that_diverges_says_so(lab: Make) -> None:
@@ -161,14 +161,14 @@ def test_a_policy_that_diverges_says_so(lab: Make) -> None:
         world.job(policy="learned", policy_lr=rate, policy_warmup_epochs=0, seed=seed)
         for seed, rate in enumerate((0.001, 1e39))
     ]
-    fitting = world.train(jobs)
-    good, bad = fitting.progress.diverged
+    fit_state = world.train(jobs)
+    good, bad = fit_state.progress.diverged
     assert good == ""
     assert "the policy was no longer a number in epoch" in bad
     assert "policy rate 1e+39" in bad
     assert bad.endswith("lower the policy rate first")
     alone = world.train(jobs[:1])
-    scores = [[line["valid"][0] for line in one.progress.history] for one in (fitting, alone)]
+    scores = [[line["valid"][0] for line in one.progress.history] for one in (fit_state, alone)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
     assert all(math.isfinite(score) for score in scores[0])
 
@@ -179,9 +179,9 @@ def test_a_diverged_run_stands_still_and_the_others_go_on(
     monkeypatch.setattr(epoch, "LOOK", 2)
     world = lab()
     jobs = [world.job(seed=0, batch_size=8), world.job(seed=1, batch_size=8, inner_lr=1e8)]
-    fitting = world.train(jobs)
+    fit_state = world.train(jobs)
     alone = world.train(jobs[:1])
-    assert fitting.progress.diverged[0] == ""
-    assert "step " in fitting.progress.diverged[1]
-    assert int(fitting.steps[1]) <= 4
-    assert int(fitting.steps[0]) == int(alone.steps[0])
+    assert fit_state.progress.diverged[0] == ""
+    assert "step " in fit_state.progress.diverged[1]
+    assert int(fit_state.steps[1]) <= 4
+    assert int(fit_state.steps[0]) == int(alone.steps[0])

@@ -75,9 +75,9 @@ def _validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
 
 
 def _train(jobs: Sequence[Job], **rest: Any) -> TrainingState:
-    fitting = _start(jobs)
-    fit(fitting, jobs, EventColumns.of(jobs[0].train), _validate, **rest)
-    return fitting
+    fit_state = _start(jobs)
+    fit(fit_state, jobs, EventColumns.of(jobs[0].train), _validate, **rest)
+    return fit_state
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
@@ -86,9 +86,9 @@ def test_a_resumed_run_is_the_run(settings: dict[str, Any]) -> None:
     jobs = _jobs(data, (0, 1), **settings)
     left: list[tuple[dict[str, torch.Tensor], Progress]] = []
 
-    def save(fitting: TrainingState) -> None:
-        tensors = {name: value.clone() for name, value in fitting.tensors().items()}
-        left.append((tensors, copy.deepcopy(fitting.progress)))
+    def save(fit_state: TrainingState) -> None:
+        tensors = {name: value.clone() for name, value in fit_state.tensors().items()}
+        left.append((tensors, copy.deepcopy(fit_state.progress)))
 
     whole = _train(jobs, save=save)
     resumed = _start(jobs)

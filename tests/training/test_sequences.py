@@ -20,10 +20,10 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import FullHistoryRollout
 from dips.rollout.trace import FullHistoryTrace
 from dips.stream.users import EventColumns, make_stream
-from dips.training.batches import Whole
+from dips.training.batches import FullHistoryBlock
 from dips.training.config import TrainConfig
 from dips.training.recommender_gradients import recommender_gradients
-from dips.training.sequences import Sequences, dropouts, sequence_gradients, whole
+from dips.training.sequences import SequenceBlock, dropouts, sequence_gradients, full_history_block
 
 World = Callable[..., Interactions]
 Kind = Callable[..., Sequential]
@@ -46,7 +46,7 @@ def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss, kin
     late = replace(data, warmup=np.array([2, 0, 5, 0, 0, 1]))
     trace = _trace([data, late.select([2, 0, 5])])
     stack = StackedRecommenders.of([_model(loss, seed, kind) for seed in (0, 1)])
-    for rows in Sequences(trace).batches([0, 1], 1, 16):
+    for rows in SequenceBlock(trace).batches([0, 1], 1, 16):
         found = sequence_gradients(stack, trace, rows, [keep, keep])
         losses, gradients = recommender_gradients(stack, trace, rows)
         there = (rows >= 0).any(1)
@@ -61,24 +61,24 @@ def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss, kin
 def test_batches_hold_whole_users_and_everything_once(world: World) -> None:
     data = world(LENGTHS, items=8, explicit=False)
     trace = _trace([data, data.select([1, 4])])
-    batches = Sequences(trace).batches([0, 7], 3, 10)
+    batches = SequenceBlock(trace).batches([0, 7], 3, 10)
     for run in (0, 1):
         rows = torch.cat([batch[run][batch[run] >= 0] for batch in batches])
         assert sorted(rows.tolist()) == list(range(*trace.run_rows[run : run + 2]))
         met = [set(trace.user[b[run][b[run] >= 0]].tolist()) for b in batches]
         assert sum(map(len, met)) == len(set.union(*met))  # nobody is in two batches
-    alone = Sequences(_trace([data])).batches([0], 3, 10)
+    alone = SequenceBlock(_trace([data])).batches([0], 3, 10)
     own = [batch[0][batch[0] >= 0] for batch in batches]
     for mine, other in zip([rows for rows in own if len(rows)], alone, strict=True):
         assert torch.equal(mine, other[0])
-    other = Sequences(trace).batches([0, 7], 4, 10)
+    other = SequenceBlock(trace).batches([0, 7], 4, 10)
     assert [b.tolist() for b in other] != [b.tolist() for b in batches]
 
 
 def test_who_learns_in_one_pass(world: World, dot: Callable[..., Any]) -> None:
     trace = _trace([world(LENGTHS, explicit=False)])
-    assert isinstance(whole(trace, _model(FullSoftmax())), Sequences)
-    assert isinstance(whole(trace, dot(FullSoftmax())), Whole)
+    assert isinstance(full_history_block(trace, _model(FullSoftmax())), SequenceBlock)
+    assert isinstance(full_history_block(trace, dot(FullSoftmax())), FullHistoryBlock)
 
 
 def test_dropouts_are_functions_of_seed_and_step() -> None:

@@ -13,18 +13,18 @@ from dips.rollout.rollout import FullHistoryRollout, rollout
 from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
-from dips.training.sessions import Sessions, in_time, sessions
+from dips.training.sessions import Sessions, session_schedule, sessions
 
 World = Callable[..., Interactions]
 LENGTHS = [9, 3, 17, 1, 12]
 
 
-def _walk(stream: Stream, policy: str, size: int, epoch: int = 0) -> Trace:
+def _roll_out(stream: Stream, policy: str, size: int, epoch: int = 0) -> Trace:
     return rollout(
         stream,
         make_policy(policy, size=size),
         size=size,
-        schedule=in_time(size, stream.longest),
+        schedule=session_schedule(size, stream.longest),
         keys=stream.keys([0], epoch),
     )
 
@@ -43,7 +43,7 @@ def test_the_last_before_the_session_and_the_session(
     size: int, world: World, stream_of: Callable[..., Stream]
 ) -> None:
     stream = stream_of([world(LENGTHS, items=20, explicit=False)])
-    found = _positions(sessions(_walk(stream, "last", size)))
+    found = _positions(sessions(_roll_out(stream, "last", size)))
     assert len(found) == sum(LENGTHS)
     for step, seen in found:
         start = step - step % 4
@@ -64,7 +64,7 @@ def test_nothing_of_the_session_is_in_the_sketch_of_a_sample(
     world: World, stream_of: Callable[..., Stream]
 ) -> None:
     stream = stream_of([world([40, 33], items=20, explicit=False)])
-    found = _positions(sessions(_walk(stream, "reservoir", 3)))
+    found = _positions(sessions(_roll_out(stream, "reservoir", 3)))
     for step, seen in found:
         kept = [p for p in seen[:3] if p >= 0]
         assert len(kept) == min(3, step - step % 4)
@@ -75,7 +75,7 @@ def test_nothing_of_the_session_is_in_the_sketch_of_a_sample(
 
 def test_refreshes_come_in_time_whatever_the_size() -> None:
     for size in range(1, 12):
-        schedule = in_time(size, 40)
+        schedule = session_schedule(size, 40)
         times = [seen for seen, _ in schedule.refreshes(size, 40)]
         assert times == [start for start in range(4, 41, 4) if start > size]
         assert schedule.longest <= 4
@@ -89,10 +89,10 @@ def test_lots_are_drawn_anew_for_training_and_never_for_validation(
 
     def roll(users: Stream, epoch: int) -> Trace:
         asked.append(epoch)
-        return _walk(users, "reservoir", 3, epoch)
+        return _roll_out(users, "reservoir", 3, epoch)
 
     nobody = (None, None)
-    moving = Sessions(stream, stream, roll, draws=True)
+    moving = Sessions(stream, stream, roll, is_random=True)
     first, valid = moving.sketches(1, nobody, nobody)  # type: ignore[arg-type]
     second, again = moving.sketches(2, nobody, nobody)  # type: ignore[arg-type]
     assert asked == [0, 1, 2]
@@ -100,7 +100,7 @@ def test_lots_are_drawn_anew_for_training_and_never_for_validation(
     assert isinstance(second, StoredTrace)
     assert not torch.equal(first.kept, second.kept)
     assert valid is again
-    still = Sessions(stream, stream, roll, draws=False)
+    still = Sessions(stream, stream, roll, is_random=False)
     assert still.sketches(1, nobody, nobody)[0] is still.sketches(2, nobody, nobody)[0]  # type: ignore[arg-type]
 
 
@@ -114,4 +114,4 @@ def test_a_schedule_out_of_time_would_lose_items(
     )
     seen = dict(_positions(sessions(out_of_time)))
     assert seen[8][:2] == [4, 5]
-    assert dict(_positions(sessions(_walk(stream, "last", 2))))[8][:2] == [6, 7]
+    assert dict(_positions(sessions(_roll_out(stream, "last", 2))))[8][:2] == [6, 7]

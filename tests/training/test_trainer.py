@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from dips.rollout.trace import Trace
-from dips.training.batches import Whole
+from dips.training.batches import FullHistoryBlock
 from dips.training.trainer import TrainingState, fit
 
 Make = Callable[..., Any]
 
 
-def _valid(fitting: TrainingState, run: int) -> list[float]:
-    return [line["valid"][run] for line in fitting.progress.history]
+def _valid(fit_state: TrainingState, run: int) -> list[float]:
+    return [line["valid"][run] for line in fit_state.progress.history]
 
 
 @pytest.mark.parametrize("explicit", [True, False], ids=["explicit", "implicit"])
@@ -61,10 +61,10 @@ def test_training_learns(lab: Make) -> None:
     world = lab()
     data = world.data
     data.rating[:] = 5 - data.item / 2
-    fitting = world.train([world.job(epochs=12, batch_size=8, learning_rate=0.1, weight_decay=0.0)])
-    losses = [line["train_loss"][0] for line in fitting.progress.history]
+    fit_state = world.train([world.job(epochs=12, batch_size=8, learning_rate=0.1, weight_decay=0.0)])
+    losses = [line["train_loss"][0] for line in fit_state.progress.history]
     assert losses[-1] < 0.65 * losses[0]
-    assert fitting.progress.best[0] == min(_valid(fitting, 0))
+    assert fit_state.progress.best[0] == min(_valid(fit_state, 0))
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir"])
@@ -104,14 +104,14 @@ def test_a_resumed_run_is_the_run(lab: Make, policy: str, cut: int) -> None:
     class Stop(Exception):
         pass
 
-    def interrupt(fitting: TrainingState) -> None:
-        if fitting.progress.epoch == cut:
-            saved["tensors"] = {name: value.clone() for name, value in fitting.tensors().items()}
-            saved["progress"] = copy.deepcopy(fitting.progress)
+    def interrupt(fit_state: TrainingState) -> None:
+        if fit_state.progress.epoch == cut:
+            saved["tensors"] = {name: value.clone() for name, value in fit_state.tensors().items()}
+            saved["progress"] = copy.deepcopy(fit_state.progress)
             raise Stop
 
     with pytest.raises(Stop):
-        world.train(jobs, watch=interrupt)
+        world.train(jobs, on_epoch=interrupt)
     resumed = world.start(jobs)
     resumed.load(saved["tensors"], saved["progress"])
     fit(resumed, jobs, world.columns, world.validate)
@@ -125,16 +125,16 @@ def test_a_diverged_run_says_where_and_what_to_do_and_the_others_go_on(lab: Make
     world = lab()
     good = world.job(seed=0)
     jobs = [good, world.job(seed=1, inner_lr=1e6)]
-    fitting = world.train(jobs)
-    text = fitting.progress.diverged[1]
+    fit_state = world.train(jobs)
+    text = fit_state.progress.diverged[1]
     assert "no longer a number in epoch 1" in text
     assert "inner rate 1e+06" in text
     assert "learning rate 0.03" in text
     assert "step " in text
     assert "lower the inner rate first" in text
-    assert fitting.progress.diverged[0] == ""
+    assert fit_state.progress.diverged[0] == ""
     alone = world.train([good])
-    assert _valid(fitting, 0) == pytest.approx(_valid(alone, 0), abs=1e-5)
+    assert _valid(fit_state, 0) == pytest.approx(_valid(alone, 0), abs=1e-5)
     stopped = world.train([jobs[1]])
     assert stopped.progress.epoch == 1  # nothing is left to do
 
@@ -155,15 +155,15 @@ def test_patience(lab: Make) -> None:
     world = lab()
     scores = {0: [3.0, 2.0, 2.5, 2.0, 9.0, 1.0, 1.0, 1.0]}
     states: list[torch.Tensor] = []
-    fitting = world.train(
+    fit_state = world.train(
         [world.job(epochs=8, patience=2)],
         validate=_scripted(scores),
-        watch=lambda fitting: states.append(fitting.stack.state["bias"].clone()),
+        on_epoch=lambda fit_state: states.append(fit_state.stack.state["bias"].clone()),
     )
-    assert fitting.progress.epoch == 4  # 2.5 and 2.0 are no better than 2.0
-    assert (fitting.progress.best, fitting.progress.best_epoch) == ([2.0], [2])
-    assert torch.equal(fitting.best["recommender.bias"], states[1])
-    assert not torch.equal(fitting.best["recommender.bias"], fitting.stack.state["bias"])
+    assert fit_state.progress.epoch == 4  # 2.5 and 2.0 are no better than 2.0
+    assert (fit_state.progress.best, fit_state.progress.best_epoch) == ([2.0], [2])
+    assert torch.equal(fit_state.best["recommender.bias"], states[1])
+    assert not torch.equal(fit_state.best["recommender.bias"], fit_state.stack.state["bias"])
 
 
 def test_patience_in_company(lab: Make) -> None:
@@ -171,16 +171,16 @@ def test_patience_in_company(lab: Make) -> None:
     world = lab()
     scores = {0: [2.0, 3.0, 3.0, 1.0, 1.0, 1.0], 1: [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]}
     jobs = [world.job(epochs=6, patience=2, seed=seed) for seed in (0, 1)]
-    fitting = world.train(jobs, validate=_scripted(scores))
-    assert fitting.progress.epoch == 6
-    assert fitting.progress.best == [2.0, 1.0]
-    assert fitting.progress.best_epoch == [1, 6]
+    fit_state = world.train(jobs, validate=_scripted(scores))
+    assert fit_state.progress.epoch == 6
+    assert fit_state.progress.best == [2.0, 1.0]
+    assert fit_state.progress.best_epoch == [1, 6]
 
 
 def test_a_time_limit(lab: Make) -> None:
-    fitting = (world := lab()).train([world.job(epochs=50, max_seconds=1e-9)])
-    assert fitting.progress.epoch == 1
-    assert math.isfinite(fitting.progress.best[0])
+    fit_state = (world := lab()).train([world.job(epochs=50, max_seconds=1e-9)])
+    assert fit_state.progress.epoch == 1
+    assert math.isfinite(fit_state.progress.best[0])
 
 
 def test_the_rate_falls_as_a_cosine(lab: Make) -> None:
@@ -188,10 +188,10 @@ def test_the_rate_falls_as_a_cosine(lab: Make) -> None:
     world = lab()
     bias: list[torch.Tensor] = []
 
-    def watch(fitting: TrainingState) -> None:
-        bias.append(fitting.stack.state["bias"].clone())
+    def watch(fit_state: TrainingState) -> None:
+        bias.append(fit_state.stack.state["bias"].clone())
 
-    world.train([world.job(epochs=12)], watch=watch)
+    world.train([world.job(epochs=12)], on_epoch=watch)
     moves = [float((b - a).abs().mean()) for a, b in pairwise(bias)]
     assert moves[-1] < 0.2 * moves[0]
 
@@ -203,9 +203,9 @@ def test_every_prediction_is_seen_once_an_epoch(
     world = lab()
     jobs = [world.job(policy=policy, seed=seed, epochs=2, batch_size=8) for seed in (0, 1, 2)]
     orders: list[torch.Tensor] = []
-    plain = Whole.batches
+    plain = FullHistoryBlock.batches
 
-    def spy(block: Whole, *rest: Any) -> Sequence[torch.Tensor]:
+    def spy(block: FullHistoryBlock, *rest: Any) -> Sequence[torch.Tensor]:
         trace, batches = block.trace, plain(block, *rest)
         rows = torch.cat(list(batches), 1)
         orders.append(rows)
@@ -216,7 +216,7 @@ def test_every_prediction_is_seen_once_an_epoch(
             assert sorted(used[used >= 0].tolist()) == list(range(first, last))
         return batches
 
-    monkeypatch.setattr(Whole, "batches", spy)
+    monkeypatch.setattr(FullHistoryBlock, "batches", spy)
     world.train(jobs)
     assert not torch.equal(orders[0], orders[1])
 

@@ -1,6 +1,7 @@
-"""What is learned from before a walk goes on: some users over some steps.
+"""Blocks of a rollout that are trained on: batches of predictions, and policy batches.
 
-Whole histories are the fast form; a stretch of one step is Algorithm 1 of the paper.
+With `update_interval` None a block holds whole histories, which is the fast form. An interval of 1
+is the paper's Algorithm 1.
 """
 
 from __future__ import annotations
@@ -19,51 +20,51 @@ from dips.numerics.hashing import combine
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
 from dips.training.config import TrainConfig
 from dips.training.policy_batches import (
-    Clock,
     PolicyBatch,
+    RefreshTable,
     interval_policy_batch,
     pack_policy_batches,
 )
 
 
-class Block(ABC):
-    """Predictions for the recommender, and lessons for the policy."""
+class TrainingBlock(ABC):
+    """Some users over some steps: predictions for the recommender, decisions for the policy."""
 
     trace: Trace
-    ends: bool
-    """Whether its users have come to the end of their way."""
+    is_last: bool
+    """Whether it is the last block of its users."""
 
     @abstractmethod
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
-        """[runs, size] rows of the trace to learn from, batch by batch; -1 pads."""
+        """Return rows of the trace in batches of [runs, size]; -1 pads."""
 
     @abstractmethod
     def policy_batches(
-        self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
-        """Batches of decisions with the predictions that they earn credit from."""
+        """Return batches of decisions with the predictions that give them credit."""
 
-    def own(self, batch: Tensor) -> Tensor:
-        """What of a batch is learned from in this process: all of it, where there is but one."""
+    def local_rows(self, batch: Tensor) -> Tensor:
+        """Return the rows of a batch that this process trains on; all, if it is the only one."""
         return batch
 
-    def own_policy_batch(self, policy_batch: PolicyBatch) -> PolicyBatch:
-        """What of a lesson is learned from in this process."""
+    def local_policy_batch(self, policy_batch: PolicyBatch) -> PolicyBatch:
+        """Return the part of a policy batch that this process trains on."""
         return policy_batch
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Whole(Block):
-    """Whole histories of all users of a walk."""
+class FullHistoryBlock(TrainingBlock):
+    """Whole histories of all users of a rollout."""
 
     trace: Trace
-    ends: bool = True
+    is_last: bool = True
 
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
-        """In an order that is a function of the run's seed and the epoch.
+        """Return all predictions, in an order that is a function of the run's seed and the epoch.
 
-        So a resumed run goes on as if never stopped, and a stacked run sees what it would alone.
+        So a resumed run equals an uninterrupted one, and a stacked run equals the run alone.
         """
         trace = self.trace
         counts = [last - first for first, last in pairwise(trace.run_rows)]
@@ -73,71 +74,75 @@ class Whole(Block):
             first = trace.run_rows[run]
             order = combine(torch.arange(count, device=rows.device), seed, epoch).argsort()
             if isinstance(trace, FullHistoryTrace):
-                order = _alike(order, trace.step[first : first + count], size)
+                order = _by_length(order, trace.step[first : first + count], size)
             rows[run, :count] = first + order
         return torch.split(rows, size, 1)
 
     def policy_batches(
-        self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
-        """Users in the order of the epoch, as many as fit into a batch."""
+        """Return batches of whole users, in the order drawn for the epoch."""
         if not isinstance(self.trace, StoredTrace):
             return []
-        return pack_policy_batches(self.trace, clock, seeds, epoch, config.policy_training.policy_batch_size)
+        size = config.policy_training.policy_batch_size
+        return pack_policy_batches(self.trace, refresh_table, seeds, epoch, size)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Stretch(Block):
-    """Some steps of users who are still on their way."""
+class IntervalBlock(TrainingBlock):
+    """Some steps of users whose rollout goes on."""
 
     trace: StoredTrace
     base: Tensor  # [runs, users] the row of a user's prediction t is base + t
     length: Tensor  # [runs, users]
     span: range  # steps
-    ends: bool = False
+    is_last: bool = False
 
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
-        """The predictions of these steps, by those who come that far."""
+        """Return the predictions of these steps, by users whose history is that long."""
         del seeds, epoch
         return _steps(self.base, self.length, self.span, size)
 
     def policy_batches(
-        self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
-        """One: these predictions give credit to the decisions of the queue."""
+        """Return one batch: these predictions give credit to the decisions of the queue."""
         del seeds, epoch
-        policy_batch = interval_policy_batch(clock, config.policy_training.queue, self.base, self.length, self.span)
+        queue = config.policy_training.queue
+        policy_batch = interval_policy_batch(
+            refresh_table, queue, self.base, self.length, self.span
+        )
         return [] if policy_batch is None else [policy_batch]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Prefixes(Block):
-    """Some steps of users who keep everything: there are no decisions."""
+class FullHistoryIntervalBlock(TrainingBlock):
+    """Some steps of users whose sketch is the whole history: there are no decisions."""
 
     trace: FullHistoryTrace
     base: Tensor  # as in a Stretch
     length: Tensor
     span: range
-    ends: bool = False
+    is_last: bool = False
 
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
-        """The predictions of these steps, by those who come that far."""
+        """Return the predictions of these steps, by users whose history is that long."""
         del seeds, epoch
         return _steps(self.base, self.length, self.span, size)
 
     def policy_batches(
-        self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
-        """None."""
+        """Return none: there are no decisions."""
         return []
 
 
 def _steps(base: Tensor, length: Tensor, span: range, size: int) -> Sequence[Tensor]:
-    """[runs, size] rows of the predictions of these steps; -1 pads. Size 0: all at once.
+    """Return rows of the predictions of these steps, [runs, size]; -1 pads. Size 0: one batch.
 
-    Who is there comes first, so that batches do not depend on who else walks in the stack.
+    Present rows come first, so that batches do not depend on the other runs of the stack.
     """
     time = torch.tensor(list(span), device=base.device)
     rows = torch.where(time < length[..., None], base[..., None] + time, -1).flatten(1)
@@ -147,13 +152,13 @@ def _steps(base: Tensor, length: Tensor, span: range, size: int) -> Sequence[Ten
     return torch.split(rows, size, 1)
 
 
-def turns(
+def interleave(
     batches: Sequence[Tensor], policy_batches: Sequence[PolicyBatch]
 ) -> Iterator[tuple[Tensor, list[PolicyBatch]]]:
-    """Each batch of predictions, and the lessons that are due after it.
+    """Yield each batch of predictions with the policy batches that are due after it.
 
-    Every run spreads its own lessons evenly over its own batches, whatever the other runs have: in
-    a stack it learns in the same order as alone.
+    Every run spreads its own policy batches evenly over its own batches. So a stacked run is
+    updated in the same order as the run alone.
     """
     if len(policy_batches) < 2:  # after everything; and nothing has to be counted
         yield from ((batch, []) for batch in batches[:-1])
@@ -166,17 +171,17 @@ def turns(
         after = counts[1] * (index + 1) // counts[0].clamp_min(index + 1)
         due = range(int((after - before).max()))
         which = [torch.where(before + k < after, before + k, -1) for k in due]
-        yield batch, [_pick(everything, chosen) for chosen in which]
+        yield batch, [_pick(everything, best_models) for best_models in which]
         before = after
 
 
 def _counts(batches: Sequence[Tensor]) -> Tensor:
-    """[runs] how many of these batches hold something of each run."""
+    """Return how many of these batches have rows of each run, [runs]."""
     return torch.stack([(rows >= 0).any(1) for rows in batches]).sum(0).cpu()
 
 
 def _pick(policy_batches: PolicyBatch, which: Tensor) -> PolicyBatch:
-    """Of each run the lesson `which` [runs]; -1 is an empty one."""
+    """Return policy batch `which` [runs] of each run; -1 is an empty one."""
     place = which.to(policy_batches.predicted.device)
     run = torch.arange(len(place), device=place.device)
     fields = []
@@ -186,8 +191,8 @@ def _pick(policy_batches: PolicyBatch, which: Tensor) -> PolicyBatch:
     return PolicyBatch(*fields)
 
 
-def _alike(order: Tensor, step: Tensor, batch: int) -> Tensor:
-    """The same order but with prefixes of like length in each batch, so that little is padding."""
+def _by_length(order: Tensor, step: Tensor, batch: int) -> Tensor:
+    """Return an order in which each batch has prefixes of similar length: less padding."""
     order = order[step[order].argsort(stable=True)]
     whole = len(order) // batch * batch
     batches = order[:whole].view(-1, batch)

@@ -1,4 +1,4 @@
-"""Stop anywhere, go on as if nothing had happened: the state of a fit as safetensors and JSON."""
+"""Save and restore a training state, so that a resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ from dips.training.state import Progress, TrainingState
 FILE = "checkpoint.safetensors"
 
 
-def save(fitting: TrainingState, directory: Path) -> None:
-    """Write the checkpoint beside and rename it: it is there whole or not at all."""
+def save(state: TrainingState, directory: Path) -> None:
+    """Write a checkpoint. The file is complete or absent at any time."""
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.cpu().contiguous() for name, value in fitting.tensors().items()}
-    about = {"dips": json.dumps(dataclasses.asdict(fitting.progress))}
+    tensors = {name: value.cpu().contiguous() for name, value in state.tensors().items()}
+    about = {"dips": json.dumps(dataclasses.asdict(state.progress))}
     part = directory / f"{FILE}.{os.getpid()}.part"
     save_file(tensors, part, metadata=about)
     part.replace(directory / FILE)
 
 
-def load(fitting: TrainingState, directory: Path) -> bool:
-    """Take up a checkpoint if there is one; False where there is none."""
+def load(state: TrainingState, directory: Path) -> bool:
+    """Restore a checkpoint if there is one.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        RunError: The checkpoint belongs to other settings.
+    """
     path = directory / FILE
     if not path.exists():
         return False
     try:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads((file.metadata() or {})["dips"]))
-            fitting.load({name: file.get_tensor(name) for name in file.keys()}, progress)  # noqa: SIM118
+            state.load({name: file.get_tensor(name) for name in file.keys()}, progress)  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RunError(
             f"{path} does not fit this run ({error}): resume with the settings it was started "
@@ -44,5 +51,5 @@ def load(fitting: TrainingState, directory: Path) -> bool:
 
 
 def remove(directory: Path) -> None:
-    """A finished run needs none."""
+    """Delete the checkpoint of a finished run."""
     (directory / FILE).unlink(missing_ok=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from dips.errors import ConfigError
-from dips.numerics.straight_through import ESTIMATORS
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import IN_ORDER
 from dips.stream.schedule import Schedule
+from dips.training.estimators import ESTIMATORS
 
 OWN_CLASS = "package.module:Class"
 """Stands for any class of the user's own among the choices of a setting."""

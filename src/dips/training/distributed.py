@@ -1,7 +1,7 @@
-"""Who walks in which process, and what of a batch is this process's.
+"""Training in several processes: which users belong to which rank, and its rows of each batch.
 
-All processes plan all batches, each for itself and alike: order and size of steps are a function of
-seed and epoch over all users. Then each learns from the rows of its own users, and no one else's.
+All processes plan all batches alike: their order and size are a function of seed and epoch over all
+users. Each rank then trains on the rows of its own users.
 """
 
 from __future__ import annotations
@@ -18,76 +18,82 @@ from dips.numerics.process_group import ProcessGroup
 from dips.rollout.rollout import FullHistoryRollout
 from dips.rollout.trace import FullHistoryTrace, RecordedInputs, StoredTrace, Trace
 from dips.stream.users import Stream
-from dips.training.batches import Block
+from dips.training.batches import TrainingBlock
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, PolicyBatch
+from dips.training.policy_batches import PolicyBatch, RefreshTable
 
-Make = Callable[[Trace], Block]
-"""A block from the walks that it is about."""
+Make = Callable[[Trace], TrainingBlock]
+"""From a trace to the block that is trained on."""
 
 
-class Shard(ABC):
-    """The users of one process."""
-
-    @abstractmethod
-    def own(self, stream: Stream) -> Stream:
-        """Those of the stream who walk here."""
+class UserPartition(ABC):
+    """The users of one rank."""
 
     @abstractmethod
-    def block(self, everyone: Callable[[], Stream], trace: Trace, make: Make) -> Block:
-        """What is learned from own walks, as it was planned for everyone's."""
+    def local_users(self, stream: Stream) -> Stream:
+        """Return the users of a stream that are rolled out here."""
+
+    @abstractmethod
+    def block(self, all_users: Callable[[], Stream], trace: Trace, make: Make) -> TrainingBlock:
+        """Return the block of local rollouts, planned over the users of all ranks.
+
+        Args:
+            all_users: Returns the users of all ranks.
+            trace: Rollout of the local users.
+            make: Makes a block from a trace.
+        """
 
 
 @final
-class Everyone(Shard):
-    """All of them: there is one process."""
+class AllUsers(UserPartition):
+    """All users: there is one process."""
 
-    def own(self, stream: Stream) -> Stream:
-        """Itself."""
+    def local_users(self, stream: Stream) -> Stream:
+        """Return the stream itself."""
         return stream
 
-    def block(self, everyone: Callable[[], Stream], trace: Trace, make: Make) -> Block:
-        """What is walked is what is planned."""
-        del everyone
+    def block(self, all_users: Callable[[], Stream], trace: Trace, make: Make) -> TrainingBlock:
+        """Return the block of the trace itself."""
+        del all_users
         return make(trace)
 
 
 @final
 @dataclass(frozen=True)
-class Share(Shard):
-    """Every `size`-th user from the `rank`-th on; users are sorted by length, so shares are alike.
+class RankPartition(UserPartition):
+    """Every `size`-th user from the `rank`-th on. Users are sorted by length: shares are similar.
 
-    Where there are fewer users than processes the first one stands in, so that no walk is empty;
-    nothing is learned from a stand-in.
+    With fewer users than processes the first user is rolled out here too, so that no rollout is
+    empty. Nothing is trained on it.
     """
 
     rank: int
     size: int
 
-    def own(self, stream: Stream) -> Stream:
-        """Those in this process's places."""
+    def local_users(self, stream: Stream) -> Stream:
+        """Return the users of this rank."""
         runs, width = stream.start.shape
         places = torch.arange(self.rank, width, self.size, device=stream.start.device)
         if not int(stream.length[:, places].sum()):
             places = torch.zeros(1, dtype=torch.int64, device=stream.start.device)
         return stream.take(places.expand(runs, -1))
 
-    def block(self, everyone: Callable[[], Stream], trace: Trace, make: Make) -> Block:
-        """Plan over an outline of everyone's walk."""
-        stream = everyone()
+    def block(self, all_users: Callable[[], Stream], trace: Trace, make: Make) -> TrainingBlock:
+        """Return a block that is planned over the users of all ranks."""
+        stream = all_users()
         whole = FullHistoryRollout(stream).trace
         outline: Trace = whole
         if isinstance(trace, StoredTrace):
             nothing = torch.zeros(len(whole.event), 0, dtype=torch.int32, device=whole.event.device)
-            asked = RecordedInputs(whole.user, whole.user, {})  # who is who is all that is asked
+            inputs = RecordedInputs(whole.user, whole.user, {})
             fields = (whole.columns, whole.event, whole.user, whole.step, whole.run_rows)
-            outline = StoredTrace(*fields, nothing, nothing, None, asked=asked)
-        return Shared(make(outline), trace, self._places(stream, whole))
+            outline = StoredTrace(*fields, nothing, nothing, None, inputs=inputs)
+        return ShardedBlock(make(outline), trace, self._places(stream, whole))
 
     def _places(self, stream: Stream, whole: FullHistoryTrace) -> Tensor:
-        """[rows] where each prediction of everyone's walk is in this process's; -1: elsewhere.
+        """Return the local row of each prediction of all ranks, [rows]; -1: another rank's.
 
-        Own rows are in the same order in both.
+        Local rows are in the same order in both.
         """
         place = torch.arange(stream.start.shape[1], device=whole.event.device)
         mine = (place % self.size == self.rank).expand_as(stream.start).flatten()
@@ -96,42 +102,46 @@ class Share(Shard):
         return torch.where(row_is_mine, row_is_mine.cumsum(0) - 1, -1)
 
 
-def shard_of(process_group: ProcessGroup) -> Shard:
+def partition_users(process_group: ProcessGroup) -> UserPartition:
     """The users of this process."""
-    return Everyone() if process_group.world_size == 1 else Share(process_group.rank, process_group.world_size)
+    return (
+        AllUsers()
+        if process_group.world_size == 1
+        else RankPartition(process_group.rank, process_group.world_size)
+    )
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Shared(Block):
-    """A block planned over everyone's rows, of which this process has some."""
+class ShardedBlock(TrainingBlock):
+    """A block planned over the rows of all ranks, of which this rank has some."""
 
-    plan: Block
+    plan: TrainingBlock
     trace: Trace
     place: Tensor  # [rows of the plan] rows of the trace; -1: not here
 
     @property
-    def ends(self) -> bool:  # type: ignore[override]
-        """As planned."""
-        return self.plan.ends
+    def is_last(self) -> bool:  # type: ignore[override]
+        """Return whether it is the last block of its users."""
+        return self.plan.is_last
 
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
-        """Everyone's."""
+        """Return the batches of all ranks."""
         return self.plan.batches(seeds, epoch, size)
 
     def policy_batches(
-        self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
-        """Everyone's."""
-        return self.plan.policy_batches(clock, seeds, epoch, config)
+        """Return the policy batches of all ranks."""
+        return self.plan.policy_batches(refresh_table, seeds, epoch, config)
 
-    def own(self, batch: Tensor) -> Tensor:
-        """Rows of own users, the rest cut off."""
+    def local_rows(self, batch: Tensor) -> Tensor:
+        """Return the rows of local users."""
         rows = self._here(batch)
         return rows.gather(1, _first(rows))
 
-    def own_policy_batch(self, policy_batch: PolicyBatch) -> PolicyBatch:
-        """Predictions and decisions of own users, the rest cut off."""
+    def local_policy_batch(self, policy_batch: PolicyBatch) -> PolicyBatch:
+        """Return the predictions and decisions of local users."""
         predicted, decided = self._here(policy_batch.predicted), self._here(policy_batch.decided)
         stay, choices = _first(predicted), _first(decided)
         slot = torch.zeros_like(predicted)  # where each prediction has gone
@@ -148,6 +158,6 @@ class Shared(Block):
 
 
 def _first(rows: Tensor) -> Tensor:
-    """[runs, n] places of what is there, in order; as many as the fullest run needs, at least 1."""
+    """Return the places of present rows, in order, [runs, n]; n is that of the fullest run."""
     count = max(1, int((rows >= 0).sum(1).max()))
     return (rows < 0).long().sort(dim=1, stable=True).indices[:, :count]

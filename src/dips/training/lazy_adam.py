@@ -1,4 +1,4 @@
-"""Adam for tables of which a step reads a few rows: the others cost nothing, and stand still."""
+"""Adam for embedding tables of which a step reads few rows: only these rows are updated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from dips.training.optimizers import BETAS, StackedAdam, advance
 
 NOWHERE = torch.iinfo(torch.int64).max
-"""In place of a row, where there is none."""
+"""Stands for no row."""
 
 
 def touched_rows(items: Tensor) -> Tensor:
-    """[runs, n] the rows that `items` [runs, n] name, ascending and each once; -1 names none.
+    """Return the distinct rows among `items` [runs, n], ascending, as [runs, n]; -1 names none.
 
-    As wide as the items, whatever they are, so that nothing waits for the device.
+    The result is as wide as the input, so that nothing waits for the device.
 
     >>> touched_rows(torch.tensor([[3, -1, 2, 3]]))[:, :2]
     tensor([[2, 3]])
@@ -29,20 +29,20 @@ def touched_rows(items: Tensor) -> Tensor:
 
 
 def pick_rows(table: Tensor, rows: Tensor) -> Tensor:
-    """[runs, n, ...] these rows of a table [runs, items, ...]; where there is none, any."""
+    """Return these rows of a table [runs, items, ...] as [runs, n, ...]; NOWHERE gives any row."""
     run = torch.arange(len(rows), device=rows.device)[:, None]
     return table[run, torch.where(rows < NOWHERE, rows, 0)]
 
 
 @final
 class LazyAdam:
-    """`StackedAdam`, but a row of a table moves only in the steps that read it.
+    """Adam that updates a row of a table only in the steps that read it.
 
-    In between its moments stand still; their bias is corrected by how often the row itself has
-    moved, since by the clock of all steps a row that is first read late would leap. The L2 penalty
-    of the steps that passed it by is made up for: the row stood still, so the sum of their slopes
-    is decay * value for each of them. Thus it comes to rest where it would under `StackedAdam`,
-    and a row that every step reads moves as there.
+    Moments of other rows are kept. The bias correction counts the updates of the row itself; with
+    the count of all steps, a row that is first read late would take too large a step. The L2
+    penalty of skipped steps is added at the next update: decay * value for each of them. So a row
+    has the same fixed point as under `StackedAdam`, and a row that every step reads is updated
+    exactly as there.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class LazyAdam:
         self.second = {name: torch.zeros_like(value) for name, value in held.items()}
         shape = next(iter(held.values())).shape[:2]
         self.moved = torch.zeros(shape, dtype=torch.int32, device=decay.device)
-        """[runs, items] how often each row has moved."""
+        """Updates of each row, [runs, items]."""
         self.seen = torch.zeros_like(self.moved)
-        """[runs, items] the step in which it last did."""
+        """Step of its last update, [runs, items]."""
 
     @property
     def steps(self) -> Tensor:
-        """[runs] how often each run has moved."""
+        """Return the number of updates of each run, [runs]."""
         return self.rest.steps
 
     def step(
@@ -77,9 +77,9 @@ class LazyAdam:
         active: Tensor,
         rows: Tensor | None = None,
     ) -> None:
-        """Move the runs that are `active` [runs]; of tables, these `rows` [runs, n] or all.
+        """Update the `active` [runs] runs, in place; of tables only `rows` [runs, n], None: all.
 
-        Tables have gradients for those rows only: [runs, n, ...].
+        Gradients of tables are those of these rows, [runs, n, ...].
         """
         if rows is None:
             rows = torch.arange(self.moved.shape[1], device=rate.device).expand_as(self.moved)
@@ -108,20 +108,20 @@ class LazyAdam:
         _put_rows(self.seen, rows, now)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a checkpoint needs."""
+        """Return all tensors of a checkpoint."""
         named = {f"first.{name}": value for name, value in self.first.items()}
         named |= {f"second.{name}": value for name, value in self.second.items()}
         return self.rest.state() | named | {"moved": self.moved, "seen": self.seen}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take up where a checkpoint stopped."""
+        """Restore the tensors of a checkpoint."""
         self.rest.load(state)
         for name, value in self.state().items():
             value.copy_(state[name])
 
 
 def _put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write rows of a table in place; where there is none, the first is written once more."""
+    """Write rows of a table in place; NOWHERE writes the first row once more."""
     there = rows < NOWHERE
     shape = (*rows.shape, *[1] * (values.dim() - 2))
     place = torch.where(there, rows, torch.where(there[:, :1], rows[:, :1], 0))

@@ -1,4 +1,4 @@
-"""Adam and SGD for a stack of runs, each with its own rate and decay. Knows nothing of losses."""
+"""Adam and SGD for stacked runs, each with its own learning rate and decay."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ MOMENTUM = 0.9
 def advance(
     gradient: Tensor, first: Tensor, second: Tensor, moves: Tensor, size: Tensor, root: Tensor
 ) -> Tensor:
-    """Adam's step, where something `moves`; both moments advance in place.
+    """Return Adam's step where `moves` is 1; both moments are updated in place.
 
-    `size` is the rate over the first moment's bias, `root` the root of the second's.
+    Args:
+        gradient: The gradient.
+        first: First moment.
+        second: Second moment.
+        moves: 1 where a parameter is updated, else 0.
+        size: Learning rate over the bias correction of the first moment.
+        root: Root of the bias correction of the second moment.
     """
     first.lerp_(gradient, (1 - BETAS[0]) * moves)
     second.lerp_(gradient * gradient, (1 - BETAS[1]) * moves)
@@ -44,7 +50,7 @@ class StackedAdam:
         rate: Tensor,
         active: Tensor,
     ) -> None:
-        """Move the runs that are `active` [runs] by their `rate` [runs]; the others stand still."""
+        """Update the `active` [runs] runs with their learning `rate` [runs], in place."""
         self.steps += active
         clock = self.steps.clamp_min(1)
         bias = [(1 - beta**clock) for beta in BETAS]
@@ -60,19 +66,19 @@ class StackedAdam:
             first, second = self.first[name], self.second[name]
             value.sub_(advance(gradient, first, second, moves, large, root))
 
-    def forget(self, run: int) -> None:
-        """Drop a run's momentum: it points to where the run does not want to go."""
+    def reset_momentum(self, run: int) -> None:
+        """Reset the first moment of a run after its parameters were reverted."""
         for value in self.first.values():
             value[run] = 0.0
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a checkpoint needs."""
+        """Return all tensors of a checkpoint."""
         named = {f"first.{name}": value for name, value in self.first.items()}
         named |= {f"second.{name}": value for name, value in self.second.items()}
         return named | {"steps": self.steps}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take up where a checkpoint stopped."""
+        """Restore the tensors of a checkpoint."""
         self.steps.copy_(state["steps"])
         for name in self.first:
             self.first[name].copy_(state[f"first.{name}"])
@@ -93,7 +99,7 @@ class StackedSGD:
         rate: Tensor,
         active: Tensor,
     ) -> None:
-        """Move the runs that are `active` [runs] by their `rate` [runs]; the others stand still."""
+        """Update the `active` [runs] runs with their learning `rate` [runs], in place."""
         for name, value in parameters.items():
             shape = (-1,) + (1,) * (value.dim() - 1)
             moves = active.view(shape) > 0
@@ -103,10 +109,10 @@ class StackedSGD:
             value.sub_(torch.where(moves, rate.view(shape) * moving, 0.0))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a checkpoint needs."""
+        """Return all tensors of a checkpoint."""
         return dict(self.moving)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take up where a checkpoint stopped."""
+        """Restore the tensors of a checkpoint."""
         for name, value in self.moving.items():
             value.copy_(state[name])

@@ -1,7 +1,7 @@
-"""The policy's gradient from a batch of decisions: credit of the choices times slope of the choice.
+"""Gradient of the policy from a batch of decisions: credit of a choice times slope of the choice.
 
-Credit is the effect of an interaction's weight on later predictions (dips.credit); the slope is
-that of a soft choice, or of the log-probability of the choice made (REINFORCE).
+The form of credit (`dips.credit`) and the estimator of the slope (`dips.training.estimators`) are
+objects. Their names in the configuration are looked up here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,153 +9,112 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dips.credit.adjoint import Effect, effect_of
-from dips.credit.queue import When, queue_credit, windowed
-from dips.credit.survival import survival_credit
-from dips.numerics.fixed_point import PARAMETER_BITS, quantize
-from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
+from dips.credit.adjoint import Adjoint, loss_and_adjoint
+from dips.credit.base import CreditAssignment
+from dips.credit.decisions import CreditedDecisions, current_signals
+from dips.credit.registry import make_credit
 from dips.policy.stacked import StackedPolicies
-from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import StoredTrace
-from dips.sketch.records import Candidates
-from dips.sketch.selection import gumbel_noise
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import (
-    Clock,
-    DecisionInputs,
-    PolicyBatch,
-    rebuild_inputs,
-    with_dropped_candidates,
-)
+from dips.training.estimators import Estimator, make_estimator
+from dips.training.policy_batches import PolicyBatch, RefreshTable, rebuild_inputs
 
 
 def policy_gradients(
-    stack: StackedRecommenders, policies: StackedPolicies, trace: StoredTrace, clock: Clock, policy_batch: PolicyBatch,
+    stack: StackedRecommenders,
+    policies: StackedPolicies,
+    trace: StoredTrace,
+    refresh_table: RefreshTable,
+    policy_batch: PolicyBatch,
     config: TrainConfig,
-) -> StateDict:  # fmt: skip
-    """Gradient of the mean loss of the lesson's predictions in every run's policy."""
-    runs = stack.runs
-    losses, effect = _effects(stack, trace, policy_batch.predicted)
-    asked = rebuild_inputs(trace, clock, policy_batch.decided)
+) -> StateDict:
+    """Return the gradient of the mean loss of a batch in the parameters of every run's policy.
+
+    Args:
+        stack: Recommenders of all runs.
+        policies: Policies of all runs.
+        trace: Trace of a rollout that recorded the decision inputs.
+        refresh_table: Refresh schedule by step.
+        policy_batch: Decisions, and the predictions that give them credit.
+        config: Names the form of credit and the estimator.
+
+    Returns:
+        One gradient per trainable parameter, with a leading axis of runs.
+    """
+    settings = config.policy_training
+    credit = make_credit(
+        settings.credit,
+        length=settings.queue,
+        discount=settings.discount,
+        dropped_candidates=settings.dropped_candidates,
+        schedule=config.sketch.schedule,
+    )
+    estimator = make_estimator(settings.estimator)
+    size = config.sketch.size
+    return estimate_gradients(
+        stack, policies, trace, refresh_table, policy_batch, size, credit, estimator
+    )
+
+
+def estimate_gradients(
+    stack: StackedRecommenders,
+    policies: StackedPolicies,
+    trace: StoredTrace,
+    refresh_table: RefreshTable,
+    policy_batch: PolicyBatch,
+    size: int,
+    credit: CreditAssignment,
+    estimator: Estimator,
+) -> StateDict:
+    """Return the policy gradient for a given form of credit and a given estimator.
+
+    Args:
+        stack: Recommenders of all runs.
+        policies: Policies of all runs.
+        trace: Trace of a rollout that recorded the decision inputs.
+        refresh_table: Refresh schedule by step.
+        policy_batch: Decisions, and the predictions that give them credit.
+        size: Sketch size K.
+        credit: Form of credit assignment.
+        estimator: Estimator of the gradient through a choice.
+
+    Returns:
+        One gradient per trainable parameter, with a leading axis of runs.
+    """
+    losses, adjoint = _losses_and_adjoints(stack, trace, policy_batch.predicted)
+    inputs = rebuild_inputs(trace, refresh_table, policy_batch.decided)
+    batch = CreditedDecisions(
+        stack, policies, trace, inputs, policy_batch.predicted, policy_batch.held, losses, adjoint,
+        size,
+    )  # fmt: skip
     names = policies.trainable
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
     with torch.enable_grad():
-        answers = _answers(stack, policies, asked)
-        drawn = config.policy_training.estimator != "straight-through"  # as it was drawn: without dropout
-        asker = policies if drawn else policies.with_dropout_on
-        scores = asker.call(state, asked.candidates, answers)
-        if config.policy_training.estimator == "reinforce":
-            gain = _advantage(losses, policy_batch, asked, config)
-            gone = (asked.candidates.present & ~asked.kept).long().argmax(1)
-            chance = log_removal(scores, asked.candidates.present, gone)
-            terms = gain * torch.where(asked.owner >= 0, chance, 0.0)
-        else:
-            step = trace.step[policy_batch.predicted.clamp_min(0)]
-            credit = _credit(stack, policies, policy_batch, effect, step, asked, config)
-            present = asked.candidates.present
-            if config.policy_training.estimator == "gumbel":
-                noise = gumbel_noise(asked.candidates)
-                soft = gumbel_keep(scores, noise, present, config.sketch.size, 1.0)
-            else:
-                soft = soft_keep(scores, present, config.sketch.size)
-            terms = (credit * torch.where(present, soft, 0.0)).sum(1)
+        signals = current_signals(stack, policies, inputs)
+        scorer = policies.thinned if estimator.uses_dropout else policies
+        scores = scorer.call(state, inputs.candidates, signals)
+        value = _credit(estimator, credit, batch)
+        terms = estimator.surrogate(scores, inputs, value, size)
         counted = (policy_batch.predicted >= 0).sum(1).clamp_min(1)
-        surrogate = (terms.view(runs, -1).sum(1) / counted).sum()
+        surrogate = (terms.view(stack.runs, -1).sum(1) / counted).sum()
         found = torch.autograd.grad(surrogate, [state[name] for name in names])
     return dict(zip(names, found, strict=True))
 
 
-def _effects(
+def _losses_and_adjoints(
     stack: StackedRecommenders, trace: StoredTrace, predicted: Tensor
-) -> tuple[Tensor, Effect]:
-    """Loss [runs, rows] of each prediction, and what weights do to it."""
-    place = predicted.clamp_min(0)
-    event = trace.event[place]
+) -> tuple[Tensor, Adjoint]:
+    """Return loss and adjoint of each prediction, [runs, predictions, ...]."""
+    row = predicted.clamp_min(0)
+    event = trace.event[row]
     target = (trace.columns.token[event], trace.columns.rating[event])
-
-    def ask(
-        model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
-        age: Tensor, repeats: Tensor, next_item: Tensor, next_rating: Tensor,
-    ) -> tuple[Tensor, Effect]:  # fmt: skip
-        past = Evidence(item, rating, weight, slots, age, repeats)
-        return effect_of(model, past, next_item, next_rating)
-
     with torch.no_grad():
-        found: tuple[Tensor, Effect] = stack.call(ask, *trace.evidence(place), *target)
+        found: tuple[Tensor, Adjoint] = stack.call(loss_and_adjoint, trace.evidence(row), *target)
     return found
 
 
-def _credit(
-    stack: StackedRecommenders, policies: StackedPolicies, policy_batch: PolicyBatch, effect: Effect, step: Tensor, asked: DecisionInputs,
-    config: TrainConfig,
-) -> Tensor:  # fmt: skip
-    """[runs * decisions, candidates] what more weight would do to the losses that follow.
-
-    `step` [runs, rows] of the predictions.
-    """
-    runs, width = stack.runs, asked.kept.shape[1]
-    owner = asked.owner.view(runs, -1)
-
-    def value(entries: Candidates, length: int, discount: float) -> Tensor:
-        def ask(
-            model: Recommender, effect: Effect, held: Tensor, owner: Tensor, item: Tensor,
-            rating: Tensor, *when: Tensor,
-        ) -> Tensor:  # fmt: skip
-            terms = (held, owner, item, rating, length, discount, When(*when))
-            return queue_credit(model, effect, *terms)
-
-        fields = (entries.token, entries.rating, entries.position, entries.repeats)
-        split = [field.view(runs, -1, field.shape[1]) for field in fields]
-        credit: Tensor = stack.call(ask, effect, policy_batch.held, owner, *split, step)
-        return credit.flatten(0, 1)
-
-    with torch.no_grad():
-        if config.policy_training.credit != "survival":
-            discount = config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
-            return value(asked.candidates, config.policy_training.queue, discount)
-        dropped_candidates = config.policy_training.dropped_candidates if policies.takes_weights else 0
-        tracked, weight = with_dropped_candidates(asked, dropped_candidates, width - config.sketch.size)
-        entries, answers = tracked.candidates, _answers(stack, policies, tracked)
-        scores = policies.call(
-            policies.state, entries, answers, weight if policies.takes_weights else None
-        )
-        return survival_credit(
-            value(entries, 1, 1.0),
-            scores,
-            weight,
-            entries.present,
-            entries.position,
-            asked.owner,
-            config.sketch.size,
-            config.policy_training.queue,
-            bounded=True,
-            online=width == config.sketch.size + 1,
-        )[:, :width]
-
-
-def _answers(
-    stack: StackedRecommenders, policies: StackedPolicies, asked: DecisionInputs
-) -> dict[str, Tensor]:
-    """The signals that the policy sees: as noted on the walk, and the items' vectors as of now."""
-    if "embedding" not in policies.required_signals:
-        return asked.answers
-    item = asked.candidates.item
-    split = item.view(stack.runs, -1, item.shape[1])
-    vectors: Tensor = stack.call(lambda model, items: model.embedding(items), split)
-    return {**asked.answers, "embedding": quantize(vectors.flatten(0, 1), PARAMETER_BITS)}
-
-
-def _advantage(
-    losses: Tensor, policy_batch: PolicyBatch, asked: DecisionInputs, config: TrainConfig
-) -> Tensor:
-    """[runs * decisions] losses that followed a choice, less those of an average prediction."""
-    runs = len(losses)
-    discount = config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
-    there = (policy_batch.held >= 0).to(losses.dtype)  # [runs, decisions, hold]
-    held = losses.gather(1, policy_batch.held.clamp_min(0).flatten(1)).view(there.shape) * there
-    owner = asked.owner
-    total = windowed(held.sum(2).flatten(), owner, config.policy_training.queue, discount)
-    count = windowed(there.sum(2).flatten(), owner, config.policy_training.queue, discount)
-    mean = held.sum((1, 2)) / there.sum((1, 2)).clamp_min(1)  # [runs]
-    return total - count * mean.repeat_interleave(len(owner) // runs)
+@torch.no_grad()
+def _credit(estimator: Estimator, credit: CreditAssignment, batch: CreditedDecisions) -> Tensor:
+    """Return the constant that each decision's surrogate is multiplied with."""
+    return estimator.value(credit, batch)

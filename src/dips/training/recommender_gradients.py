@@ -72,7 +72,7 @@ def recommender_gradients(
         result: Tensor = functional_call(stack.template, {**parameters, **buffers}, (task,))
         return result
 
-    each = vmap(grad_and_value(loss)) if stack.runs > 1 else _alone(loss)
+    each = vmap(grad_and_value(loss)) if stack.runs > 1 else _one_run(loss)
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
     wide = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
@@ -82,7 +82,7 @@ def recommender_gradients(
     return value, gradients
 
 
-def _alone(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tensor]]:
+def _one_run(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tensor]]:
     """The same for a stack of one, by plain autograd: what `vmap` costs is saved.
 
     So is the import of torch's compiler, some seconds, which `torch.func.grad` asks for.

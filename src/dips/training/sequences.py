@@ -1,6 +1,6 @@
-"""Learn from whole histories in one pass each: the state after every prefix predicts what follows.
+"""Train sequential recommenders on whole histories: one pass predicts after every prefix.
 
-For recommenders that read in order, where everything is kept. Users of like length go together.
+Used where the policy is `all`. Batches hold users with histories of similar length.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from dips.recommender.base import Recommender
 from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import FullHistoryTrace, Trace
-from dips.training.batches import Block, Whole
+from dips.training.batches import FullHistoryBlock, TrainingBlock
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import Clock, PolicyBatch
+from dips.training.policy_batches import PolicyBatch, RefreshTable
 
-JITTER = 0.3
-"""How far, on the log scale, lengths may differ by chance: else the same users always meet."""
-DROPPED, MET = 0xD20, 0x3E7
-"""Keep the draws of units and of company apart from other draws."""
+LENGTH_JITTER = 0.3
+"""Random change of log lengths before users are sorted: batches vary between epochs."""
+DROPOUT, BATCH_ORDER = 0xD20, 0x3E7
+"""Separate the draws of dropout and of batches from other draws."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sequences(Block):
-    """Whole histories of all users of a walk, user by user."""
+class SequenceBlock(TrainingBlock):
+    """Whole histories of all users of a rollout; a batch holds whole users."""
 
     trace: FullHistoryTrace
-    ends: bool = True
+    is_last: bool = True
 
     def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
-        """All predictions of some users, about `size` of them, in an order drawn for the epoch."""
+        """Return batches of about `size` predictions, in an order drawn for the epoch."""
         runs = [self._run(run, seed, epoch, size) for run, seed in enumerate(seeds)]
         nothing = torch.zeros(0, dtype=torch.int64, device=self.trace.event.device)
         count = max(len(batches) for batches in runs)
@@ -55,37 +55,37 @@ class Sequences(Block):
         )
         user, count = users
         start = first + count.cumsum(0) - count
-        order = (count.log() + JITTER * uniform(user, seed, epoch, MET)).argsort()
+        order = (count.log() + LENGTH_JITTER * uniform(user, seed, epoch, BATCH_ORDER)).argsort()
         start, count = start[order], count[order]
-        ends = (count.cumsum(0) - 1) // size
-        batch: Tensor = torch.unique_consecutive(ends, return_inverse=True)[1]
+        batch_ends = (count.cumsum(0) - 1) // size
+        batch: Tensor = torch.unique_consecutive(batch_ends, return_inverse=True)[1]
         owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
         within = torch.arange(len(owner), device=count.device) - (count.cumsum(0) - count)[owner]
         sizes = torch.zeros_like(batch).scatter_add(0, batch, count)[: int(batch.max()) + 1]
         batches = torch.split(start[owner] + within, sizes.tolist())
-        lots = combine(torch.arange(len(batches)), seed, epoch, MET).argsort()
-        return [batches[place] for place in lots.tolist()]
+        order = combine(torch.arange(len(batches)), seed, epoch, BATCH_ORDER).argsort()
+        return [batches[place] for place in order.tolist()]
 
     def policy_batches(
-        self, clock: Clock, seeds: Sequence[int], epoch: int, config: TrainConfig
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
-        """None: there are no decisions."""
+        """Return none: there are no decisions."""
         return []
 
 
-def whole(trace: Trace, model: Recommender) -> Block:
-    """Whole histories, as this recommender learns from them best."""
+def full_history_block(trace: Trace, model: Recommender) -> TrainingBlock:
+    """Return the block of whole histories that suits the recommender."""
     if isinstance(model, Sequential) and isinstance(trace, FullHistoryTrace):
-        return Sequences(trace)
-    return Whole(trace)
+        return SequenceBlock(trace)
+    return FullHistoryBlock(trace)
 
 
 def sequence_gradients(
     stack: StackedRecommenders, trace: FullHistoryTrace, rows: Tensor, drops: Sequence[Rounding]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean loss [runs] of a batch of predictions [runs, batch], and its gradients.
+    """Return the mean loss [runs] of a batch of predictions [runs, batch], and its gradients.
 
-    Run by run, by plain automatic differentiation: the recurrence has no rule for stacks.
+    Runs are differentiated one by one: the recurrence has no vmap rule.
     """
     found = [
         _gradients(stack, trace, own[own >= 0], run, drops[run]) for run, own in enumerate(rows)
@@ -118,19 +118,23 @@ def _gradients(
 
 
 def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Rounding]:
-    """What leaves out units in this step of each run; a function of seed and step [runs]."""
+    """Return the dropout of each run in this step; a function of seed and step [runs]."""
     return [
-        _dropout(config.model.dropout, config.training.seed, int(step), steps.device) if config.model.dropout else keep
+        _dropout(config.model.dropout, config.training.seed, int(step), steps.device)
+        if config.model.dropout
+        else keep
         for config, step in zip(configs, steps, strict=True)
     ]
 
 
 def _dropout(share: float, seed: int, step: int, device: torch.device) -> Rounding:
-    key = int(combine(torch.tensor(seed), step, DROPPED))
+    key = int(combine(torch.tensor(seed), step, DROPOUT))
     generator = torch.Generator(device).manual_seed(key)
 
     def drop(value: Tensor) -> Tensor:
-        lots = torch.rand(value.shape, generator=generator, device=device, dtype=value.dtype)
-        return value * (lots >= share) / (1 - share)
+        uniform_draws = torch.rand(
+            value.shape, generator=generator, device=device, dtype=value.dtype
+        )
+        return value * (uniform_draws >= share) / (1 - share)
 
     return drop

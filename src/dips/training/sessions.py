@@ -1,7 +1,7 @@
-"""Histories cut into sessions: what is known at a prediction is the session so far, and a sketch.
+"""Histories cut into sessions: a prediction reads the session so far, and a sketch.
 
-The sketch is that of the session's start: nothing of the session is in it, and everything before it
-had its chance. So refreshes come in time with the sessions, whatever the size of the sketch.
+The sketch is that of the session's start, so it holds nothing of the session itself. Sketches are
+refreshed at the starts of sessions, whatever their size.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
 from dips.stream.schedule import Schedule
 from dips.stream.users import Stream
-from dips.training.batches import Block, Whole
-from dips.training.policy_batches import Clock
-from dips.training.rollouts import Players
+from dips.training.batches import FullHistoryBlock, TrainingBlock
+from dips.training.policy_batches import RefreshTable
+from dips.training.rollouts import StackedModels
 
-Roll = Callable[[Stream, int], Trace]
-"""From users and an epoch to their sketches."""
+RollOut = Callable[[Stream, int], Trace]
+"""From users and an epoch to the trace of their rollout."""
 
 
-def in_time(size: int, longest: int) -> Schedule:
-    """Refresh at the starts of sessions: the first once more than `size` has come, then all.
+def session_schedule(size: int, longest: int) -> Schedule:
+    """Return the schedule that refreshes at each start of a session after the first `size` items.
 
     >>> list(in_time(2, 12).refreshes(2, 12)), list(in_time(8, 16).refreshes(8, 16))
     ([(4, 2), (8, 4), (12, 4)], [(12, 4), (16, 4)])
@@ -36,11 +36,10 @@ def in_time(size: int, longest: int) -> Schedule:
 
 
 def sessions(trace: Trace) -> StoredTrace:
-    """The same predictions: from the sketch of the session's start, and the session so far.
+    """Return a trace whose predictions read the sketch of the session's start and the session.
 
-    Sketches stand first; a trace that keeps everything is taken as one of users without a sketch.
-    Every history counts from its beginning. Before more than K items have come the sketch holds
-    those of the sessions that are over.
+    Entries of the sketch stand first. A full-history trace stands for users without a sketch.
+    Until more than K items have come, the sketch holds those of all finished sessions.
     """
     begun = trace.step % LENGTH
     place = torch.arange(LENGTH - 1, device=begun.device)
@@ -57,30 +56,34 @@ def sessions(trace: Trace) -> StoredTrace:
 
 @final
 class Sessions:
-    """Sketches for training, those of a policy that stands still, at the starts of sessions.
+    """Traces of a fixed policy, with sketches from the starts of sessions.
 
-    A policy that draws lots draws them anew for every epoch of training, as everywhere.
+    Random policies get new priorities in every training epoch.
     """
 
-    live = False
+    interleaved = False
 
-    def __init__(self, train: Stream, valid: Stream, roll: Roll, *, draws: bool) -> None:
-        self.train, self.roll, self.is_random = train, roll, draws
-        self.validation = sessions(roll(valid, 0))
+    def __init__(self, train: Stream, valid: Stream, roll_out: RollOut, *, is_random: bool) -> None:
+        self.train, self.roll_out, self.is_random = train, roll_out, is_random
+        self.validation = sessions(roll_out(valid, 0))
         self.training: StoredTrace | None = None
-        self.clock = Clock.of(Schedule((LENGTH,)), 1, train.longest, train.start.device)
+        self.refresh_table = RefreshTable.of(
+            Schedule((LENGTH,)), 1, train.longest, train.start.device
+        )
 
-    def sketches(self, epoch: int, now: Players, walked: Players) -> tuple[Trace | None, Trace]:
-        """Nothing here depends on who is trained."""
-        del now, walked
+    def traces(
+        self, epoch: int, current: StackedModels, at_rollout: StackedModels
+    ) -> tuple[Trace | None, Trace]:
+        """Return training and validation traces; they do not depend on the models."""
+        del current, at_rollout
         if self.training is None or self.is_random:
-            self.training = sessions(self.roll(self.train, epoch))
+            self.training = sessions(self.roll_out(self.train, epoch))
         return self.training, self.validation
 
-    def block(self, training: Trace, model: Recommender) -> Block:
-        """All predictions, in any order."""
+    def block(self, training: Trace, model: Recommender) -> TrainingBlock:
+        """Return all predictions in one block."""
         del model
-        return Whole(training)
+        return FullHistoryBlock(training)
 
     def blocks(
         self,
@@ -88,6 +91,6 @@ class Sessions:
         stack: StackedRecommenders,
         policies: StackedPolicies | None,
         skip: int = 0,
-    ) -> Iterator[Block]:
-        """Nobody walks live."""
+    ) -> Iterator[TrainingBlock]:
+        """Return none: updates are never interleaved."""
         return iter(())

@@ -1,8 +1,9 @@
-"""Fit recommenders and policies to the users who train: a stack of runs, epoch by epoch.
+"""Fit recommenders and policies to the training users: stacked runs, epoch by epoch.
 
-Reads like Algorithm 1 of the paper: users walk, the recommender learns from its predictions, the
-policy from what its choices did to them. Knows nothing of metrics or files: it is given
-`validate`, reports each epoch to `watch`, and calls `save` where it could be stopped.
+Reads beside `algorithm1.py`, the paper's Algorithm 1. An epoch here has the same three parts: roll
+users out under the policy (lines 9, 13 and 14), update the recommender by its predictions (lines 6
+to 8), update the policy by credit (lines 10 to 12). Knows nothing about metrics or files: it is
+given `validate`, reports each epoch to `on_epoch`, and calls `save` where it could be stopped.
 """
 
 from __future__ import annotations
@@ -15,143 +16,164 @@ from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import Trace
 from dips.stream.users import EventColumns
-from dips.training.batches import Block
-from dips.training.epoch import awake, diverged, learn_epoch
-from dips.training.rollouts import Job, Sketching, TrainingRollouts
+from dips.training.batches import TrainingBlock
+from dips.training.config import TrainConfig
+from dips.training.epoch import divergence_message, is_policy_trained, train_epoch
+from dips.training.rollouts import Job, TraceSource, TrainingRollouts
 from dips.training.state import Progress, TrainingState, start
 
-__all__ = ["Progress", "TrainingState", "Validate", "Watch", "fit", "learn_epoch", "start"]
+__all__ = ["Progress", "StateCallback", "TrainingState", "Validate", "fit", "start", "train_epoch"]
 
 Validate = Callable[[StackedRecommenders, Trace], list[float]]
-"""Scores of all runs on a validation trace; lower is better."""
-Watch = Callable[[TrainingState], None]
-"""Called after each epoch: may draw a bar, or save a checkpoint."""
-RECOVERY = 1.5
-"""After an epoch that is not undone a policy goes on so much faster, up to its own rate."""
+"""From recommenders and a validation trace to one score per run; lower is better."""
+StateCallback = Callable[[TrainingState], None]
+"""Called with the training state: may show progress, or save a checkpoint."""
+LR_RECOVERY = 1.5
+"""Factor by which a reduced policy learning rate grows after an epoch that is not reverted."""
 SAVE_SECONDS = 30.0
-"""Within an epoch save no more often than this."""
+"""Least time between two checkpoints within an epoch."""
 
 
 def fit(
-    fitting: TrainingState,
+    state: TrainingState,
     jobs: Sequence[Job],
     columns: EventColumns,
     validate: Validate,
-    watch: Watch = lambda fitting: None,
-    save: Watch = lambda fitting: None,
+    on_epoch: StateCallback = lambda state: None,
+    save: StateCallback = lambda state: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
-    sketching: Sketching | None = None,
+    traces: TraceSource | None = None,
 ) -> None:
-    """Train until the epochs are over, patience or time runs out; the best epoch of each run stays.
+    """Train stacked runs in place; `state.best` holds the best epoch of each run.
 
-    Runs of one policy, size and schedule stand next to each other in `jobs`. `save` is called after
-    each epoch, and where users walk live, now and then after a company of them. A process_group of several
-    processes trains one fit: all begin with the leader's, and all take the same steps. What is read
-    are the sketches of the settings' policies, unless `sketching` brings others.
+    Training ends after the last epoch, when the patience of every run is exhausted, or when the
+    time is over.
+
+    Args:
+        state: Parameters, optimizers and progress; a resumed state continues where it stopped.
+        jobs: One per run. Runs of one policy, size and schedule stand next to each other.
+        columns: Events of the data set.
+        validate: Scores the validation users of all runs.
+        on_epoch: Called after each epoch.
+        save: Called after each epoch, and between user batches at most every `SAVE_SECONDS`.
+        process_group: Processes that train together. All take the same steps.
+        traces: Where sketches come from; by default rollouts under the policies of the jobs.
     """
-    config, stack, progress = jobs[0].config, fitting.stack, fitting.progress
-    walks = sketching or TrainingRollouts(jobs, columns, process_group)
-    training = None if walks.live else _walk(fitting, walks, config.training.resketch_epochs)[0]
-    began = time.monotonic()
+    config, stack, progress = jobs[0].config, state.stack, state.progress
+    traces = traces or TrainingRollouts(jobs, columns, process_group)
+    training = None if traces.interleaved else _roll_out(state, traces, config)[0]
+    lap_start = time.monotonic()
 
-    def lap() -> None:
-        nonlocal began
-        progress.seconds += time.monotonic() - began
-        began = time.monotonic()
+    def add_time() -> None:
+        nonlocal lap_start
+        progress.seconds += time.monotonic() - lap_start
+        lap_start = time.monotonic()
 
-    def pause() -> None:
-        if walks.live and time.monotonic() - began >= SAVE_SECONDS:
-            lap()
-            save(fitting)
+    def after_user_batch() -> None:
+        if traces.interleaved and time.monotonic() - lap_start >= SAVE_SECONDS:
+            add_time()
+            save(state)
 
     while progress.epoch < config.training.epochs and not _finished(progress, jobs):
         progress.epoch += 1
-        blocks: Iterable[Block]
+        blocks: Iterable[TrainingBlock]
         if training is None:
-            done = progress.user_batches
-            blocks = walks.blocks(progress.epoch, stack, fitting.policies, done)
+            done = progress.user_batches_done
+            blocks = traces.blocks(progress.epoch, stack, state.policies, done)
         else:
-            blocks = [walks.block(training, stack.template)]
-        losses = learn_epoch(fitting, jobs, blocks, walks.clock, pause, process_group)
+            blocks = [traces.block(training, stack.template)]
+        losses = train_epoch(
+            state, jobs, blocks, traces.refresh_table, after_user_batch, process_group
+        )
         if all(progress.diverged):
             return
-        before = {name: value.clone() for name, value in fitting.walked.items() if _moves(name)}
-        training, validation = _walk(fitting, walks, config.training.resketch_epochs)
+        before = {
+            name: value.clone()
+            for name, value in state.rollout_parameters.items()
+            if name.startswith("policy.")
+        }
+        training, validation = _roll_out(state, traces, config)
         scores = validate(stack, validation)
-        _remember(fitting, jobs, losses, scores)
-        if _undone(fitting, jobs, scores, before):
-            training, _ = _walk(fitting, walks, config.training.resketch_epochs)
-        progress.user_batches, progress.taken, progress.total = 0, [], []
-        lap()
-        progress.seconds = process_group.broadcast_object(progress.seconds)  # else not all would stop in time
-        save(fitting)
-        watch(fitting)
+        _keep_best(state, jobs, losses, scores)
+        if _revert_worse_policies(state, jobs, scores, before):
+            training, _ = _roll_out(state, traces, config)
+        progress.user_batches_done, progress.predictions, progress.loss_sums = 0, [], []
+        add_time()
+        # All processes must agree on the time, or not all would stop in the same epoch.
+        progress.seconds = process_group.broadcast_object(progress.seconds)
+        save(state)
+        on_epoch(state)
 
 
-def _walk(
-    fitting: TrainingState, walks: Sketching, resketch_epochs: int
+def _roll_out(
+    state: TrainingState, traces: TraceSource, config: TrainConfig
 ) -> tuple[Trace | None, Trace]:
-    """Sketches for the next epoch and for validating the last; training's every `resketch_epochs`."""
-    if fitting.progress.epoch % resketch_epochs == 0:
-        for name, value in fitting.parameters().items():
-            fitting.walked[name].copy_(value)
-    now, walked = fitting.players(fitting.parameters()), fitting.players(fitting.walked)
-    return walks.sketches(fitting.progress.epoch + 1, now, walked)
+    """Return the training trace of the next epoch and the validation trace of the last one.
+
+    Training users are rolled out anew every `resketch_epochs` epochs.
+    """
+    if state.progress.epoch % config.training.resketch_epochs == 0:
+        for name, value in state.parameters().items():
+            state.rollout_parameters[name].copy_(value)
+    current = state.models_with(state.parameters())
+    at_rollout = state.models_with(state.rollout_parameters)
+    return traces.traces(state.progress.epoch + 1, current, at_rollout)
 
 
-def _remember(
-    fitting: TrainingState, jobs: Sequence[Job], losses: Sequence[float], scores: Sequence[float]
+def _keep_best(
+    state: TrainingState, jobs: Sequence[Job], losses: Sequence[float], scores: Sequence[float]
 ) -> None:
-    """Keep the best parameters of each run, and note the ones that diverged."""
-    progress = fitting.progress
+    """Copy the parameters of runs with a better validation score; mark runs that diverged."""
+    progress = state.progress
     for run, (job, loss, score) in enumerate(zip(jobs, losses, scores, strict=True)):
         if _stopped(progress, job, run, progress.epoch - 1):
             continue
         if not (math.isfinite(loss) and math.isfinite(score)):
-            progress.diverged[run] = diverged(fitting, job, run)
+            progress.diverged[run] = divergence_message(state, job, run)
         elif score < progress.best[run]:
             progress.best[run], progress.best_epoch[run] = score, progress.epoch
-            for name, value in fitting.parameters().items():
-                fitting.best[name][run] = value[run]
+            for name, value in state.parameters().items():
+                state.best[name][run] = value[run]
     progress.history.append(
         {"epoch": progress.epoch, "train_loss": list(losses), "valid": list(scores)}
     )
 
 
-def _undone(
-    fitting: TrainingState, jobs: Sequence[Job], scores: Sequence[float], before: StateDict
+def _revert_worse_policies(
+    state: TrainingState, jobs: Sequence[Job], scores: Sequence[float], before: StateDict
 ) -> bool:
-    """Undo the steps of policies that made validation much worse than it has been; whether any.
+    """Revert policies whose epoch made validation worse by more than `revert_tolerance`.
 
-    Credit is a linear estimate: it says where to go, not how far. The recommender keeps what it
-    learned in the epoch, because it learned from the sketches of the policy `before`.
+    Credit is a linear estimate: it gives a direction, not a step size. The recommender keeps its
+    updates of the epoch, because they used sketches of the policy `before`.
+
+    Returns:
+        Whether any policy was reverted.
     """
-    progress, again = fitting.progress, False
-    if not before or not awake(jobs[0].config, progress.epoch):
+    progress, reverted = state.progress, False
+    if not before or not is_policy_trained(jobs[0].config, progress.epoch):
         return False
     for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
-        bound = progress.best[run] + job.config.policy_training.revert_tolerance * abs(progress.best[run])
+        tolerance = job.config.policy_training.revert_tolerance
+        bound = progress.best[run] + tolerance * abs(progress.best[run])
         if math.isfinite(bound) and score > bound:
-            fitting.undo(run, before)
-            again = True
+            state.revert_policy(run, before)
+            reverted = True
         else:
-            progress.ease[run] = min(1.0, progress.ease[run] * RECOVERY)
-    return again
-
-
-def _moves(name: str) -> bool:
-    return name.startswith("policy.")
+            scale = progress.policy_lr_scale[run] * LR_RECOVERY
+            progress.policy_lr_scale[run] = min(1.0, scale)
+    return reverted
 
 
 def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
-    """Whether every run has stopped getting better, or the time is up."""
+    """Return whether every run has stopped, or the time is over."""
     limit = jobs[0].config.training.max_seconds
-    if limit and progress.seconds >= limit and not progress.user_batches:
+    if limit and progress.seconds >= limit and not progress.user_batches_done:
         return True
     return all(_stopped(progress, job, run, progress.epoch) for run, job in enumerate(jobs))
 
 
 def _stopped(progress: Progress, job: Job, run: int, epoch: int) -> bool:
-    """Whether this run was over after `epoch`; in a stack it may still be carried along."""
+    """Return whether a run had stopped after `epoch`; its stack may still go on."""
     waited = epoch - progress.best_epoch[run]
     return bool(progress.diverged[run]) or waited >= job.config.training.patience
