@@ -46,7 +46,7 @@ crash: .venv/ready ## 200 kills of a keeper, at random and at marked points; pri
 screenshot: .venv/ready browser ## docs/report.png again: a small comparison on made worlds, its report, a picture (minutes)
 	$(BIN)/python docs/screenshot.py
 
-results: .venv/ready ## README's tables and figure again, from the csv files in results/
+results: .venv/ready ## Tables of docs/results.md and docs/ablations.md, and the figure, from the csv files in results/
 	$(BIN)/python results/figure.py
 
 grid: .venv/ready ## Learned against the best static policy over a grid of made worlds (hours on 2 cores)

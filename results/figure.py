@@ -1,10 +1,10 @@
-"""README's tables and its figure, and the table of docs/ablations.md, from the csv files in here.
+"""Write the tables of docs/results.md and docs/ablations.md, and the figure, from the csv files.
 
     python results/figure.py [--check]       (make results)
 
-Means over different splits do not compare, so the table of all policies takes the splits that all
-of them have; a policy that is in several folders is taken from the first. With --check nothing is
-written, and the exit code is 1 where a page is not what the files say.
+Means over different splits are not comparable. So the table of all policies uses the splits that
+all of them have. A policy that is in several folders is taken from the first. With --check nothing
+is written, and the exit code is 1 where a page differs from the files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from ablation_table import ablation_table
 from implicit_table import tables
+from split_interval import Cell, over_splits
 
 from dips.evaluation.comparison import summarise
-from dips.evaluation.equivalence import EqualSize
 from dips.evaluation.split_deviation import within_splits
 from dips.report.figures import quality_by_size
-from dips.report.paper import TITLES, paper_figure
-from dips.report.quality import equal_sizes
+from dips.report.paper_tables import METHOD_NAMES, published_result
+from dips.report.quality import equal_quality_sizes
 from dips.report.results import Comparison, read_results
 
 HERE = Path(__file__).parent
@@ -33,13 +33,13 @@ IMPLICIT = {
     "implicit-ml-1m": "MovieLens 1M, ratings > 3.5, 20-core",
     "implicit-amazon-cds": "amazon-cds",
 }
-"""Folders of implicit data, and what they are called."""
+"""Folders of implicit data, and the titles of their tables."""
 ABLATIONS = {
-    "ablations-world": "made world",
+    "ablations-world": "synthetic",
     "ablations-ml-100k": "MovieLens 100K",
     "ablations-ml-1m": "MovieLens 1M",
 }
-"""Folders of ablations, as far as they are there, and what they are called."""
+"""Folders of ablations, and the titles of their columns."""
 DATA, METRIC = "ml-1m", "rmse"
 FIGURE = HERE / "ml-1m.png"
 ORDER = (
@@ -47,11 +47,10 @@ ORDER = (
     "dips",
 )  # fmt: skip
 Row = dict[str, Any]
-Place = tuple[int, int]
 
 
 def merged(parts: Iterable[Comparison]) -> list[Row]:
-    """Rows of all policies, each from the first folder that has it, of the splits all have."""
+    """Return rows of all policies, each from the first folder with it, for their common splits."""
     found: dict[str, list[Row]] = {}
     for part in parts:
         own: dict[str, list[Row]] = {}
@@ -64,7 +63,7 @@ def merged(parts: Iterable[Comparison]) -> list[Row]:
 
 
 def summary_of(rows: Sequence[Row]) -> list[Row]:
-    """Means over splits, with the deviation that is left when splits' common shifts are gone."""
+    """Return means over splits, and deviations after the splits' common shifts are removed."""
     values: dict[tuple[str, int, int], dict[int, float]] = {}
     for row in rows:
         cell = (row["policy"], row["size"], row["every"])
@@ -76,109 +75,103 @@ def summary_of(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def places(rows: Iterable[Row]) -> list[Place]:
-    """Columns: (every, size), online first."""
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """Return the columns of a table: (every, size), online first."""
     return sorted({(row["every"], row["size"]) for row in rows})
 
 
 def line(head: str, cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
+    """Return a row of a Markdown table."""
     return "|" + "|".join(f" {cell} " if cell else " " for cell in (head, *cells)) + "|"
 
 
-def header(first: str, columns: Sequence[Place]) -> list[str]:
-    """The first two rows of a Markdown table."""
+def header(first: str, columns: Sequence[Cell]) -> list[str]:
+    """Return the first two rows of a Markdown table."""
     names = [f"K={size}" + ("" if every == 1 else f", every {every}") for every, size in columns]
     return [line(first, names), "|" + "---|" * (len(names) + 1)]
 
 
-def everyone(summary: Sequence[Row]) -> str:
-    """All policies, the best of each column in bold, the paper's in brackets."""
-    columns = places(summary)
+def policy_table(summary: Sequence[Row]) -> str:
+    """Return the table of all policies: best of a column bold, the paper's values in brackets."""
+    columns = cells_of(summary)
     mean = {(row["policy"], row["every"], row["size"]): row["mean"] for row in summary}
-    best = {
-        place: min(value for key, value in mean.items() if key[1:] == place) for place in columns
-    }
+    best = {cell: min(value for key, value in mean.items() if key[1:] == cell) for cell in columns}
 
-    def cell(policy: str, place: Place) -> str:
-        value = mean.get((policy, *place))
+    def entry(policy: str, cell: Cell) -> str:
+        value = mean.get((policy, *cell))
         if value is None:
             return ""
-        paper = published(policy, place)
-        text = f"**{value:.4f}**" if value == best[place] else f"{value:.4f}"
+        paper = published(policy, cell)
+        text = f"**{value:.4f}**" if value == best[cell] else f"{value:.4f}"
         return text + ("" if paper is None else f" ({paper:.4f})")
 
     policies = dict.fromkeys(row["policy"] for row in summary)
-    lines = [line(f"`{p}`", (cell(p, place) for place in columns)) for p in policies]
+    lines = [line(f"`{p}`", (entry(p, cell) for cell in columns)) for p in policies]
     return "\n".join([*header("policy", columns), *lines])
 
 
-def published(policy: str, place: Place) -> float | None:
-    """What the paper has for one of its own policies."""
-    found = paper_figure(DATA, METRIC, *place, policy) if policy in TITLES else None
+def published(policy: str, cell: Cell) -> float | None:
+    """Return the paper's value of a policy in a cell, or None."""
+    found = published_result(DATA, METRIC, *cell, policy) if policy in METHOD_NAMES else None
     return None if found is None else found.mean
 
 
 def versus(part: Comparison) -> str:
-    """`learned` against `last`: means, paired difference and its interval, sizes that are equal."""
+    """Return `learned` against `last`: means, differences with both intervals, equal sizes."""
     mean = {(row["policy"], row["every"], row["size"]): row["mean"] for row in part.summary}
     both = [row for row in part.paired if {row["a"], row["b"]} == {"last", "learned"}]
     pairs = {(row["every"], row["size"]): row for row in both}
     columns = sorted(pairs)
 
-    def difference(place: Place) -> str:
-        row = pairs[place]
+    def over_users(cell: Cell) -> str:
+        row = pairs[cell]
         sign = 1 if row["a"] == "last" else -1
         return f"{sign * row['diff']:.4f} ± {(row['high'] - row['low']) / 2:.4f}"
 
+    def by_split(cell: Cell) -> str:
+        found = over_splits(part.rows, "last", "learned", cell, METRIC)
+        return f"{found.mean:.4f} ± {found.half_width:.4f}"
+
     def means(policy: str) -> list[str]:
         other = {"last": "learned", "learned": "last"}[policy]
-        values = [(mean[policy, *place], mean[other, *place]) for place in columns]
+        values = [(mean[policy, *cell], mean[other, *cell]) for cell in columns]
         return [f"**{own:.4f}**" if own < baseline else f"{own:.4f}" for own, baseline in values]
 
-    paper = [[v for p in TITLES if (v := published(p, place))] for place in columns]
+    paper = [[v for p in METHOD_NAMES if (v := published(p, cell))] for cell in columns]
     lines = [
         *header("", columns),
         line("`last`", means("last")),
         line("`learned`", means("learned")),
-        line("difference", map(difference, columns)),
+        line("difference, interval over splits", map(by_split, columns)),
+        line("difference, interval over users (models fixed)", map(over_users, columns)),
         line("the paper's best", (f"{min(found):.4f}" if found else "" for found in paper)),
-        "",
-        *(equal(part, every) for every in sorted({every for every, _ in columns})),
+        line("size of `last` with equal RMSE", (equal_size(part, cell) for cell in columns)),
     ]
     return "\n".join(lines)
 
 
-def equal(part: Comparison, every: int) -> str:
-    """A sentence: which sizes of `last` are as good."""
-    found = equal_sizes(part.summary, METRIC, every, "learned")["last"]
-    when = "Online" if every == 1 else f"Every {every}"
-    said = [f"`learned` at {size} {_equals(one)}" for size, one in found.items()]
-    return f"{when}: {', '.join(said)}."
+def equal_size(part: Comparison, cell: Cell) -> str:
+    """Return the sketch size at which `last` has the quality of `learned` in a cell."""
+    every, size = cell
+    found = equal_quality_sizes(part.summary, METRIC, every, "learned")["last"][size]
+    sign = {"above": "> ", "below": "< "}.get(found.bound, "")
+    return f"{sign}{found.size:g}" if sign else f"{found.size:.1f}"
 
 
-def _equals(found: EqualSize) -> str:
-    if found.bound == "above":
-        return f"is better than `last` at {found.size:g}, the largest tried"
-    if found.bound == "below":
-        return f"is worse than `last` at {found.size:g}, the smallest tried"
-    return f"equals `last` at {found.size:.1f}"
-
-
-def put(page: str, blocks: dict[str, str]) -> str:
-    """The page with what stands between each pair of marks replaced."""
+def replace_blocks(page: str, blocks: dict[str, str]) -> str:
+    """Return the page with the text between each pair of markers replaced."""
     for name, text in blocks.items():
         begin, end = f"<!-- results/figure.py: {name} -->", "<!-- end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
         if not pattern.search(page):
-            raise SystemExit(f"the page has no place marked {begin}")
+            raise SystemExit(f"the page has no marker {begin}")
         whole = f"{begin}\n{text}\n{end}"
         page = pattern.sub(lambda _, whole=whole: whole, page, count=1)
     return page
 
 
-def main(arguments: Sequence[str], readme: Path, ablations: Path) -> int:
-    """Write the pages' tables and the figure, or check them."""
+def main(arguments: Sequence[str], results: Path, ablations: Path) -> int:
+    """Write the tables of both pages and the figure, or check the tables."""
     parts = read_results([HERE / name for name in FOLDERS]).comparisons
     by_name = {part.name: part for part in parts}
     summary = summary_of(merged(parts))
@@ -186,14 +179,14 @@ def main(arguments: Sequence[str], readme: Path, ablations: Path) -> int:
     titled = [(IMPLICIT[part.name], part) for part in others]
     blocks = {
         "versus": versus(by_name["ml-1m-table"]),
-        "all": everyone(summary),
+        "all": policy_table(summary),
         "implicit": tables(titled, header),
     }
     tried = {title: HERE / name / "ablations.csv" for name, title in ABLATIONS.items()}
-    old = {page: page.read_text() for page in (readme, ablations)}
+    old = {page: page.read_text() for page in (results, ablations)}
     new = {
-        readme: put(old[readme], blocks),
-        ablations: put(old[ablations], {"ablations": ablation_table(tried)}),
+        results: replace_blocks(old[results], blocks),
+        ablations: replace_blocks(old[ablations], {"ablations": ablation_table(tried)}),
     }
     if "--check" in arguments:
         return int(new != old)
@@ -213,4 +206,4 @@ def main(arguments: Sequence[str], readme: Path, ablations: Path) -> int:
 
 if __name__ == "__main__":
     root = HERE.parent
-    sys.exit(main(sys.argv[1:], root / "README.md", root / "docs" / "ablations.md"))
+    sys.exit(main(sys.argv[1:], root / "docs" / "results.md", root / "docs" / "ablations.md"))

@@ -1,6 +1,6 @@
-"""`learned` against the best static policy on implicit data, as tables in Markdown.
+"""Compare `learned` with the best static policy on implicit data, as tables in Markdown.
 
-`figure.py` puts them into README. In a cell: Recall@20 / MRR@20.
+`figure.py` writes them into docs/results.md. In a cell: Recall@20 / MRR@20.
 """
 
 from __future__ import annotations
@@ -8,53 +8,52 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from split_interval import Cell, over_splits
+
 from dips.report.results import Comparison
 
 METRICS = ("recall@20", "mrr@20")
 OURS = "learned"
-Row = dict[str, Any]
-Place = tuple[int, int]
 
 
 def tables(
-    parts: Sequence[tuple[str, Comparison]], header: Callable[[str, Sequence[Place]], list[str]]
+    parts: Sequence[tuple[str, Comparison]], header: Callable[[str, Sequence[Cell]], list[str]]
 ) -> str:
-    """A table for each data set, under its title."""
+    """Return a table for each data set; its title is the first column's head."""
     return "\n\n".join("\n".join(table(title, part, header)) for title, part in parts)
 
 
 def table(
-    title: str, part: Comparison, header: Callable[[str, Sequence[Place]], list[str]]
+    title: str, part: Comparison, header: Callable[[str, Sequence[Cell]], list[str]]
 ) -> list[str]:
-    """Means of all policies, and how far ours is ahead of the best of the others."""
+    """Return the means of all policies, and the relative lead of `learned` over the best other."""
     mean = {
         (row["policy"], row["every"], row["size"], row["metric"]): row["mean"]
         for row in part.summary
     }
-    places = sorted({key[1:3] for key in mean})
+    cells = sorted({key[1:3] for key in mean})
     policies = list(dict.fromkeys(key[0] for key in mean))
 
-    def cell(policy: str, place: Place) -> str:
-        values = [mean.get((policy, *place, metric)) for metric in METRICS]
+    def entry(policy: str, cell: Cell) -> str:
+        values = [mean.get((policy, *cell, metric)) for metric in METRICS]
         return " / ".join("" if value is None else f"{value:.4f}" for value in values).strip(" /")
 
-    lines = [_line(f"`{policy}`", [cell(policy, place) for place in places]) for policy in policies]
-    ahead = [" / ".join(lead(part, mean, place, metric) for metric in METRICS) for place in places]
-    return [*header(title, places), *lines, _line(f"`{OURS}` to the best", ahead)]
+    lines = [_line(f"`{policy}`", [entry(policy, cell) for cell in cells]) for policy in policies]
+    leads = [" / ".join(lead(part, mean, cell, metric) for metric in METRICS) for cell in cells]
+    return [*header(title, cells), *lines, _line(f"`{OURS}` to the best", leads)]
 
 
-def lead(part: Comparison, mean: dict[Any, float], place: Place, metric: str) -> str:
-    """Relative difference to the best other policy; bold where its interval excludes zero."""
-    here = {key[0]: value for key, value in mean.items() if key[1:] == (*place, metric)}
+def lead(part: Comparison, mean: dict[Any, float], cell: Cell, metric: str) -> str:
+    """Return the relative difference to the best other policy; bold where it excludes zero.
+
+    The interval is the t-interval over splits (`split_interval`).
+    """
+    here = {key[0]: value for key, value in mean.items() if key[1:] == (*cell, metric)}
     others = {name: value for name, value in here.items() if name != OURS}
     best = max(others, key=lambda name: others[name])
-    pair = next(
-        row for row in part.paired
-        if {row["a"], row["b"]} == {best, OURS} and row["metric"] == metric
-        and (row["every"], row["size"]) == place
-    )  # fmt: skip
     text = f"{here[OURS] / others[best] - 1:+.1%}".replace("%", " %")
-    return f"**{text}**" if pair["low"] * pair["high"] > 0 else text
+    significant = over_splits(part.rows, OURS, best, cell, metric).excludes_zero
+    return f"**{text}**" if significant else text
 
 
 def _line(head: str, cells: Sequence[str]) -> str:

@@ -74,7 +74,10 @@ def test_a_run_alone_does_not_ask_for_torchs_compiler():
     assert "torch._dynamo" not in fresh(code)
 
 
-def test_the_changelog_begins_with_this_version():
+def test_the_newest_release_in_the_changelog_is_this_version():
+    """Only a section of unreleased changes may stand above it."""
     lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
-    first = next(line for line in lines if line.startswith("## "))
-    assert re.match(rf"## \[?{re.escape(dips.__version__)}\b", first), first
+    headings = [line for line in lines if line.startswith("## ")]
+    released = [line for line in headings if not line.startswith("## Unreleased")]
+    assert headings.index(released[0]) <= 1
+    assert re.match(rf"## \[?{re.escape(dips.__version__)}\b", released[0]), released[0]

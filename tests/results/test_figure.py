@@ -8,7 +8,7 @@ import pytest
 from dips.report.results import Comparison
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "ablations.md")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "ablations.md")
 
 
 def rows(policy, seeds, size=4, every=1, shift=0.0):
@@ -27,17 +27,16 @@ def comparison(*groups, summary=(), paired=()):
 def test_pages_are_up_to_date():
     """`make results` makes it so."""
     assert figure.main(["--check"], *PAGES) == 0
-    assert "(docs/ablations.md)" in PAGES[0].read_text()
 
 
 @pytest.mark.parametrize(
     ("wrong", "was", "now"),
     [
-        ("README.md", "| `last` | 0.", "| `last` | 7."),
+        ("results.md", "| `last` | 0.", "| `last` | 7."),
         ("ablations.md", "| last | **+0", "| last | 7"),
     ],
 )
-def test_a_page_that_is_not_is_noticed_and_mended(wrong, was, now, tmp_path, monkeypatch):
+def test_a_page_that_differs_is_detected_and_corrected(wrong, was, now, tmp_path, monkeypatch):
     texts = {page.name: page.read_text() for page in PAGES}
     for name, text in texts.items():
         (tmp_path / name).write_text(text.replace(was, now) if name == wrong else text)
@@ -50,7 +49,7 @@ def test_a_page_that_is_not_is_noticed_and_mended(wrong, was, now, tmp_path, mon
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_only_splits_that_all_have_count_and_the_first_folder_wins():
+def test_only_common_splits_count_and_the_first_folder_has_priority():
     first = comparison(rows("last", [0, 1]), rows("mix:1", [0, 1]))
     second = comparison(rows("last", [0, 1, 2], shift=5.0), rows("learned", [1, 2, 3, 0]))
     merged = figure.merged([first, second])
@@ -67,7 +66,7 @@ def test_the_best_is_bold_and_the_paper_in_brackets():
         comparison(rows("last", [0, 1]), rows("dips", [0, 1], shift=0.01)),
         comparison(rows("learned", [0, 1], size=8)),
     ])  # fmt: skip
-    assert figure.everyone(figure.summary_of(merged)).splitlines() == [
+    assert figure.policy_table(figure.summary_of(merged)).splitlines() == [
         "| policy | K=4 | K=8 |",
         "|---|---|---|",
         "| `learned` | | **0.9500** |",
@@ -76,6 +75,20 @@ def test_the_best_is_bold_and_the_paper_in_brackets():
     ]
 
 
-def test_a_page_without_a_place_is_refused():
-    with pytest.raises(SystemExit, match="no place marked"):
-        figure.put("nothing here", {"all": "text"})
+def test_a_page_without_a_marker_is_refused():
+    with pytest.raises(SystemExit, match="no marker"):
+        figure.replace_blocks("nothing here", {"all": "text"})
+
+
+def test_learned_against_last_has_both_intervals():
+    means = [("last", 0.95), ("learned", 0.94)]
+    summary = [{"policy": name, "size": 4, "every": 1, "metric": "rmse", "mean": mean, "std": 0.0,
+                "n": 2} for name, mean in means]  # fmt: skip
+    pair = {"a": "learned", "b": "last", "size": 4, "every": 1, "metric": "rmse",
+            "diff": -0.01, "low": -0.012, "high": -0.008}  # fmt: skip
+    learned = [row | {"test_rmse": row["test_rmse"] + 0.001 * row["seed"]} for row in
+               rows("learned", [0, 1], shift=-0.0105)]  # fmt: skip
+    part = comparison(rows("last", [0, 1]), learned, summary=summary, paired=[pair])
+    lines = figure.versus(part).splitlines()
+    assert lines[4] == "| difference, interval over splits | 0.0100 ± 0.0064 |"  # 12.7 x 0.0005
+    assert lines[5] == "| difference, interval over users (models fixed) | 0.0100 ± 0.0020 |"

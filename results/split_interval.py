@@ -1,0 +1,57 @@
+"""Interval of a difference over splits: every split trains both policies anew.
+
+The paired bootstrap of `dips compare` resamples users and holds the trained models fixed. This
+interval also contains the variation of training and of the split. It is the wider of the two.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from scipy.stats import t
+
+Cell = tuple[int, int]
+"""(every, size): update period and sketch size."""
+
+
+class Interval(NamedTuple):
+    """Mean difference of two policies over splits, and half of its 95 % interval."""
+
+    mean: float
+    half_width: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether zero lies outside of the interval."""
+        return abs(self.mean) > self.half_width
+
+
+def over_splits(
+    rows: Iterable[Mapping[str, Any]], first: str, second: str, cell: Cell, metric: str
+) -> Interval:
+    """Return the t-interval (95 %) of test metric `first` minus `second` over their common splits.
+
+    Args:
+        rows: Rows of `rows.csv`: policy, size, every, seed, and `test_METRIC`.
+        first: Name of a policy.
+        second: Name of the policy to compare with.
+        cell: (every, size).
+        metric: Name of the metric, e.g. `rmse`.
+
+    Returns:
+        The interval; the half width is infinite with fewer than two common splits.
+    """
+    values: dict[str, dict[int, float]] = {first: {}, second: {}}
+    for row in rows:
+        if row["policy"] in values and (row["every"], row["size"]) == cell:
+            values[row["policy"]][row["seed"]] = row[f"test_{metric}"]
+    seeds = sorted(values[first].keys() & values[second].keys())
+    differences = [values[first][seed] - values[second][seed] for seed in seeds]
+    count = len(differences)
+    if count < 2:
+        return Interval(differences[0] if differences else math.nan, math.inf)
+    error = statistics.stdev(differences) / math.sqrt(count)
+    return Interval(statistics.mean(differences), float(t.ppf(0.975, count - 1)) * error)
