@@ -1,4 +1,7 @@
-"""The front door: load, train, evaluate, compare, and the other studies. Composition, no logic."""
+"""The public functions: load, train, evaluate, compare, and the other studies.
+
+Composes the other packages; has no logic of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dips import __version__
-from dips.data.atomic import written
+from dips.data.atomic_write import atomic_write
 from dips.data.catalog import open_data
-from dips.data.columns import Columns as TableColumns
 from dips.data.interactions import Interactions
+from dips.data.readers.columns import ColumnNames
 from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
-from dips.evaluation.scoring import score
+from dips.evaluation.scoring import score_users
 from dips.evaluation.story import Story
 from dips.model.trained_model import TrainedModel
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
@@ -24,41 +27,54 @@ from dips.report.figures import gradient_shares, quality_by_size
 from dips.report.report_page import report_page
 from dips.report.results import read_results
 from dips.serve.sizing import record_bytes
-from dips.stream.users import Columns
+from dips.stream.users import EventColumns
 from dips.studies import checks, run_directory
-from dips.studies import run as experiment
-from dips.studies import sketches as nightly
-from dips.studies.compare import Plan, Study, Table
-from dips.studies.compare import Watch as StudyWatch
+from dips.studies.compare import Comparison, ComparisonPlan, ComparisonTable
 from dips.studies.cross import cross as cross
-from dips.studies.cross import headroom as headroom
 from dips.studies.gradients import GradientStudy, study_gradients
-from dips.studies.paper import STAGES, PaperStudy, Tools
+from dips.studies.headroom import headroom as headroom
+from dips.studies.paper import STAGES, PaperStudy, StudyFunctions
 from dips.studies.paper_plan import FULL, QUICK
-from dips.studies.policy_transfer import Result, reading
-from dips.studies.result import RunResult, Watch
+from dips.studies.policy_transfer import TransferResult, target_config
+from dips.studies.progress import EpochCallback, StudyCallback
+from dips.studies.result import RunResult
+from dips.studies.run import train_runs
 from dips.studies.session import study_sessions
-from dips.studies.stages import Progress
-from dips.studies.story import story_of
+from dips.studies.sketches import reindex_items, sketch_columns
+from dips.studies.stages import StageProgress
+from dips.studies.story import user_story
 from dips.studies.transfer import study_transfer
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
 Model = RunResult | TrainedModel | str | Path
-TRANSFERRED = FULL.grids["transfer"].policies
-"""Policies of the paper's transfer experiment, and ours."""
+"""A trained model: the result of `train`, an opened model, or a run directory."""
+TRANSFER_POLICIES = FULL.grids["transfer"].policies
+"""Policies of the paper's transfer experiment, with `last` and `learned`."""
 
 
 def load(data: str, *, side: Iterable[str] = ()) -> Interactions:
-    """Open data by catalogue name, file, directory or zip.
+    """Open a data set.
 
-    `side` names further columns of a table to keep; a prepared file keeps what it was given.
+    Args:
+        data: A catalogue name (`ml-1m`, `synthetic`, `planted`, ...), a prepared file, a table
+            (Parquet, CSV, `.inter`), or a directory or zip in a known layout.
+        side: Further columns of a table to keep as side information.
 
-    >>> load("planted").explicit
-    True
+    Returns:
+        Users, items, ratings and times, ordered by user and time.
+
+    Raises:
+        DataError: If there is no such data or if it cannot be read.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("planted")
+        >>> data.explicit, data.users > 0
+        (True, True)
     """
-    return open_data(data, columns=TableColumns(side=tuple(side)))
+    return open_data(data, columns=ColumnNames(side=tuple(side)))
 
 
 def train(
@@ -69,22 +85,45 @@ def train(
     out: str | Path | None = None,
     recipe: str | None = None,
     resume: bool = False,
-    watch: Watch | None = None,
+    on_epoch: EpochCallback | None = None,
     **settings: Any,
 ) -> RunResult:
-    """Fit a recommender under a policy; the best epoch on `valid` stays. Settings: TrainConfig.
+    """Train a policy and a recommender; the best epoch on validation is kept.
 
-    With `test` its users are scored, once, at the end. With `out` a run directory is written, and
-    an interrupted run goes on with `resume=True`.
+    Args:
+        train: Training users.
+        valid: Validation users, for the choice of the epoch and of the baseline.
+        test: Test users, scored once at the end.
+        out: Run directory to write.
+        recipe: Name of a set of settings, for example `quick` or `paper`.
+        resume: Whether to continue the interrupted run in `out`.
+        on_epoch: Called after each epoch.
+        **settings: Settings of `TrainConfig` by name: policy, size, every, epochs, ...
+
+    Returns:
+        The trained model with its metrics. `verdict()` compares it with its baselines.
+
+    Raises:
+        ConfigError: If settings are unknown or do not go together.
+        RunError: If `out` holds another run.
+        TrainingDiverged: If training diverged.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("planted").select(range(40))
+        >>> train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+        >>> result = dips.train(train, valid, test, policy="last", size=2, epochs=1)
+        >>> sorted(result.metrics()["test"])
+        ['rmse']
     """
     return train_with(
         (train, valid, test or train.select([])),
-        build_config(recipe, flags=settings, implicit_data=not train.explicit),
+        build_config(recipe, flags=settings),
         out=Path(out) if out else None,
         source=train.name,
         test=test is not None,
         resume=resume,
-        watch=watch,
+        on_epoch=on_epoch,
     )
 
 
@@ -96,33 +135,73 @@ def train_with(
     source: run_directory.Source,
     test: bool,
     resume: bool = False,
-    watch: Watch | None = None,
+    on_epoch: EpochCallback | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> RunResult:
-    """The same with all settings in hand, by one process or by a process_group of them."""
+    """Train and write a run with given parts and settings; the function behind `dips train`.
+
+    Args:
+        parts: Users for training, validation and test.
+        config: All settings.
+        out: Run directory to write; only the leading process writes.
+        source: How the data was named.
+        test: Whether to score the test users.
+        resume: Whether to continue the interrupted run in `out`.
+        on_epoch: Called after each epoch.
+        process_group: Processes that share the users.
+
+    Raises:
+        ConfigError: If settings do not go together.
+        RunError: If `out` holds another run.
+        TrainingDiverged: If training diverged.
+    """
     checks.check(parts[0], config)
-    checks.check_process_group(parts if test else parts[:2], config, process_group.size)
-    out = out if process_group.leads else None  # one of them writes
+    checks.check_process_group(parts if test else parts[:2], config, process_group.world_size)
+    out = out if process_group.is_main else None  # only the leader writes
     if out is not None:
-        run_directory.claim(out, config, source, resume=resume)
+        run_directory.prepare_directory(out, config, source, resume=resume)
     job = (parts, config)
-    (outcome,) = experiment.run(
-        [job], test=test, watch=watch, directory=out, resume=resume, process_group=process_group
+    (result,) = train_runs(
+        [job],
+        test=test,
+        on_epoch=on_epoch,
+        directory=out,
+        resume=resume,
+        process_group=process_group,
     )
-    if outcome.error and out is not None:
-        checkpoint.remove(out)  # there is nothing to go on with
-    outcome.raise_if_diverged()
+    if result.error and out is not None:
+        checkpoint.remove(out)  # a diverged run cannot be continued
+    result.raise_if_diverged()
     if out is not None:
-        run_directory.write_run(outcome, out, source=source)
+        run_directory.write_run(result, out, source=source)
         checkpoint.remove(out)
-    return outcome
+    return result
 
 
 def evaluate(model: Model, data: Interactions) -> dict[str, float]:
-    """Walk the users of `data` and score every prediction; items are matched by original id."""
-    trained = _bundle(model)
-    known = nightly.in_vocabulary(trained, data)
-    return score(trained, known, Columns.of(known, sides=trained.sides)).metrics
+    """Score every prediction of a trained model on the users of some data.
+
+    Args:
+        model: Result of `train`, an opened model, or a run directory.
+        data: Users to score; items are matched by original id.
+
+    Returns:
+        Metrics by name: `rmse`, or `recall@20`, `mrr@20` and `ndcg@20`.
+
+    Raises:
+        DataError: If the model knows none of the items.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("planted").select(range(40))
+        >>> train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+        >>> result = dips.train(train, valid, policy="last", size=2, epochs=1)
+        >>> sorted(dips.evaluate(result, test))
+        ['rmse']
+    """
+    trained = _trained_model(model)
+    known = reindex_items(trained, data)
+    return score_users(trained, known, EventColumns.of(known, sides=trained.sides)).metrics
 
 
 def compare(
@@ -136,63 +215,119 @@ def compare(
     tune: int = 0,
     tune_once: bool = False,
     recipe: str | None = None,
-    watch: StudyWatch | None = None,
+    on_progress: StudyCallback | None = None,
     source: str | None = None,
     config: Callable[[str], TrainConfig] | None = None,
     **settings: Any,
-) -> Table:
+) -> ComparisonTable:
     """Train every policy at every size and period on every split, and test the differences.
 
-    With `out` everything is kept there, and the same call goes on where it was stopped. `tune`
-    gives each policy the same number of trials on validation. Settings: those of TrainConfig by
-    name, or `config`, a function from a policy's name to all of them.
-    """
+    Args:
+        data: All users; each seed gives its own split.
+        policies: Names of policies.
+        sizes: Sketch sizes (K).
+        every: Refresh periods (tau).
+        seeds: Seeds of splits and training.
+        out: Results directory; the same call continues an interrupted comparison.
+        tune: Number of tuning trials on validation for each policy and cell.
+        tune_once: Whether to tune each policy at its middle size only.
+        recipe: Name of a set of settings.
+        on_progress: Called after each epoch.
+        source: How the data was named.
+        config: From a policy's name to all its settings, instead of `settings`.
+        **settings: Settings of `TrainConfig` by name.
 
+    Returns:
+        Tables of runs, means and paired differences. `verdict()` is one sentence.
+
+    Raises:
+        ConfigError: If settings do not go together.
+        RunError: If `out` holds other results.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("planted").select(range(40))
+        >>> table = dips.compare(data, ["last", "reservoir"], sizes=[2], seeds=[0], epochs=1)
+        >>> [(row["policy"], row["metric"]) for row in table.summary]
+        [('last', 'rmse'), ('reservoir', 'rmse')]
+    """
     configs = _configs(data, recipe, config, settings)
-    plan = Plan(
+    plan = ComparisonPlan(
         policies=list(policies), sizes=list(sizes), every=list(every), seeds=list(seeds),
         settings=config or (lambda policy: configs(policy=policy)), tune=tune, tune_once=tune_once,
     )  # fmt: skip
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dips-") as folder:
-            return Study(data, plan, Path(folder), source=data.name, watch=watch).result()
-    table = Study(data, plan, Path(out), source=source or data.name, watch=watch).result()
+            return Comparison(
+                data, plan, Path(folder), source=data.name, on_progress=on_progress
+            ).run()
+    table = Comparison(
+        data, plan, Path(out), source=source or data.name, on_progress=on_progress
+    ).run()
     metric = table.summary[0]["metric"]
-    with written(Path(out) / "figure.png") as part:
+    with atomic_write(Path(out) / "figure.png") as part:
         quality_by_size(table.summary, metric, part)
     return table
 
 
 def transfer(
     data: Interactions,
-    policies: Sequence[str] = TRANSFERRED,
+    policies: Sequence[str] = TRANSFER_POLICIES,
     sizes: Sequence[int] = (1, 2, 4, 8, 16, 32),
     seeds: Iterable[int] = range(3),
     *,
     recommender: str = "gru",
-    reader_epochs: int = 0,
+    target_epochs: int = 0,
     out: str | Path | None = None,
     recipe: str | None = None,
-    watch: StudyWatch | None = None,
+    on_progress: StudyCallback | None = None,
     source: str | None = None,
     command: str = "",
     config: Callable[..., TrainConfig] | None = None,
     **settings: Any,
-) -> Result:
-    """Let policies that were trained with NCF choose what a sequential model reads.
+) -> TransferResult:
+    """Score a sequential model on the sketches of policies that were trained with NCF.
 
-    `recommender` (gru or sasrec) learns from whole histories, and is shown sketches at test time.
-    Settings hold for both, `reader_epochs` for the reader; or `config`, a function of both names.
+    Args:
+        data: All users; each seed gives its own split.
+        policies: Names of policies.
+        sizes: Sketch sizes (K).
+        seeds: Seeds of splits and training.
+        recommender: The target model, `gru` or `sasrec`, trained on full histories.
+        target_epochs: Epochs of the target model; 0: the setting `epochs`.
+        out: Results directory; the same call continues an interrupted study.
+        recipe: Name of a set of settings.
+        on_progress: Called with the progress of each phase.
+        source: How the data was named.
+        command: The command that was typed, for the report.
+        config: From `policy` and `recommender` to all settings, instead of `settings`.
+        **settings: Settings of `TrainConfig` by name, for policies and target model.
+
+    Returns:
+        Tables of cells, means, paired differences and size ratios.
+
+    Raises:
+        ConfigError: If settings do not go together.
+        RunError: If `out` holds other results.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("synthetic-implicit").select(range(40))
+        >>> result = dips.transfer(data, ["last"], sizes=[2], seeds=[0], epochs=1)
+        >>> sorted({row["policy"] for row in result.rows})
+        ['all', 'last']
     """
     configs = _configs(data, recipe, config, settings)
-    plan = Plan(
+    plan = ComparisonPlan(
         policies=list(policies), sizes=list(sizes), every=[1], seeds=list(seeds),
         settings=lambda policy: configs(policy=policy, recommender="dot"),
     )  # fmt: skip
-    reader = reading(configs(policy="all", recommender=recommender), reader_epochs)
+    target = target_config(configs(policy="all", recommender=recommender), target_epochs)
     name = source or data.name
-    study = partial(study_transfer, data, plan, reader, source=name, command=command, watch=watch)
-    return _drawn(study, out, "all")
+    study = partial(
+        study_transfer, data, plan, target, source=name, command=command, on_progress=on_progress
+    )
+    return _with_figure(study, out, "all")
 
 
 def session(
@@ -201,37 +336,83 @@ def session(
     sizes: Sequence[int] = (0, 2, 4, 8),
     seeds: Iterable[int] = range(3),
     *,
-    reader_epochs: int = 0,
+    target_epochs: int = 0,
     out: str | Path | None = None,
     recipe: str | None = None,
-    watch: StudyWatch | None = None,
+    on_progress: StudyCallback | None = None,
     source: str | None = None,
     command: str = "",
     config: Callable[..., TrainConfig] | None = None,
     **settings: Any,
-) -> Result:
-    """Train session-based recommenders that see the session so far and a sketch; 0 is without one.
+) -> TransferResult:
+    """Train session-based recommenders that read the current session and a sketch.
 
-    Settings hold for these and for NCF, with which policies are trained; `reader_epochs` for these.
+    Args:
+        data: All users; each seed gives its own split.
+        policies: Names of policies; they are trained with NCF.
+        sizes: Sketch sizes (K); 0 is a model without a sketch.
+        seeds: Seeds of splits and training.
+        target_epochs: Epochs of the session models; 0: the setting `epochs`.
+        out: Results directory; the same call continues an interrupted study.
+        recipe: Name of a set of settings.
+        on_progress: Called with the progress of each phase.
+        source: How the data was named.
+        command: The command that was typed, for the report.
+        config: From `policy`, `recommender` and `every` to all settings, instead of `settings`.
+        **settings: Settings of `TrainConfig` by name, for policies and session models.
+
+    Returns:
+        Tables of cells, means, paired differences, size ratios and gains over no sketch.
+
+    Raises:
+        ConfigError: If settings do not go together.
+        RunError: If `out` holds other results.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("synthetic-implicit").select(range(40))
+        >>> result = dips.session(data, ["last"], sizes=[0, 2], seeds=[0], epochs=1)
+        >>> sorted({row["policy"] for row in result.rows})
+        ['last', 'none']
     """
     configs = _configs(data, recipe, config, settings)
-    plan = Plan(
+    plan = ComparisonPlan(
         policies=list(policies), sizes=list(sizes), every=[4], seeds=list(seeds),
         settings=lambda policy: configs(policy=policy, recommender="dot", every=4),
     )  # fmt: skip
-    reader = reading(configs(policy="last", recommender="gru", every=4), reader_epochs)
+    target = target_config(configs(policy="last", recommender="gru", every=4), target_epochs)
     name = source or data.name
-    study = partial(study_sessions, data, plan, reader, source=name, command=command, watch=watch)
-    return _drawn(study, out, "none")
+    study = partial(
+        study_sessions, data, plan, target, source=name, command=command, on_progress=on_progress
+    )
+    return _with_figure(study, out, "none")
 
 
 def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
-    """Everyone's sketch as columns (user, t, position, item, rating, score).
+    """Return the sketches of all users as columns.
 
-    `at="end"` gives the sketch after each user's last refresh, `at="each"` the one before every
-    prediction.
+    Args:
+        model: Result of `train`, an opened model, or a run directory.
+        data: Users to sketch; items are matched by original id.
+        at: "end": the sketch after each user's last interaction. "each": the sketch before every
+            prediction.
+
+    Returns:
+        Arrays `user`, `t`, `position`, `item`, `rating` and `score`, one row per entry.
+
+    Raises:
+        ConfigError: If `at` is unknown, or if the policy keeps everything.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("planted").select(range(40))
+        >>> train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+        >>> result = dips.train(train, valid, policy="last", size=2, epochs=1)
+        >>> columns = dips.sketches(result, test)
+        >>> len(columns["item"]) == 2 * test.users
+        True
     """
-    return nightly.sketches(_bundle(model), data, at=at)
+    return sketch_columns(_trained_model(model), data, at=at)
 
 
 def gradients(
@@ -244,45 +425,109 @@ def gradients(
     queue: int = 100,
     seed: int = 0,
     tolerance: float = TOLERANCE,
-    watch: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> GradientStudy:
-    """Train a run of `dips` on, and compare its policy gradients with true ones on the way.
+    """Continue training from a run of `dips` and compare its policy gradients with true ones.
 
-    The users are drawn from those who trained the run, or from `data`, and their histories cut
-    after the `longest`. gradients.json and gradients.png are written into the run directory.
+    gradients.json and gradients.png are written into the run directory.
+
+    Args:
+        run: Run directory of the policy `dips` or `dips@1`.
+        data: Users to sample from; by default the run's training users.
+        users: Number of users to sample.
+        steps: Number of steps to sample.
+        longest: Histories are cut after this many interactions.
+        queue: Length of the queue of DiPS (Q).
+        seed: Fixes users and steps.
+        tolerance: Share of the largest entry up to which an entry counts as zero.
+        on_progress: Called with the number of finished and of all steps.
+
+    Returns:
+        Shares of preserved, negated and zeroed entries, cosine and norm, by method.
+
+    Raises:
+        ConfigError: If the run's policy has no network, or if a number is below 1.
+
+    Example:
+        >>> import tempfile, dips
+        >>> data = dips.load("planted").select(range(40))
+        >>> train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     _ = dips.train(
+        ...         train, valid, policy="dips", recipe="default", size=2, epochs=1, out=run
+        ...     )
+        ...     study = dips.gradients(run, train, users=2, steps=1, longest=8, queue=4)
+        >>> sorted(study.summary())
+        ['dips', 'dips@1']
     """
     directory = Path(run)
     trained, config = run_directory.open_run(directory), run_directory.read_settings(directory)
     study = study_gradients(
         trained,
         config,
-        nightly.in_vocabulary(trained, data or run_directory.own_part(directory, "train")),
+        reindex_items(trained, data or run_directory.read_part(directory, "train")),
         users=users, steps=steps, longest=longest, queue=queue, seed=seed, tolerance=tolerance,
-        watch=watch,
+        on_progress=on_progress,
     )  # fmt: skip
     found = study.to_dict()
     run_directory.write_json(found, directory / "gradients.json")
-    with written(directory / "gradients.png") as part:
+    with atomic_write(directory / "gradients.png") as part:
         gradient_shares(found["ours"], found["paper_ml_1m"], part)
     return study
 
 
 def story(run: str | Path, user: str, data: Interactions | None = None) -> Story:
-    """What a run kept of one user when, what helped which prediction, and why something went.
+    """Return the predictions, sketches and refreshes of one user.
 
-    `user` is an original id, of the run's own data or of `data`.
+    Args:
+        run: Run directory.
+        user: Original id of the user.
+        data: Data with the user; by default the run's data.
+
+    Returns:
+        The story: entry gradients of each prediction, and candidate scores of each refresh.
+
+    Raises:
+        DataError: If the user is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> from dips import api
+        >>> data = api.load("planted").select(range(40))
+        >>> train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     _ = api.train(train, valid, policy="last", size=2, epochs=1, out=run)
+        ...     story = api.story(run, test.user_id(0), test)
+        >>> len(story.steps) == story.length
+        True
     """
-    return story_of(Path(run), user, data)
+    return user_story(Path(run), user, data)
 
 
 def report(results: Sequence[str | Path], out: str | Path) -> None:
-    """One self-contained page of what compare, transfer, session, gradients and train wrote."""
+    """Write the results of compare, transfer, session, gradients and train as one HTML page.
+
+    Args:
+        results: Results directories or run directories, or directories of such.
+        out: The HTML file to write; it needs no other file.
+
+    Raises:
+        RunError: If there are no results.
+
+    Example:
+        >>> import tempfile
+        >>> from dips import api
+        >>> data = api.load("planted").select(range(40))
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     _ = api.compare(data, ["last"], sizes=[2], seeds=[0], epochs=1, out=out)
+        ...     api.report([out], f"{out}/report.html")
+    """
     made = report_page(
-        read_results([Path(place) for place in results]),
+        read_results([Path(directory) for directory in results]),
         bytes_of=lambda size, every, rated: record_bytes(size, every, rated=rated),
         version=__version__,
     )
-    with written(Path(out)) as part:
+    with atomic_write(Path(out)) as part:
         part.write_text(made, encoding="utf-8")
 
 
@@ -295,19 +540,46 @@ def paper(
     seeds: Sequence[int] | None = None,
     source: str | None = None,
     command: str = "",
-    note: Callable[[Path], None] = lambda place: None,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    on_results: Callable[[Path], None] = lambda directory: None,
+    on_progress: Callable[[StageProgress], None] = lambda progress: None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Run everything that the paper shows for one data set; it ends in report.html.
+    """Run all experiments of the paper on one data set, and write report.html.
 
-    The same call goes on where it stopped. `note` is told of each directory of results.
+    Args:
+        data: All users.
+        out: Results directory; the same call continues an interrupted study.
+        quick: Whether to run the reduced version.
+        stages: Stages to run: compare, transfer, session, gradients, story.
+        seeds: Seeds of splits and training.
+        source: How the data was named.
+        command: The command that was typed, for the report.
+        on_results: Called with each finished results directory.
+        on_progress: Called with the progress of all stages.
+        **settings: Settings of `TrainConfig` by name.
+
+    Returns:
+        State and time of each stage, the verdict, and the paths of report and story.
+
+    Raises:
+        ConfigError: If a stage or a setting is unknown.
+        RunError: If `out` holds other results, or if no stage could be run.
+
+    Example:
+        >>> import tempfile, dips
+        >>> data = dips.load("synthetic-implicit").select(range(40))
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     found = dips.paper(data, out, quick=True, stages=["session"], epochs=1)
+        >>> found["stages"]["session"]["state"]
+        'done'
     """
     plan = (QUICK if quick else FULL).but(seeds, settings)
-    tools = Tools(compare, transfer, session, gradients, story, report)
+    functions = StudyFunctions(compare, transfer, session, gradients, story, report)
     name = source or data.name
-    study = PaperStudy(data, plan, Path(out), tools, source=name, command=command, note=note)
-    return study.result(stages, watch)
+    study = PaperStudy(
+        data, plan, Path(out), functions, source=name, command=command, on_results=on_results
+    )
+    return study.run(stages, on_progress)
 
 
 def _configs(
@@ -316,28 +588,30 @@ def _configs(
     config: Callable[..., TrainConfig] | None,
     settings: dict[str, Any],
 ) -> Callable[..., TrainConfig]:
-    """From what a study sets itself to all settings."""
+    """Return a function from the settings that a study sets itself to all settings."""
     if config is not None and settings:
         raise ConfigError(f"{', '.join(settings)}: give settings by name or a config, not both")
 
     def named(**own: Any) -> TrainConfig:
-        return build_config(recipe, flags={**settings, **own}, implicit_data=not data.explicit)
+        return build_config(recipe, flags={**settings, **own})
 
     return config or named
 
 
-def _drawn(study: Callable[[Path], Result], out: str | Path | None, level: str) -> Result:
-    """What a study finds, with a figure beside it; `level` has one quality at all sizes."""
-    with _kept(out) as place:
+def _with_figure(
+    study: Callable[[Path], TransferResult], out: str | Path | None, level: str
+) -> TransferResult:
+    """Run a study and draw its figure; the policy `level` is drawn as a horizontal line."""
+    with _results_directory(out) as place:
         result = study(place)
-        with written(place / "figure.png") as part:
+        with atomic_write(place / "figure.png") as part:
             quality_by_size(result.summary, result.summary[0]["metric"], part, [level])
     return result
 
 
 @contextmanager
-def _kept(out: str | Path | None) -> Iterator[Path]:
-    """Where results are kept; nowhere for long unless it is said."""
+def _results_directory(out: str | Path | None) -> Iterator[Path]:
+    """Yield the results directory; a temporary one if none is given."""
     if out is not None:
         yield Path(out)
         return
@@ -345,7 +619,8 @@ def _kept(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _bundle(model: Model) -> TrainedModel:
+def _trained_model(model: Model) -> TrainedModel:
+    """Return the trained model of a result, of itself, or of a run directory."""
     if isinstance(model, RunResult):
         return model.trained
     return model if isinstance(model, TrainedModel) else run_directory.open_run(Path(model))

@@ -1,14 +1,14 @@
-"""The command line: parse, call, print; no logic of its own."""
+"""The command line: one file per command. Parses, calls `dips.api`, prints; has no logic."""
 
 import os
 import sys
 
-# Threads that spin at barriers make a busy machine ten times slower; set before torch is loaded.
+# Threads that spin at barriers slow a busy machine down tenfold. Set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def entry() -> None:
-    """The console script: an interrupt exits with 130 even while torch is being imported."""
+    """Run the console script; an interrupt exits with 130, also while torch is imported."""
     try:
         from dips.cli.main import main
     except KeyboardInterrupt:

@@ -8,18 +8,18 @@ from typing import Annotated
 import typer
 
 from dips import api
-from dips.cli.origin import note_origin
+from dips.cli.origin import write_origin
 from dips.cli.screen import (
     print_json,
     print_kept,
     print_pairs,
     print_summary,
     print_verdict,
-    watch_study,
+    show_study,
 )
 from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
-from dips.data.side_information import columns_in
-from dips.studies.compare import Table
+from dips.data.side_information import event_column_names
+from dips.studies.compare import ComparisonTable
 
 
 @with_settings(leave_out=("policy", "size", "every", "periods", "seed", "max_seconds"))
@@ -31,16 +31,16 @@ def compare(
             help="Policies to compare, for example last,reservoir; 'dips train --help' names them."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The results directory; the same call resumes it.")],
+    out: Annotated[Path, typer.Option(help="Results directory; the same command resumes it.")],
     settings: Settings,
     sizes: Annotated[str, typer.Option(help="Sketch sizes, for example 2,4,8.")] = "4",
     every: Annotated[str, typer.Option(help="Refresh periods, for example 1,4.")] = "1",
     seed_text: Annotated[
-        str, typer.Option("--seeds", help="5 means 0 to 4; 7,8 means exactly these.")
+        str, typer.Option("--seeds", help="5: seeds 0 to 4; 7,8: seeds 7 and 8.")
     ] = "5",
     tune: Annotated[int, typer.Option(help="Trials on validation for each policy and cell.")] = 0,
     tune_once: Annotated[
-        bool, typer.Option("--tune-once", help="Tune at the middle size only, and carry over.")
+        bool, typer.Option("--tune-once", help="Tune each policy at its middle size only.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
@@ -53,8 +53,8 @@ def compare(
     Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results
     """
     names = policy_names(policies)
-    whole = api.load(data, side=columns_in(settings().side))
-    with watch_study() as watch:
+    whole = api.load(data, side=event_column_names(settings().model.side))
+    with show_study() as on_progress:
         table = api.compare(
             whole,
             names,
@@ -64,24 +64,23 @@ def compare(
             out=out,
             tune=tune,
             tune_once=tune_once,
-            watch=watch,
+            on_progress=on_progress,
             source=data,
-            config=lambda policy: settings(whole, policy=policy),
+            config=lambda policy: settings(policy=policy),
         )
-    note_origin(out)
+    write_origin(out)
     if as_json:
         print_json(table.to_dict())
         return
     show(table, names, data, out)
 
 
-def show(table: Table, names: list[str], data: str, out: Path) -> None:
-    """The table for people."""
+def show(table: ComparisonTable, names: list[str], data: str, out: Path) -> None:
+    """Print the tables of a comparison."""
     metrics = list(dict.fromkeys(row["metric"] for row in table.summary))
     for metric in metrics[:2]:
         print_summary(table.summary, metric, f"test {metric} on {data}")
     print_pairs(table.paired, metrics[0], "last" if "last" in names else names[0])
     print_kept(table.rows)
-    text = f"all rows, pairs and runs are in {out}; look at {out}/figure.png"
-    print(text)
+    print(f"all rows, pairs and runs are in {out}; the figure is {out}/figure.png")
     print_verdict(table.verdict())

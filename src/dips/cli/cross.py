@@ -11,22 +11,24 @@ from rich.console import Console
 from rich.table import Table
 
 from dips import api
-from dips.cli.screen import print_json
+from dips.cli.screen import kept_baseline, print_json
 from dips.studies import run_directory
 
 
 def cross(
     first: Annotated[Path, typer.Argument(help="A run directory, for example of last.")],
-    second: Annotated[Path, typer.Argument(help="Another one, for example of learned.")],
-    data: Annotated[str | None, typer.Argument(help="Other data; else FIRST's test users.")] = None,
+    second: Annotated[Path, typer.Argument(help="Another run directory, for example of learned.")],
+    data: Annotated[
+        str | None, typer.Argument(help="Other data; by default FIRST's test users.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Let the recommenders of two runs read the sketches of both: where does a gain come from?
+    """Score the recommenders of two runs with the sketches of both policies.
 
-    Prints the two by two of recommenders and sketches, and the differences
-    (second minus first) with 95 % intervals over users. Nobody who trained
-    or validated either run is scored.
+    Prints the metric of each recommender with the sketches of each policy,
+    and the differences (second minus first) with 95 % intervals over users.
+    Training and validation users of either run are not scored.
 
     Example: dips cross runs/last-4 runs/learned-4
     """
@@ -40,15 +42,14 @@ def cross(
 
 def _print(found: Mapping[str, Any]) -> None:
     old, new, metric = found["old"], found["new"], found["metric"]
-    value = {(row["reader"], row["sketches"]): row[metric] for row in found["rows"]}
+    value = {(row["recommender"], row["sketches"]): row[metric] for row in found["rows"]}
     table = Table(title=f"test {metric}, {found['users']} users", title_justify="left")
     table.add_column("recommender of")
-    for source_policy in (old, new):
-        table.add_column(f"sketches of {source_policy}", justify="right")
-    for reader in (old, new):
-        table.add_row(
-            reader, *(f"{value[reader, source_policy]:.4f}" for source_policy in (old, new))
-        )
+    for policy in (old, new):
+        table.add_column(f"sketches of {policy}", justify="right")
+    for recommender in (old, new):
+        values = [f"{value[recommender, policy]:.4f}" for policy in (old, new)]
+        table.add_row(recommender, *values)
     Console().print(table)
     changes = Table(title=f"{new} minus {old} (95 %)", title_justify="left")
     for name in ("changed", "difference", "interval", "p"):
@@ -61,9 +62,9 @@ def _print(found: Mapping[str, Any]) -> None:
     Console().print(changes)
     for name, kept in found["kept_policies"].items():
         for policy in set(kept) - {found["policies"][name]}:
-            print(f"{name}: {policy} chose, better on validation than what was learned")
+            print(f"{name}: {kept_baseline(policy)}")
     share = found["shares"]
     print(
-        f"of the difference of {share['both']:+.4f} in {metric} the sketches make "
-        f"{share['sketches']:+.4f} and the recommender {share['recommender']:+.4f}"
+        f"difference in {metric}: {share['both']:+.4f}, of which {share['sketches']:+.4f} from the "
+        f"sketches and {share['recommender']:+.4f} from the recommender"
     )

@@ -1,4 +1,4 @@
-"""`dips data`: list, fetch, describe, prepare. Parses and prints; the work is in `dips.data`."""
+"""`dips data`: list, fetch, describe and prepare data sets, by calling `dips.data`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from dips.data import catalog, filtering, layouts, prepared
-from dips.data.columns import Columns
+from dips.data import catalog, filtering, prepared
 from dips.data.description import describe as description
 from dips.data.interactions import Interactions
-from dips.data.side_information import names_in
+from dips.data.readers import layouts
+from dips.data.readers.columns import ColumnNames
+from dips.data.side_information import parse_names
 from dips.errors import ConfigError
 
 app = typer.Typer(
-    help="Find, fetch, look at and prepare datasets.", no_args_is_help=True, add_completion=False
+    help="List, fetch, describe and prepare data sets.", no_args_is_help=True, add_completion=False
 )
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
 _LAYOUTS = ", ".join(layouts.LAYOUTS)
@@ -28,7 +29,7 @@ _RECIPES = "; ".join(f"{name}: {recipe.about}" for name, recipe in filtering.REC
 
 @app.command("list")
 def list_datasets(as_json: Json = False) -> None:
-    """Show the datasets that have a name."""
+    """List the data sets of the catalogue."""
     rows: list[dict[str, Any]] = [
         {
             "name": name,
@@ -81,7 +82,7 @@ def describe(
     data: Annotated[str, typer.Argument(help="A name, a prepared file, a table, or a source.")],
     as_json: Json = False,
 ) -> None:
-    """Say how large, how rated, how long, how repetitive and how skewed a dataset is."""
+    """Print sizes, ratings, history lengths, repeats and popularity of a data set."""
     facts = description(catalog.open_data(data))
     if as_json:
         _print_json(facts)
@@ -116,10 +117,10 @@ def prepare(
     implicit: Annotated[bool, typer.Option("--implicit", help="synthetic: no ratings.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read a source, filter it, and write one file that opens at once."""
+    """Read a source, filter it, and write one memory-mapped file."""
     if out.suffix != prepared.SUFFIX:
         raise ConfigError(f"--out {out}: a prepared dataset is called *{prepared.SUFFIX}")
-    dials = {
+    options = {
         "users": users,
         "items": items,
         "seed": seed,
@@ -130,10 +131,10 @@ def prepare(
     data = catalog.open_data(
         source,
         layout=layout,
-        columns=Columns(
-            user=user_col, item=item_col, rating=rating_col, time=time_col, side=names_in(side)
+        columns=ColumnNames(
+            user=user_col, item=item_col, rating=rating_col, time=time_col, side=parse_names(side)
         ),
-        dials={name: value for name, value in dials.items() if value is not None},
+        options={name: value for name, value in options.items() if value is not None},
     )
     data = filtering.prepare(data, recipe=recipe, min_rating=min_rating, core=core)
     if shuffle_ties is not None:
@@ -164,7 +165,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The rows of the table for people."""
+    """Return the rows of the printed table."""
     lengths, popularity = facts["history_length"], facts["popularity"]
     quantiles = [f"{key[1:]}%: {value:g}" for key, value in lengths.items() if key != "mean"]
     ties = facts["tied_neighbours"]

@@ -1,4 +1,4 @@
-"""`dips demo`: the main job on the embedded world, small enough to watch."""
+"""`dips demo`: compare static policies on the embedded synthetic data."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import typer
 
 from dips import api
 from dips.cli.compare import show
-from dips.cli.screen import watch_study
+from dips.cli.screen import show_study
 from dips.training.recipes import build_config
 
 POLICIES = ["last", "reservoir", "mix:1", "hardest"]
 SIZES = (2, 4, 8)
 SEEDS = (0, 1)
-INTRODUCTION = """Every user's history is cut to K interactions. Which K should stay?
-A recommender adapts to what was kept and predicts what comes next; lower RMSE is better."""
+INTRODUCTION = """A sketch keeps K interactions of each user's history. Which K should it keep?
+A recommender adapts to the sketch and predicts the next interaction; lower RMSE is better."""
 NEXT = """What to try next:
   dips compare synthetic --policies last,reservoir,influence --sizes 4 --every 1,4 --out results
-  dips data list                         the datasets that have a name
+  dips data list                         data sets by name
   dips train synthetic --policy learned --size 4 --out runs/learned-4
-  dips train --help                      every setting, with a sentence each"""
+  dips train --help                      all settings"""
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Results directory.")] = Path("demo"),
 ) -> None:
-    """Compare static policies on the embedded synthetic world (under 3 minutes)."""
+    """Compare static policies on the embedded synthetic data (under 3 minutes)."""
     print(INTRODUCTION)
-    with watch_study() as watch:
+    with show_study() as on_progress:
         table = api.compare(
             api.load("synthetic"),
             POLICIES,
             SIZES,
             seeds=SEEDS,
             out=out,
-            watch=watch,
+            on_progress=on_progress,
             source="synthetic",
             config=lambda policy: build_config("quick", flags={"policy": policy}),
         )

@@ -1,4 +1,4 @@
-"""`dips doctor`: what is installed, what is missing, where data is looked for."""
+"""`dips doctor`: print installed and missing packages, and the directories of data."""
 
 from __future__ import annotations
 

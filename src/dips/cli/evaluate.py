@@ -11,12 +11,14 @@ from dips import api
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
 from dips.studies import run_directory
-from dips.studies import sketches as nightly
+from dips.studies.sketches import prediction_columns
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    data: Annotated[str | None, typer.Argument(help="Other data; else the run's own.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="Other data; by default the run's test users.")
+    ] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="Write every prediction here (.parquet or .csv).")
     ] = None,
@@ -24,23 +26,23 @@ def evaluate(
 ) -> None:
     """Score a run on its test users, or on the users of other data.
 
-    Users who trained or validated the run are never scored.
+    Training and validation users of the run are never scored.
     """
     if predictions is not None:
         check_suffix(predictions)
     trained = run_directory.open_run(run)
     if data is None:
-        unseen = run_directory.own_part(run, "test")
+        unseen = run_directory.read_part(run, "test")
     else:
         other = api.load(data, side=trained.sides.names)
-        unseen = run_directory.strangers(other, [run_directory.read_split(run)])
+        unseen = run_directory.unseen_users(other, [run_directory.read_split(run)])
     source = data or unseen.name
     metrics = api.evaluate(trained, unseen)
     if predictions is not None:
-        write_columns(nightly.predictions(trained, unseen), predictions)
+        write_columns(prediction_columns(trained, unseen), predictions)
     if as_json:
         print_json({"run": str(run), "data": source, "users": unseen.users, "test": metrics})
         return
     print_metrics(f"{run} on {unseen.users} users of {source}", {"test": metrics})
     if predictions is not None:
-        print(f"every prediction is in {predictions}")
+        print(f"all predictions are in {predictions}")

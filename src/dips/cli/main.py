@@ -1,4 +1,4 @@
-"""The command `dips`: gathers the commands and turns errors into sentences and exit codes."""
+"""The command `dips`: collects the commands and maps errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from dips.cli import (
     train,
     transfer,
 )
-from dips.cli.origin import remember
+from dips.cli.origin import record_command
 from dips.errors import DipsError
 
 
 class Guarded(TyperGroup):
-    """A group whose commands end in one sentence rather than a traceback."""
+    """A group of commands that print one sentence instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Exit with 2 on what the user can mend, with 130 on an interrupt."""
+        """Run a command; exit with 2 on a `DipsError`, with 130 on an interrupt."""
         try:
             return super().invoke(ctx)
         except DipsError as error:
@@ -45,7 +45,7 @@ class Guarded(TyperGroup):
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             again = " and --resume" if ctx.invoked_subcommand == "train" else ""
-            print(f"dips: interrupted; go on with the same command{again}", file=sys.stderr)
+            print(f"dips: interrupted; continue with the same command{again}", file=sys.stderr)
             raise typer.Exit(130) from None
 
 
@@ -87,8 +87,8 @@ def _version(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave with its exit code."""
-    sys.path.insert(0, "")  # a policy of one's own lies where the command is called
+    """Run a command and exit with its exit code."""
+    sys.path.insert(0, "")  # plug-ins are modules in the working directory
     typed = sys.argv[1:] if arguments is None else list(arguments)
-    remember(typed)
+    record_command(typed)
     app(typed, prog_name="dips")

@@ -1,4 +1,4 @@
-"""Where results come from: the command that was typed, and the environment it ran in."""
+"""Record the command and the environment of results, in origin.json."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ NEEDED = ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotli
 _typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())
 
 
-def remember(arguments: Sequence[str]) -> None:
-    """Note what was typed after `dips`, for the files that tell of it."""
+def record_command(arguments: Sequence[str]) -> None:
+    """Record the arguments after `dips`, for origin.json."""
     _typed.set(tuple(arguments))
 
 
 def command() -> str:
-    """The command as it was typed."""
+    """Return the command as it was typed."""
     return shlex.join(["dips", *_typed.get()])
 
 
-def note_origin(directory: Path) -> None:
-    """Write how the results in a directory were made, for people and for `dips report`."""
+def write_origin(directory: Path) -> None:
+    """Write the command and the environment of the results in a directory."""
     write_json({"command": command(), "environment": environment()}, directory / FILE)
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, as far as they decide results and speed."""
+    """Return versions, processors and devices, as they affect results and speed."""
     import torch
 
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; training uses cpu"
@@ -52,7 +52,7 @@ def environment() -> dict[str, Any]:
 
 
 def installed(name: str) -> str | None:
-    """The version of a package; None where it is missing."""
+    """Return the version of a package; None if it is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

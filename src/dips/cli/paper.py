@@ -11,22 +11,22 @@ from typing import Annotated
 import typer
 
 from dips import api
-from dips.cli.origin import command, note_origin
-from dips.cli.screen import print_json, print_stages, print_verdict, watch_study
+from dips.cli.origin import command, write_origin
+from dips.cli.screen import print_json, print_stages, print_verdict, show_study
 from dips.cli.settings import seeds
-from dips.report.markup import seconds
+from dips.report.markup import format_seconds
 from dips.studies.paper import STAGES
-from dips.studies.stages import Progress
+from dips.studies.stages import StageProgress
 
 
 def paper(
     data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
-    out: Annotated[Path, typer.Option(help="Where everything goes; the same call resumes it.")],
+    out: Annotated[Path, typer.Option(help="Results directory; the same command resumes it.")],
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="A small version, with beginnings of histories: under 10 minutes on 2 cores.",
+            help="A reduced version with short histories: under 10 minutes on 2 cores.",
         ),
     ] = False,
     stages: Annotated[str, typer.Option(help="Which stages to run.")] = ",".join(STAGES),
@@ -34,7 +34,7 @@ def paper(
         str | None,
         typer.Option(
             "--seeds",
-            help="5 means 0 to 4; 7,8 means exactly these. \\[default: 5; quick: 1]",
+            help="5: seeds 0 to 4; 7,8: seeds 7 and 8. \\[default: 5; quick: 1]",
             show_default=False,
         ),
     ] = None,
@@ -42,35 +42,37 @@ def paper(
     epochs: Annotated[
         int | None,
         typer.Option(
-            help="Passes over the training users of a run. \\[default: by policy; quick: 5]",
+            help="Passes over the training users. \\[default: by policy; quick: 5]",
             show_default=False,
         ),
     ] = None,
     max_users: Annotated[
         int | None,
-        typer.Option(help="So many users only. \\[default: all; quick: 200]", show_default=False),
+        typer.Option(
+            help="Maximum number of users. \\[default: all; quick: 100]", show_default=False
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Run everything that the paper shows for one data set; ends in report.html.
+    """Run all experiments of the paper on one data set, and write report.html.
 
-    compare    all policies by size and period; ratings where there are any
-    transfer   what policies keep, read by a GRU4Rec that learned from all
-    session    sessions of four with a sketch of what came before
-    gradients  how true the policy gradients of the paper's network are
-    story      what was kept of one user of learned, why, and what for
+    compare    all policies by size and period; on ratings if there are any
+    transfer   sketches of all policies, read by a GRU4Rec of full histories
+    session    sessions of four with a sketch of earlier sessions
+    gradients  policy gradients of dips, compared with the true gradients
+    story      sketches and predictions of one user of learned
 
-    Transfer and session predict items. Of ratings up to five stars those
-    above 3.5 count, then the 20-core; of other ratings all.
+    Transfer and session predict items. Star ratings are converted to likes
+    above 3.5 and reduced to the 20-core; of other ratings all are kept.
 
-    An interrupted call goes on with the same command. A stage that the data
-    does not allow says why, and the others go on. Without --quick dips and
-    dips@1 take the slow recipe paper: days on a CPU for a large data set.
+    The same command continues an interrupted call. A stage that the data
+    does not allow is skipped with a reason. Without --quick, dips and dips@1
+    take the slow recipe paper: days on a CPU for a large data set.
 
     Example: dips paper ml-1m --quick --out paper
     """
     given = {"epochs": epochs, "max_users": max_users}
-    with watch_paper() as watch:
+    with show_paper() as on_progress:
         found = api.paper(
             api.load(data),
             out,
@@ -79,8 +81,8 @@ def paper(
             seeds=None if seed_text is None else seeds(seed_text),
             source=data,
             command=command(),
-            note=note_origin,
-            watch=watch,
+            on_results=write_origin,
+            on_progress=on_progress,
             device=device,
             **{name: value for name, value in given.items() if value is not None},
         )
@@ -95,16 +97,16 @@ def paper(
 
 
 @contextmanager
-def watch_paper() -> Iterator[Callable[[Progress], None]]:
-    """The progress of a study, with its stage and the time that all of them still take."""
-    with watch_study() as watch:
-        yield lambda progress: watch(replace(progress.update, stage=in_words(progress)))
+def show_paper() -> Iterator[Callable[[StageProgress], None]]:
+    """Yield a callback that shows the progress of all stages and the remaining time."""
+    with show_study() as on_progress:
+        yield lambda progress: on_progress(replace(progress.study, phase=describe_stage(progress)))
 
 
-def in_words(progress: Progress) -> str:
-    """Which stage of how many, and how long everything still takes."""
-    where = f"stage {progress.place}/{progress.stages} {progress.stage}"
-    if progress.update.stage != progress.stage:
-        where = f"{where}, {progress.update.stage}"
+def describe_stage(progress: StageProgress) -> str:
+    """Return the number and the name of the stage, and the remaining time of all stages."""
+    where = f"stage {progress.number}/{progress.stages} {progress.stage}"
+    if progress.study.phase != progress.stage:
+        where = f"{where}, {progress.study.phase}"
     left = progress.seconds_left
-    return where if left is None else f"{where} ({seconds(left)} to go)"
+    return where if left is None else f"{where} ({format_seconds(left)} left)"

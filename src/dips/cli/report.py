@@ -14,16 +14,16 @@ from dips.errors import ConfigError
 def report(
     results: Annotated[
         list[Path],
-        typer.Argument(help="What dips compare, transfer, session, gradients or train wrote."),
+        typer.Argument(help="Directories of dips compare, transfer, session, gradients or train."),
     ],
     out: Annotated[Path, typer.Option(help="The page to write (.html).")],
 ) -> None:
-    """Put results on one page that needs nothing else: no network, no script.
+    """Write results as one HTML page without scripts or network access.
 
-    Tables beside the paper's figures, quality by sketch size and by bytes
-    per user, sizes at equal quality, transfer, sessions, gradients, training
-    curves, timings, settings, environment and commands: whatever is there.
-    A directory of such directories will do.
+    The page has tables beside the paper's numbers, quality by sketch size
+    and by bytes per user, sizes of equal quality, transfer, sessions,
+    gradients, training curves, timings, settings, environment and commands,
+    as far as there are results. A directory of such directories works too.
 
     Example: dips report results runs/dips-4 --out report.html
     """

@@ -1,10 +1,10 @@
-"""What people see: progress on standard error, tables on standard output."""
+"""Terminal output: progress on standard error, tables on standard output."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,110 +15,127 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dips.evaluation.metrics import LOWER_IS_BETTER
-from dips.report.markup import seconds
-from dips.studies.compare import Update
-from dips.studies.compare import Watch as StudyWatch
-from dips.studies.policy_transfer import Result
-from dips.studies.result import Moment, Watch
+from dips.report.markup import format_seconds
+from dips.studies.policy_transfer import TransferResult
+from dips.studies.progress import (
+    CountCallback,
+    EpochCallback,
+    EpochReport,
+    StudyCallback,
+    StudyProgress,
+)
+from dips.training.resolve import Decision
 
 PLAIN_EVERY = 5.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between progress lines if standard error is no terminal."""
 
 
 @contextmanager
-def _bar(what: str, total: int | None = None) -> Iterator[tuple[Progress, Any]]:
+def _bar(title: str, total: int | None = None) -> Iterator[tuple[Progress, Any]]:
+    """Yield a progress bar and its task."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[speed]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield progress, progress.add_task(what, total=total, note="")
+        yield progress, progress.add_task(title, total=total, speed="")
 
 
 @contextmanager
-def watch_training(epochs: int) -> Iterator[Watch]:
-    """A bar over epochs with rate and validation; without a terminal, a line per epoch."""
+def show_epochs(epochs: int) -> Iterator[EpochCallback]:
+    """Yield a callback that shows a bar over epochs; without a terminal, a line per epoch."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda moment: console.print(_line(moment), highlight=False)
+        yield lambda epoch: console.print(_epoch_line(epoch), highlight=False)
         return
     with _bar("training", epochs) as (progress, task):
-        yield lambda moment: progress.update(
-            task, total=moment.epochs, completed=moment.epoch, note=_note(moment)
+        yield lambda epoch: progress.update(
+            task, total=epoch.epochs, completed=epoch.epoch, speed=_validation(epoch)
         )
 
 
 @contextmanager
-def watch_study() -> Iterator[StudyWatch]:
-    """A bar over epochs of all runs, or now and then a line where there is no terminal."""
+def show_study() -> Iterator[StudyCallback]:
+    """Yield a callback that shows the progress of a study; without a terminal, as lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        told = time.monotonic()
+        last = time.monotonic()
 
-        def tell(update: Update) -> None:
-            nonlocal told
-            if time.monotonic() - told >= PLAIN_EVERY or update.done == update.total:
-                told = time.monotonic()
-                text = f"{update.stage}: {update.done} of {update.total} {update.things}"
+        def print_line(study: StudyProgress) -> None:
+            nonlocal last
+            if time.monotonic() - last >= PLAIN_EVERY or study.done == study.total:
+                last = time.monotonic()
+                text = f"{study.phase}: {study.done} of {study.total} {study.unit}"
                 console.print(text, highlight=False)
 
-        yield tell
+        yield print_line
         return
     with _bar("comparing") as (progress, task):
 
-        def follow(update: Update) -> None:
-            rate = update.interactions_per_second
-            note = f"{rate / 1000:.0f}K interactions/s" if rate else ""
+        def update_bar(study: StudyProgress) -> None:
+            rate = study.interactions_per_second
             progress.update(
                 task,
-                description=update.stage,
-                total=update.total,
-                completed=update.done,
-                note=note,
+                description=study.phase,
+                total=study.total,
+                completed=study.done,
+                speed=f"{rate / 1000:.0f}K interactions/s" if rate else "",
             )
 
-        yield follow
+        yield update_bar
 
 
 @contextmanager
-def watch_count(what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over so many things, or now and then a line where there is no terminal."""
+def show_count(title: str, unit: str) -> Iterator[CountCallback]:
+    """Yield a callback that shows a bar over a number of units; without a terminal, lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        told = time.monotonic()
+        last = time.monotonic()
 
-        def tell(done: int, total: int) -> None:
-            nonlocal told
-            if time.monotonic() - told >= PLAIN_EVERY or done == total:
-                told = time.monotonic()
-                console.print(f"{what}: {done} of {total} {things}", highlight=False)
+        def print_line(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= PLAIN_EVERY or done == total:
+                last = time.monotonic()
+                console.print(f"{title}: {done} of {total} {unit}", highlight=False)
 
-        yield tell
+        yield print_line
         return
-    with _bar(what) as (progress, task):
+    with _bar(title) as (progress, task):
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _line(moment: Moment) -> str:
-    return f"epoch {moment.epoch} of {moment.epochs}: {_note(moment)}"
+def _epoch_line(epoch: EpochReport) -> str:
+    return f"epoch {epoch.epoch} of {epoch.epochs}: {_validation(epoch)}"
 
 
-def _note(moment: Moment) -> str:
-    rate = moment.interactions_per_second / 1000
-    whose = "rival's " if moment.baseline else ""
-    return f"{whose}validation {abs(moment.valid[0]):.4f}, {rate:.0f}K interactions/s"
+def _validation(epoch: EpochReport) -> str:
+    rate = epoch.interactions_per_second / 1000
+    baseline = "baseline, " if epoch.is_baseline else ""
+    return f"{baseline}validation {abs(epoch.valid[0]):.4f}, {rate:.0f}K interactions/s"
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on the last line of standard output."""
+    """Print one JSON object as the last line of standard output."""
     print(json.dumps(value))
 
 
+def print_decisions(decisions: Sequence[Decision]) -> None:
+    """Print the settings that were decided from the data, with reasons, on standard error."""
+    table = Table(title="Decided from the data", box=None, title_justify="left")
+    for heading in ("setting", "value", "why"):
+        table.add_column(heading)
+    for setting, value, reason in decisions:
+        if not reason.startswith("default"):
+            shown = ",".join(value) if isinstance(value, tuple) else str(value)
+            table.add_row(setting, shown or "none", reason)
+    Console(stderr=True).print(table)
+
+
 def print_metrics(title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
-    """A small table: one row per part, one column per metric."""
+    """Print a table with one row per part and one column per metric."""
     names = list(dict.fromkeys(name for metrics in parts.values() for name in metrics))
     print(title)
     table = Table()
@@ -131,13 +148,13 @@ def print_metrics(title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def print_verdict(text: str) -> None:
-    """What all the numbers come to, in one line, where there is something to say."""
+    """Print the verdict, if there is one."""
     if text:
         print(f"verdict: {text}")
 
 
 def print_summary(summary: Sequence[Mapping[str, Any]], metric: str, title: str) -> None:
-    """Policies by sketch size: mean and standard deviation over seeds, the best in bold."""
+    """Print mean and standard deviation by policy and sketch size, the best in bold."""
     rows = [row for row in summary if row["metric"] == metric]
     columns = sorted({(row["every"], row["size"]) for row in rows})
     best = {
@@ -165,7 +182,7 @@ def _cell(row: Mapping[str, Any] | None, best: float) -> str:
 
 
 def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) -> None:
-    """Differences of every policy to one of them, with intervals and corrected p-values."""
+    """Print the differences to one policy, with 95 % intervals and Holm-corrected p-values."""
     table = Table(title=f"test {metric}, difference to {against} (95 %)", title_justify="left")
     for name in ("policy", "K", "every", "difference", "interval", "p (Holm)"):
         table.add_column(name, justify="left" if name == "policy" else "right")
@@ -188,18 +205,21 @@ def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) 
 
 
 def print_kept(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Where a policy was trained and a rival of it did better, and so chose."""
+    """Print the runs in which a baseline was kept instead of the policy."""
     for row in rows:
         if row["kept_policy"] != row["policy"]:
             when = "" if row["every"] == 1 else f" every {row['every']}"
-            place = f"{row['policy']} at {row['size']}{when}, seed {row['seed']}"
-            print(
-                f"{place}: {row['kept_policy']} chose, better on validation than what was learned"
-            )
+            cell = f"{row['policy']} at {row['size']}{when}, seed {row['seed']}"
+            print(f"{cell}: {kept_baseline(row['kept_policy'])}")
+
+
+def kept_baseline(name: str) -> str:
+    """Return the sentence that names a baseline which was kept instead of the policy."""
+    return f"the baseline {name} is kept: it is better on validation"
 
 
 def print_saved(about: Mapping[str, Any], metrics: Sequence[str]) -> None:
-    """The most that policies save against reservoir at equal quality, and the paper's claim."""
+    """Print the largest savings against reservoir at equal quality, and the paper's claim."""
     for row in about["saved"]:
         if row["metric"] in metrics:
             best = "" if row["bound"] == "below" else "at best "
@@ -208,22 +228,22 @@ def print_saved(about: Mapping[str, Any], metrics: Sequence[str]) -> None:
 
 
 def print_gains(gains: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """How much better predictions are with a sketch than without."""
+    """Print the gains of session models with a sketch over the one without."""
     for row in gains:
         if row["metric"] == metric and row["gain"] is not None:
             text = f"{metric}: {row['policy']} at {row['size']} gains {100 * row['gain']:+.1f} %"
             print(f"{text} over no sketch")
 
 
-def print_handover(result: Result, title: str, out: Path) -> None:
-    """What a study of transfer or of sessions found."""
+def print_transfer(result: TransferResult, title: str, out: Path) -> None:
+    """Print the result of a transfer or session study."""
     metrics = ("recall@20", "mrr@20")
     for metric in metrics:
         print_summary(result.summary, metric, f"test {metric} on {title}")
     print_gains(result.about.get("gains", ()), metrics[0])
     print_kept(result.rows)
     print_saved(result.about, metrics)
-    print(f"all rows, ratios and runs are in {out}; look at {out}/figure.png")
+    print(f"all rows, ratios and runs are in {out}; the figure is {out}/figure.png")
 
 
 ENTRIES = {
@@ -232,11 +252,11 @@ ENTRIES = {
     "zeroed": "non-zero: zeroed",
     "made_nonzero": "zero: made non-zero",
 }
-"""What becomes of the entries of a true gradient, for people."""
+"""Labels of the shares of gradient entries."""
 
 
 def print_gradients(found: Mapping[str, Any]) -> None:
-    """What gradients.json says: shares of entries by method, ours beside the paper's."""
+    """Print the shares of gradient entries by method, beside those of the paper."""
     print(
         f"{found['policy']}, K = {found['size']}, on {found['data']}: {found['steps']} steps of "
         f"{found['users']} users, {found['entries']} entries each, queue {found['queue']}"
@@ -250,24 +270,24 @@ def print_gradients(found: Mapping[str, Any]) -> None:
     for key, label in ENTRIES.items():
         pairs = [(ours[name][key], paper[name][key]) for name in ("dips", "dips@1")]
         table.add_row(label, *(f"{100 * share:.2f} %" for pair in pairs for share in pair))
-    for key, label in (("cosine", "cosine to it"), ("length", "length relative to it")):
+    for key, label in (("cosine", "cosine similarity"), ("length", "relative norm")):
         table.add_row(label, f"{ours['dips'][key]:.2f}", "", f"{ours['dips@1'][key]:.2f}", "")
     Console().print(table)
     print(f"zero: at most {found['tolerance']:g} of the largest entry of the same gradient")
 
 
 def print_stages(stages: Mapping[str, Mapping[str, Any]]) -> None:
-    """What became of each stage, and why where it could not run."""
+    """Print the state and the time of each stage, and why it was skipped."""
     table = Table()
     for name in ("stage", "state", "time", ""):
         table.add_column(name, justify="right" if name == "time" else "left")
-    for name, told in stages.items():
-        table.add_row(name, told["state"], seconds(told["seconds"]), escape(told["why"]))
+    for name, stage in stages.items():
+        table.add_row(name, stage["state"], format_seconds(stage["seconds"]), escape(stage["why"]))
     Console().print(table)
 
 
 def print_sketch(found: Mapping[str, Any]) -> None:
-    """What is remembered of one user, oldest first."""
+    """Print the sketch of one user, oldest entries first."""
     print(f"{found['user']}: {found['seen']} interactions, policy version {found['policy']}")
     table = Table()
     for name in ("position", "item", "rating", "time", "repeats", ""):

@@ -11,7 +11,7 @@ from dips import api
 from dips.cli.screen import print_json, print_sketch
 from dips.data.export import check_suffix, write_columns
 from dips.errors import ConfigError
-from dips.serve.reader import read_store
+from dips.serve.reader import read_sketches
 from dips.studies import run_directory
 
 
@@ -21,21 +21,25 @@ def sketch(
         str | None, typer.Argument(help="A catalogue name, a file, a directory or a zip.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The table to write (.parquet or .csv).")] = None,
-    at: Annotated[str, typer.Option(help="end: once per user; each: before every event.")] = "end",
+    at: Annotated[
+        str, typer.Option(help="end: one sketch per user; each: one before every event.")
+    ] = "end",
     store: Annotated[
         str | None, typer.Option(help="Read from a store instead: sqlite:PATH.")
     ] = None,
     user: Annotated[str | None, typer.Option(help="Whose sketch to read from the store.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Write everyone's sketch: the nightly job. Or read one back: --store URL --user U.
+    """Write the sketches of all users to a table, or print one from a store.
+
+    To print one sketch, give --store URL and --user U.
 
     Columns: user, t, position, item, rating, score.
     """
     if store is not None:
         if user is None or run is not None or data is not None:
             raise ConfigError("with --store give --user, and neither a run nor data")
-        (found,) = read_store(store, [user])
+        (found,) = read_sketches(store, [user])
         if as_json:
             print_json(found.to_dict())
         else:

@@ -1,7 +1,8 @@
-"""Is one policy better than another? Means over splits, and a paired bootstrap over users.
+"""Compare policies: means over splits, and a paired bootstrap over users.
 
-Five splits share users, and a rank test over five splits cannot reach 0.05; so the test resamples
-users, pooled over the splits' test parts, and Holm's rule corrects over the cells of a table.
+Five splits share users, and a rank test over five splits cannot reach p = 0.05. The test therefore
+resamples users, pooled over the test parts of all splits. Holm's method corrects the p-values over
+the cells of a table.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dips.evaluation.progressive import Scores
+
 Float64 = npt.NDArray[np.float64]
 RESAMPLES = 10_000
 CHUNK = 250
@@ -21,7 +24,7 @@ CHUNK = 250
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One place of a table: a policy at a size and a period."""
+    """A cell of a comparison: a policy at a sketch size and a refresh period."""
 
     policy: str
     size: int
@@ -30,20 +33,36 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class UserSums:
-    """What each test user of one run adds to the metrics."""
+    """Sums of metric terms by user, for one run."""
 
     users: Sequence[str]
-    count: Float64  # [users]
-    sums: Mapping[str, Float64]  # [users] each
+    """Original ids."""
+    count: Float64
+    """Predictions per user, [users]."""
+    sums: Mapping[str, Float64]
+    """By metric term: sums over a user's predictions, [users]."""
+
+
+def user_sums(scores: Scores, ids: Sequence[str]) -> UserSums:
+    """Return the sums of an evaluation under the given user ids."""
+    sums = {name: np.asarray(total) for name, total in scores.sums.items()}
+    return UserSums(ids, np.asarray(scores.count), sums)
 
 
 def metric_name(term: str) -> str:
-    """What a pooled sum is called once it is a metric."""
+    """Return the metric that a pooled term gives."""
     return "rmse" if term == "squared_error" else term
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and standard deviation of the test metrics over seeds, for every cell and metric."""
+    """Return mean and standard deviation over seeds of each test metric in each cell.
+
+    Args:
+        rows: One per run, with `policy`, `size`, `every` and `test`.
+
+    Returns:
+        One row per cell and metric: policy, size, every, metric, mean, std, n.
+    """
     groups: dict[tuple[Cell, str], list[float]] = {}
     for row in rows:
         cell = Cell(row["policy"], row["size"], row["every"])
@@ -66,59 +85,60 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def compare_pairs(
     results: Mapping[Cell, Sequence[UserSums]], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[dict[str, Any]]:
-    """Every pair of policies in every cell: difference, 95 % interval, Holm-corrected p-value.
+    """Compare every pair of policies with the same size and period by a paired bootstrap.
 
-    `results` has one entry per seed. A difference is a minus b; the interval and p come from
-    resampling users with replacement, the same draws for both sides.
+    Users are resampled with replacement; both policies of a pair get the same resamples.
+
+    Args:
+        results: Sums by user of each cell, one entry per seed.
+        seed: Seed of the resampling.
+        resamples: Number of bootstrap resamples.
+
+    Returns:
+        One row per pair (a, b), cell and metric: `diff` (a minus b), 95 % interval `low` to `high`,
+        and the Holm-corrected p-value `p`.
     """
     pools = {cell: _pool(parts) for cell, parts in results.items()}
     found: list[dict[str, Any]] = []
-    for users in {pool.users for pool in pools.values()}:
-        cells = [cell for cell, pool in pools.items() if pool.users == users]
+    for users in {tuple(pool.users) for pool in pools.values()}:
+        cells = [cell for cell, pool in pools.items() if tuple(pool.users) == users]
         found += _compare(cells, pools, seed, resamples)
-    order = {cell: place for place, cell in enumerate(results)}
+    order = {cell: index for index, cell in enumerate(results)}
     found.sort(key=lambda row: order[Cell(row["a"], row["size"], row["every"])])
     _holm(found)
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Pool:
-    users: tuple[str, ...]
-    count: Float64
-    sums: dict[str, Float64]
-
-
-def _pool(parts: Sequence[UserSums]) -> _Pool:
-    """Add up a user's shares over the splits in which it was a test user."""
+def _pool(parts: Sequence[UserSums]) -> UserSums:
+    """Add up each user's sums over the splits in which it was a test user."""
     names = sorted({user for part in parts for user in part.users})
-    place = {user: index for index, user in enumerate(names)}
+    row_of = {user: index for index, user in enumerate(names)}
     count = np.zeros(len(names))
     sums = {term: np.zeros(len(names)) for term in parts[0].sums}
     for part in parts:
-        rows = np.array([place[user] for user in part.users], dtype=np.int64)
+        rows = np.array([row_of[user] for user in part.users], dtype=np.int64)
         np.add.at(count, rows, part.count)
         for term, total in sums.items():
             np.add.at(total, rows, part.sums[term])
-    return _Pool(tuple(names), count, sums)
+    return UserSums(names, count, sums)
 
 
 def _compare(
-    cells: Sequence[Cell], pools: Mapping[Cell, _Pool], seed: int, resamples: int
+    cells: Sequence[Cell], pools: Mapping[Cell, UserSums], seed: int, resamples: int
 ) -> list[dict[str, Any]]:
-    """All pairs among cells with the same users: one set of resamples serves them all."""
+    """Compare all pairs among cells with the same users, with one set of resamples."""
     terms = list(pools[cells[0]].sums)
     columns = [pools[cell].sums[term] for cell in cells for term in terms]
     table = np.stack([pools[cells[0]].count, *columns], axis=1)  # [users, 1 + cells * terms]
-    plain, drawn = table.sum(0)[None], _resample(table, seed, resamples)
+    total, resampled = table.sum(0)[None], _resample(table, seed, resamples)
     rows = []
     for (i, a), (j, b) in itertools.combinations(enumerate(cells), 2):
         if (a.size, a.every) != (b.size, b.every):
             continue
         for k, term in enumerate(terms):
             pick = (1 + i * len(terms) + k, 1 + j * len(terms) + k)
-            diff = float(_difference(plain, *pick, term)[0])
-            spread = _difference(drawn, *pick, term)
+            diff = float(_difference(total, *pick, term)[0])
+            spread = _difference(resampled, *pick, term)
             low, high = np.quantile(spread, [0.025, 0.975])
             rows.append(
                 {
@@ -137,7 +157,7 @@ def _compare(
 
 
 def _resample(table: Float64, seed: int, resamples: int) -> Float64:
-    """[resamples, columns] sums over users drawn with replacement."""
+    """Return sums over users drawn with replacement, [resamples, columns]."""
     rng = np.random.default_rng(seed)
     users = len(table)
     drawn = []
@@ -150,6 +170,7 @@ def _resample(table: Float64, seed: int, resamples: int) -> Float64:
 
 
 def _difference(sums: Float64, a: int, b: int, term: str) -> Float64:
+    """Return metric a minus metric b from columns of sums, [rows]; column 0 is the count."""
     left, right = sums[:, a] / sums[:, 0], sums[:, b] / sums[:, 0]
     if term == "squared_error":
         left, right = np.sqrt(left), np.sqrt(right)
@@ -158,13 +179,13 @@ def _difference(sums: Float64, a: int, b: int, term: str) -> Float64:
 
 
 def _two_sided(spread: Float64) -> float:
-    """Bootstrap p-value of no difference; never 0, because the draws are finite."""
+    """Return the two-sided bootstrap p-value of no difference; above 0, as resamples are finite."""
     tail = min(int((spread <= 0).sum()), int((spread >= 0).sum()))
     return min(1.0, 2 * (tail + 1) / (len(spread) + 1))
 
 
 def _holm(rows: Sequence[dict[str, Any]]) -> None:
-    """Correct the p-values of each pair and metric over the cells of the table, in place."""
+    """Apply Holm's correction to each pair and metric over the cells of the table, in place."""
     families: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         families.setdefault((row["a"], row["b"], row["metric"]), []).append(row)

@@ -1,4 +1,4 @@
-"""Whose sketches, whose recommender? Every recommender reads every policy's sketches. Pure."""
+"""Score every recommender with every policy's sketches, and attribute the difference to each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs
 from dips.evaluation.progressive import Scores, evaluate
@@ -17,70 +16,87 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.users import Stream
 
-Places = tuple[str, str]
-"""Who reads, and whose sketches."""
+Combination = tuple[str, str]
+"""Names of the recommender that predicts and of the policy whose sketches it reads."""
 
 
-def walk(source_policy: SourcePolicy, stream: Stream) -> StoredTrace:
-    """The sketches that a policy keeps; one that keeps everything has none."""
-    trace = source_policy.walk(stream)
+def source_sketches(source_policy: SourcePolicy, stream: Stream) -> StoredTrace:
+    """Return the sketches that a policy keeps of the users of a stream.
+
+    Raises:
+        ConfigError: If the policy keeps everything: it has no sketches.
+    """
+    trace = source_policy.roll_out(stream)
     if not isinstance(trace, StoredTrace):
-        raise ConfigError(f"the policy '{source_policy.name}' keeps everything: there is no sketch")
+        raise ConfigError(f"the policy '{source_policy.name}' keeps everything: it has no sketches")
     return trace
 
 
-def read(reader: TrainedModel, trace: Trace) -> Scores:
-    """Score the predictions that a bundle's recommender makes from any policy's sketches."""
-    stack = StackedRecommenders.of([reader.recommender], trace.event.device)
-    return evaluate(stack, trace, low=reader.spec.low, high=reader.spec.high)[0]
+def score_sketches(target: TrainedModel, trace: Trace) -> Scores:
+    """Score the predictions that a model's recommender makes from the sketches of a trace."""
+    stack = StackedRecommenders.of([target.recommender], trace.event.device)
+    return evaluate(stack, trace, low=target.spec.low, high=target.spec.high)[0]
 
 
-def cross(
-    readers: Mapping[str, TrainedModel], choosers: Mapping[str, SourcePolicy], stream: Stream
-) -> dict[Places, Scores]:
-    """Scores of every recommender with everyone's sketches, for the users of one stream."""
-    traces = {name: walk(source_policy, stream) for name, source_policy in choosers.items()}
+def cross_scores(
+    targets: Mapping[str, TrainedModel], policies: Mapping[str, SourcePolicy], stream: Stream
+) -> dict[Combination, Scores]:
+    """Score every recommender with the sketches of every policy, for the users of one stream.
+
+    Args:
+        targets: Models whose recommenders predict, by name.
+        policies: Policies whose sketches are read, by name.
+        stream: Users of one run.
+
+    Returns:
+        Scores by (recommender, policy).
+    """
+    traces = {name: source_sketches(policy, stream) for name, policy in policies.items()}
     return {
-        (reader, name): read(trained, trace)
-        for reader, trained in readers.items()
-        for name, trace in traces.items()
+        (target, policy): score_sketches(trained, trace)
+        for target, trained in targets.items()
+        for policy, trace in traces.items()
     }
 
 
-def by_user(scores: Scores, part: Interactions) -> UserSums:
-    """What each user of a part adds, under original ids, for paired tests over splits."""
-    users = [part.user_id(user) for user in range(len(scores.count))]
-    sums = {name: np.asarray(total) for name, total in scores.sums.items()}
-    return UserSums(users, np.asarray(scores.count), sums)
+def paired_effects(
+    found: Mapping[Combination, Sequence[UserSums]], old: str, new: str
+) -> list[dict[str, Any]]:
+    """Return the effect of the new sketches and of the new recommender, each with the other fixed.
 
+    Args:
+        found: Sums by user of the four combinations of `old` and `new`, one entry per split.
+        old: Name of the first model and policy.
+        new: Name of the second model and policy.
 
-def effects(found: Mapping[Places, Sequence[UserSums]], old: str, new: str) -> list[dict[str, Any]]:
-    """What the new sketches do, and what the new recommender does, each with either of the other.
-
-    `found` has one entry per split. Differences are new minus old, with 95 % intervals from a
-    paired bootstrap over users.
+    Returns:
+        One row per change and metric: `changed`, `while` (what is fixed), and the difference new
+        minus old with its 95 % interval from a paired bootstrap over users.
     """
     order = [(new, new), (new, old), (old, new), (old, old)]
-    cells = {place: Cell(f"{place[0]}/{place[1]}", 0, 0) for place in order}
-    pairs = compare_pairs({cells[place]: found[place] for place in order})
-    asked = {
-        ("sketches", f"read by {old}"): ((old, new), (old, old)),
-        ("sketches", f"read by {new}"): ((new, new), (new, old)),
-        ("recommender", f"with sketches of {old}"): ((new, old), (old, old)),
-        ("recommender", f"with sketches of {new}"): ((new, new), (old, new)),
+    cells = {pair: Cell(f"{pair[0]}/{pair[1]}", 0, 0) for pair in order}
+    rows = compare_pairs({cells[pair]: found[pair] for pair in order})
+    changes = {
+        ("sketches", f"recommender of {old}"): ((old, new), (old, old)),
+        ("sketches", f"recommender of {new}"): ((new, new), (new, old)),
+        ("recommender", f"sketches of {old}"): ((new, old), (old, old)),
+        ("recommender", f"sketches of {new}"): ((new, new), (old, new)),
         ("both", ""): ((new, new), (old, old)),
     }
     return [
         {"changed": changed, "while": fixed}
         | {name: row[name] for name in ("metric", "diff", "low", "high", "p")}
-        for (changed, fixed), (a, b) in asked.items()
-        for row in pairs
+        for (changed, fixed), (a, b) in changes.items()
+        for row in rows
         if (row["a"], row["b"]) == (cells[a].policy, cells[b].policy)
     ]
 
 
-def shares(effects: Sequence[Mapping[str, Any]], metric: str) -> dict[str, float]:
-    """How the whole difference parts into sketches and recommender: the mean of both orders."""
+def effect_shares(effects: Sequence[Mapping[str, Any]], metric: str) -> dict[str, float]:
+    """Return the parts of a metric's difference: sketches, recommender and both.
+
+    Each part is the mean over both orders of changing sketches and recommender.
+    """
     rows = [row for row in effects if row["metric"] == metric]
     return {
         changed: float(np.mean([row["diff"] for row in rows if row["changed"] == changed]))

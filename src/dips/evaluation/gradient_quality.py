@@ -1,6 +1,6 @@
-"""How much of a gradient's direction an approximation keeps, entry by entry.
+"""Compare an approximate gradient with the true one: signs of entries, cosine and norm.
 
-Pure comparison of vectors; knows nothing of where they come from.
+Knows nothing about where the gradients come from.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import NamedTuple
 from torch import Tensor
 
 TOLERANCE = 1e-12
-"""An entry counts as zero up to this share of the largest entry of its own gradient.
+"""An entry counts as zero up to this share of the largest entry of its gradient.
 
-Gradients in float64 are rounded far below it.
+Rounding errors of float64 gradients are far below it.
 """
 
 
-class Kept(NamedTuple):
-    """Entries of the true gradient, counted by what became of them."""
+class SignCounts(NamedTuple):
+    """Entries of the true gradient, counted by their sign in the approximation."""
 
     preserved: int
-    """Not zero, and of the same sign."""
+    """Not zero, with the same sign."""
     negated: int
-    """Not zero, and of the other sign."""
+    """Not zero, with the opposite sign."""
     zeroed: int
-    """Not zero, and lost."""
+    """Not zero, but zero in the approximation."""
     made_nonzero: int
-    """Zero, and no longer so."""
+    """Zero, but not zero in the approximation."""
     left_zero: int
     """Zero in both."""
 
     @property
     def nonzero(self) -> int:
-        """Entries of the true gradient that are not zero."""
+        """Number of non-zero entries of the true gradient."""
         return self.preserved + self.negated + self.zeroed
 
     def shares(self) -> dict[str, float]:
-        """Shares of the non-zero entries, and the share of the zero entries that became non-zero.
+        """Return the counts as shares of the non-zero entries.
 
-        Shares of nothing are 0.
+        `made_nonzero` is a share of the zero entries. Without such entries a share is 0.
         """
         whole, zero = max(1, self.nonzero), max(1, self.made_nonzero + self.left_zero)
         return {
@@ -50,24 +50,30 @@ class Kept(NamedTuple):
         }
 
 
-def compare_gradients(true: Tensor, found: Tensor, tolerance: float = TOLERANCE) -> Kept:
-    """What became of every entry of the true gradient in the one that was found."""
-    mine, other = _signs(true, tolerance), _signs(found, tolerance)
-    alive = mine != 0
+def compare_gradients(true: Tensor, found: Tensor, tolerance: float = TOLERANCE) -> SignCounts:
+    """Count the entries of the true gradient by their sign in an approximation.
+
+    Args:
+        true: True gradient, [entries].
+        found: Approximate gradient, [entries].
+        tolerance: Share of the largest entry up to which an entry counts as zero.
+    """
+    expected, other = _signs(true, tolerance), _signs(found, tolerance)
+    nonzero = expected != 0
     outcomes = (
-        alive & (mine == other),
-        alive & (mine == -other),
-        alive & (other == 0),
-        ~alive & (other != 0),
-        ~alive & (other == 0),
+        nonzero & (expected == other),
+        nonzero & (expected == -other),
+        nonzero & (other == 0),
+        ~nonzero & (other != 0),
+        ~nonzero & (other == 0),
     )
-    return Kept(*(int(outcome.sum()) for outcome in outcomes))
+    return SignCounts(*(int(outcome.sum()) for outcome in outcomes))
 
 
 def alignment(true: Tensor, found: Tensor) -> dict[str, float]:
-    """The cosine of the angle between both gradients, and the length of the one that was found.
+    """Return cosine similarity and relative norm (`length`) of an approximate gradient.
 
-    The length is relative to the true one's; where either is nothing, both numbers are 0.
+    Both are 0 if either gradient is zero.
     """
     whole, other = float(true.norm()), float(found.norm())
     if not whole or not other:
@@ -75,13 +81,13 @@ def alignment(true: Tensor, found: Tensor) -> dict[str, float]:
     return {"cosine": float(true @ found) / (whole * other), "length": other / whole}
 
 
-def pooled(counts: Iterable[Kept]) -> Kept:
-    """All entries of several gradients together."""
-    return Kept(*map(sum, zip(*counts, strict=True)))
+def pool_counts(counts: Iterable[SignCounts]) -> SignCounts:
+    """Add the counts of several gradients."""
+    return SignCounts(*map(sum, zip(*counts, strict=True)))
 
 
 def _signs(gradient: Tensor, tolerance: float) -> Tensor:
-    """-1, 0 or 1 for each entry."""
+    """Return -1, 0 or 1 for each entry, [entries]."""
     size = gradient.abs()
     return gradient.sign() * (size > tolerance * size.max())
 
@@ -90,4 +96,4 @@ PAPER: dict[str, dict[str, float]] = {
     "dips": {"preserved": 0.74, "negated": 0.18, "zeroed": 0.08, "made_nonzero": 0.003},
     "dips@1": {"preserved": 0.12, "negated": 0.06, "zeroed": 0.82, "made_nonzero": 0.0003},
 }
-"""What the paper's supplement reports for MovieLens 1M."""
+"""Shares that the paper's supplement reports for MovieLens 1M."""

@@ -1,8 +1,9 @@
-"""How much is left to gain: a hindsight oracle that sees half of the future, scored on the rest.
+"""A hindsight oracle that sees half of the future, and scores on the other half.
 
-A user's interactions are numbered 1, 2, 3, ... At each refresh the oracle looks at the odd-numbered
-ones among the next few, and only even-numbered ones are scored: whatever the time of a choice, no
-outcome that is scored was seen by any choice before it was revealed.
+A user's interactions are numbered 1, 2, 3, ... At each refresh the oracle sees the odd-numbered
+interactions among the next few. Only even-numbered interactions are scored. No decision therefore
+uses an interaction that is scored before it is revealed. The oracle is greedy and minimises the
+training loss: it is no upper bound of a metric.
 """
 
 from __future__ import annotations
@@ -14,67 +15,75 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.evaluation.crossing import read, walk
+from dips.evaluation.crossing import score_sketches, source_sketches
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import SourcePolicy
 from dips.evaluation.verdict import compare_scores
 from dips.model.trained_model import TrainedModel
-from dips.numerics.chunks import rows_at_once
-from dips.numerics.exact import SCORE_BITS, quantize
-from dips.policy.base import Policy, Signals
+from dips.numerics.chunks import rows_per_chunk
+from dips.numerics.fixed_point import SCORE_BITS, quantize
+from dips.policy.base import Policy
 from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.signals import as_evidence, rounding
-from dips.recommender.sketch_filter import outcomes
+from dips.recommender.sketch_filter import prediction_losses
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
+from dips.sketch.signals import Signals
 from dips.stream.users import Stream
 
-AHEAD = 10
-"""How far the oracle sees, in interactions."""
+LOOKAHEAD = 10
+"""How many interactions ahead the oracle sees."""
 CHUNK = 1 << 24
-"""Most numbers in the widest intermediate of a reading."""
+"""Maximum number of elements in the widest intermediate tensor."""
 
 
 @final
-class Oracle(Policy):
-    """Drops what the odd-numbered ones of the next interactions miss least, one at a time.
+class HindsightOracle(Policy):
+    """Drops, one at a time, the candidate whose removal least increases the loss of the future.
 
-    It knows the future, so it belongs to one stream: the candidates' keys are the users' places.
+    The future are the odd-numbered interactions among the next `ahead`. The oracle belongs to one
+    stream of one run: `candidates.key` is the index of a user in it.
     """
 
-    def __init__(self, recommender: Recommender, stream: Stream, size: int, ahead: int = AHEAD):
+    def __init__(self, recommender: Recommender, stream: Stream, size: int, ahead: int = LOOKAHEAD):
         self._stack = StackedRecommenders.of([recommender], stream.start.device).quantized()
         self._stream, self._size, self._ahead = stream, size, ahead
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """1 for what stays, 0 for what goes; of equals the older goes."""
+        """Return 1 for kept and 0 for dropped candidates, [users, candidates].
+
+        Among candidates with equal loss the oldest is dropped.
+        """
         del signals
         future = self._future(candidates)
         weight = candidates.present.double()
         for _ in range(weight.shape[1] - self._size):
-            missed = self._missed(candidates, weight, future).masked_fill(weight == 0, torch.inf)
-            order = quantize(missed, SCORE_BITS).sort(dim=1, stable=True).indices  # oldest first
+            loss = self._loss_without(candidates, weight, future).masked_fill(
+                weight == 0, torch.inf
+            )
+            order = quantize(loss, SCORE_BITS).sort(dim=1, stable=True).indices  # oldest first
             weight = weight.scatter(1, order[:, :1], 0.0)
         return weight
 
     def _future(self, candidates: Candidates) -> tuple[Tensor, Tensor, Tensor]:
-        """Token, rating and weight [users, n] of the odd-numbered ones among the next."""
+        """Return token, rating and weight of the odd-numbered future interactions, [users, n]."""
         seen, columns = candidates.seen[:, None], self._stream.columns
-        place = seen + seen % 2 + torch.arange(0, self._ahead, 2, device=seen.device)  # from 0
+        # Positions count from 0, so odd-numbered interactions are at even positions.
+        position = seen + seen % 2 + torch.arange(0, self._ahead, 2, device=seen.device)
         start = self._stream.start[0, candidates.key][:, None]
         length = self._stream.length[0, candidates.key][:, None]
-        there = (place < length) & (place < seen + self._ahead)
-        event = torch.where(there, start + place, 0)
-        return columns.token[event], columns.rating[event].double(), there.double()
+        exists = (position < length) & (position < seen + self._ahead)
+        event = torch.where(exists, start + position, 0)
+        return columns.token[event], columns.rating[event].double(), exists.double()
 
-    def _missed(
+    def _loss_without(
         self, candidates: Candidates, weight: Tensor, future: tuple[Tensor, Tensor, Tensor]
     ) -> Tensor:
-        """[users, candidates] the future's loss when a candidate is left out of the sketch."""
+        """Return the loss of the future without each candidate, [users, candidates]."""
         users, width = weight.shape
         without = weight[:, None] * (1 - torch.eye(width, dtype=weight.dtype, device=weight.device))
         sketches = as_evidence(candidates.entries, weight, candidates.seen)
@@ -88,8 +97,8 @@ class Oracle(Policy):
             *(_each(field, width) for field in future),
         ]
         model = self._stack.template
-        breadth = max(model.breadth, 4 * width * len(model.user_prior))
-        piece = rows_at_once(CHUNK, breadth, weight.device)
+        breadth = max(model.elements_per_row, 4 * width * len(model.user_prior))
+        piece = rows_per_chunk(CHUNK, breadth, weight.device)
         parts = [
             self._stack.call(_loss, *(field[None, low : low + piece] for field in fields))[0]
             for low in range(0, users * width, piece)
@@ -98,7 +107,7 @@ class Oracle(Policy):
 
 
 def _each(field: Tensor, times: int) -> Tensor:
-    """Every row so many times, one after the other."""
+    """Repeat every row, one copy after the other, [rows * times, ...]."""
     return field.repeat_interleave(times, 0)
 
 
@@ -106,24 +115,24 @@ def _loss(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
     repeats: Tensor, token: Tensor, outcome: Tensor, counts: Tensor,
 ) -> Tensor:  # fmt: skip
-    """[rows] what a sketch loses on the interactions that count, read once: it does not age."""
+    """Return the summed loss of a sketch on the future, [rows]; ages are those at the refresh."""
     past = Evidence(item, rating, weight, slots, age, repeats)
-    losses = outcomes(model, model.read(past, rounding), past, token, outcome)
+    losses = prediction_losses(model, model.read(past, rounding), past, token, outcome)
     return (losses * counts).sum(1)
 
 
-def foresee(reader: TrainedModel, stream: Stream, ahead: int = AHEAD) -> StoredTrace:
-    """The sketches of the oracle that a bundle's recommender makes possible, at its size."""
-    who = torch.arange(stream.start.shape[1], device=stream.start.device)[None]
-    oracle = Oracle(reader.recommender, stream, reader.size, ahead)
-    trace = rollout(stream, oracle, size=reader.size, schedule=reader.schedule, keys=who)
+def oracle_sketches(target: TrainedModel, stream: Stream, ahead: int = LOOKAHEAD) -> StoredTrace:
+    """Return the oracle's sketches for a model's recommender, at its size and schedule."""
+    keys = torch.arange(stream.start.shape[1], device=stream.start.device)[None]
+    oracle = HindsightOracle(target.recommender, stream, target.size, ahead)
+    trace = rollout(stream, oracle, size=target.size, schedule=target.schedule, keys=keys)
     assert isinstance(trace, StoredTrace)
     return trace
 
 
-def numbered(trace: StoredTrace, *, even: bool) -> StoredTrace:
-    """The predictions of a run's even-numbered interactions, or of the odd-numbered ones."""
-    rows = torch.nonzero(trace.step % 2 == int(even)).flatten()  # step 0 is number 1
+def select_parity(trace: StoredTrace, *, even: bool) -> StoredTrace:
+    """Select the predictions of the even-numbered interactions of a run, or of the odd ones."""
+    rows = torch.nonzero(trace.step % 2 == int(even)).flatten()  # step 0 predicts number 1
     return replace(
         trace,
         event=trace.event[rows],
@@ -133,30 +142,45 @@ def numbered(trace: StoredTrace, *, even: bool) -> StoredTrace:
         kept=trace.kept[rows],
         repeats=trace.repeats[rows],
         scores=None,
-        asked=None,
+        inputs=None,
     )
 
 
-def room(
-    reader: TrainedModel, choosers: Mapping[str, SourcePolicy], stream: Stream, ahead: int = AHEAD
+def score_against_oracle(
+    target: TrainedModel,
+    policies: Mapping[str, SourcePolicy],
+    stream: Stream,
+    ahead: int = LOOKAHEAD,
 ) -> dict[str, Scores]:
-    """Even-numbered predictions of one recommender from sketches of last-K, others, the oracle."""
-    newest = SourcePolicy(
+    """Score one recommender with the sketches of given policies, of last-K and of the oracle.
+
+    Args:
+        target: The model whose recommender predicts.
+        policies: Policies whose sketches are read, by name.
+        stream: Users of one run.
+        ahead: How many interactions ahead the oracle sees.
+
+    Returns:
+        Scores on even-numbered interactions by policy, with `last` and `oracle`.
+    """
+    last = SourcePolicy(
         name="last",
-        policy=make_policy("last", size=reader.size),
-        size=reader.size,
-        schedule=reader.schedule,
+        policy=make_policy("last", size=target.size),
+        size=target.size,
+        schedule=target.schedule,
     )
     traces = {
-        name: walk(source_policy, stream)
-        for name, source_policy in {**choosers, "last": newest}.items()
+        name: source_sketches(policy, stream) for name, policy in {**policies, "last": last}.items()
     }
-    traces["oracle"] = foresee(reader, stream, ahead)
-    return {name: read(reader, numbered(trace, even=True)) for name, trace in traces.items()}
+    traces["oracle"] = oracle_sketches(target, stream, ahead)
+    return {
+        name: score_sketches(target, select_parity(trace, even=True))
+        for name, trace in traces.items()
+    }
 
 
-def lead(oracle: Scores, last: Scores) -> dict[str, list[float]]:
-    """By metric: the 95 % interval over users of how much better the oracle is than last-K."""
+def oracle_gain_intervals(oracle: Scores, last: Scores) -> dict[str, list[float]]:
+    """Return by metric the 95 % interval of the oracle's gain over last-K; above 0 is better."""
     found = {}
     for row in compare_scores(oracle, last):
         sign = -1 if row["metric"] in LOWER_IS_BETTER else 1
@@ -164,11 +188,13 @@ def lead(oracle: Scores, last: Scores) -> dict[str, list[float]]:
     return found
 
 
-def covered(metric: str, last: float, own: float, oracle: float) -> float | None:
-    """The share of the way from last-K to the oracle; None where the oracle is no better.
+def share_of_oracle_gain(metric: str, last: float, own: float, oracle: float) -> float | None:
+    """Return the share of the oracle's gain over last-K that a policy reaches.
+
+    None if the oracle is no better than last-K.
 
     >>> covered("rmse", 0.93, 0.92, 0.91)  # doctest: +ELLIPSIS
     0.5...
     """
-    way = last - oracle if metric in LOWER_IS_BETTER else oracle - last
-    return (last - own) / (last - oracle) + 0.0 if way > 0 else None  # no minus zero
+    gain = last - oracle if metric in LOWER_IS_BETTER else oracle - last
+    return (last - own) / (last - oracle) + 0.0 if gain > 0 else None  # + 0.0: no minus zero

@@ -1,7 +1,11 @@
-"""Measures of predictions, as sums that can be pooled. Knows nothing of policies or runs.
+"""Evaluation metrics, as terms per prediction that are summed and pooled.
 
-Conventions (DESIGN 3): metrics pool over interactions; RMSE clamps to the rating range; ranking is
-among all items, seen ones included; a target ranks in the middle of its ties.
+Knows nothing about policies or runs. Conventions:
+
+- Metrics pool over interactions, not over users.
+- RMSE clamps predictions to the rating range.
+- Items are ranked among all items, seen ones included.
+- Ties: a target has the middle rank of the items with its score.
 """
 
 from __future__ import annotations
@@ -12,12 +16,17 @@ import torch
 from torch import Tensor
 
 CUTOFF = 20
+"""Cutoff of the ranking metrics: Recall@20, MRR@20, NDCG@20."""
 
 
 def ranks(scores: Tensor, target: Tensor) -> Tensor:
-    """Rank of each target [rows] among scores [rows, items], from 1; ties count half.
+    """Return the rank of each target among all items, [rows], from 1.
 
-    A score that is not a number is above and below nothing: it has no rank, least of all the first.
+    Each other item with the target's score counts half. A target whose score is NaN has rank NaN.
+
+    Args:
+        scores: Scores of all items, [rows, items].
+        target: Item of each row, [rows].
     """
     own = scores.gather(-1, target[..., None])
     above = (scores > own).sum(-1)
@@ -26,7 +35,11 @@ def ranks(scores: Tensor, target: Tensor) -> Tensor:
 
 
 def ranking_terms(rank: Tensor) -> dict[str, Tensor]:
-    """What each prediction adds to the ranking metrics, given the rank of its target."""
+    """Return the terms of Recall, MRR and NDCG at 20 for each prediction, [rows] each.
+
+    Args:
+        rank: Rank of the target, [rows]; NaN gives NaN.
+    """
     hit = torch.where(rank.isnan(), torch.nan, (rank <= CUTOFF).double())
     return {
         f"recall@{CUTOFF}": hit,
@@ -36,25 +49,32 @@ def ranking_terms(rank: Tensor) -> dict[str, Tensor]:
 
 
 def rating_terms(estimate: Tensor, rating: Tensor, low: float, high: float) -> dict[str, Tensor]:
-    """What each prediction adds to the squared error, clamped to the range of ratings."""
+    """Return the squared error of each prediction, clamped to the rating range, [rows]."""
     return {"squared_error": (estimate.double().clamp(low, high) - rating.double()) ** 2}
 
 
 def area_under_curve(score: Tensor, liked: Tensor) -> float:
-    """Chance that a liked interaction scores above a disliked one, ties counting half."""
+    """Return the AUC: the probability that a liked interaction scores above a disliked one.
+
+    Ties count half. NaN if all or none are liked.
+
+    Args:
+        score: Predicted scores, [rows].
+        liked: 1 for likes, else 0, [rows].
+    """
     positive, total = int(liked.sum()), len(liked)
     if positive in (0, total):
         return float("nan")
     unique: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.unique
-    _, place, counts = unique(score, return_inverse=True, return_counts=True)
+    _, group, counts = unique(score, return_inverse=True, return_counts=True)
     below = counts.cumsum(0) - counts
     middle = below.double() + (counts.double() + 1) / 2
-    mass = (middle[place] * liked.double()).sum()
+    mass = (middle[group] * liked.double()).sum()
     return float((mass - positive * (positive + 1) / 2) / (positive * (total - positive)))
 
 
-def pooled(sums: Mapping[str, float], count: float) -> dict[str, float]:
-    """Metrics from sums over interactions."""
+def pool_metrics(sums: Mapping[str, float], count: float) -> dict[str, float]:
+    """Return metrics from sums of terms over `count` interactions."""
     result = {}
     for name, total in sums.items():
         if name == "squared_error":
@@ -67,11 +87,11 @@ def pooled(sums: Mapping[str, float], count: float) -> dict[str, float]:
 LOWER_IS_BETTER = {"rmse", "logloss"}
 
 
-def headline(metrics: Mapping[str, float]) -> str:
-    """The metric that decides between settings."""
+def primary_metric(metrics: Mapping[str, float]) -> str:
+    """Return the name of the metric that selects epochs, settings and baselines."""
     if "auc" in metrics:
         return "logloss"
     for name in ("rmse", f"recall@{CUTOFF}"):
         if name in metrics:
             return name
-    raise KeyError(f"no headline among {sorted(metrics)}")
+    raise KeyError(f"no primary metric among {sorted(metrics)}")

@@ -1,6 +1,8 @@
-"""Score every prediction of a walk: the sketch before an interaction predicts that interaction.
+"""Progressive evaluation: predict every interaction from the sketch before it, then score it.
 
-Knows nothing of how the sketch or the recommender came to be.
+Each row of a trace holds the sketch of x_1 ... x_t and the event x_{t+1}. The prediction reads the
+sketch only; the event is used for scoring. Ties in ranks are resolved in `metrics.ranks`. Knows
+nothing about how the sketches or the recommender were made.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from torch import Tensor
 from dips.evaluation.metrics import (
     LOWER_IS_BETTER,
     area_under_curve,
-    headline,
-    pooled,
+    pool_metrics,
+    primary_metric,
     ranking_terms,
     ranks,
     rating_terms,
 )
-from dips.numerics.chunks import rows_at_once
+from dips.numerics.chunks import rows_per_chunk
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import is_looped, scores
@@ -31,32 +33,36 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import FullHistoryTrace, Trace
 
 CHUNK = 1 << 26
-"""Most numbers in the widest intermediate of a prediction."""
-LOOPED = 1 << 22
-"""Most scores at once where compiled loops make them: enough rows for all threads."""
+"""Maximum number of elements in the widest intermediate tensor of a prediction."""
+COMPILED_SCORES = 1 << 22
+"""Maximum number of scores per call of the compiled softmax: enough rows for all threads."""
 
 
 @dataclass(eq=False)
 class Scores:
-    """One run's evaluation: pooled metrics, and each user's share for paired tests."""
+    """Evaluation of one run: pooled metrics, and sums by user for paired tests."""
 
     metrics: dict[str, float]
-    count: Tensor  # [users] predictions per user
-    sums: dict[str, Tensor] = field(default_factory=dict)  # [users] each
+    count: Tensor
+    """Predictions per user, [users]."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """By metric term: sums over a user's predictions, [users]."""
 
     @property
-    def headline(self) -> float:
-        """The deciding metric, as a number to minimise."""
-        name = headline(self.metrics)
+    def objective(self) -> float:
+        """The primary metric as a number to minimise."""
+        name = primary_metric(self.metrics)
         return self.metrics[name] if name in LOWER_IS_BETTER else -self.metrics[name]
 
 
 @dataclass(eq=False)
 class Predictions:
-    """Every prediction of one run, in the order of the trace."""
+    """Predictions of one run, in the order of the trace."""
 
-    output: Tensor  # [rows] estimated rating, or the rank of the target
-    target: Tensor  # [rows] rating, or item
+    output: Tensor
+    """Predicted rating, or rank of the target among all items, [rows]."""
+    target: Tensor
+    """True rating, or item, [rows]."""
 
 
 def evaluate(
@@ -67,18 +73,29 @@ def evaluate(
     high: float = 0.0,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[Scores]:
-    """Metrics of every run of a walk; `low` and `high` are the range of ratings.
+    """Score every prediction of a rollout and return the scores of each run.
 
-    Where a process_group has walked, each process its own users, all of them count.
+    Args:
+        stack: Recommenders of the runs.
+        trace: Sketches and events of all runs.
+        low: Lowest rating.
+        high: Highest rating.
+        process_group: Processes with a part of the users each; their sums are added.
     """
     return [_score(stack, trace, run, low, high, process_group) for run in range(trace.runs)]
 
 
 def predict(stack: StackedRecommenders, trace: Trace, run: int) -> Predictions:
-    """Predict every interaction of one run from the sketch before it."""
+    """Predict every interaction of one run from the sketch before it.
+
+    Args:
+        stack: Recommenders of the runs.
+        trace: Sketches and events.
+        run: Index of the run.
+    """
     model = stack.template
     columns, outputs, targets = trace.columns, [], []
-    for rows in _pieces(trace, run, model):
+    for rows in _chunks(trace, run, model):
         event = trace.event[rows]
         item, rating = columns.token[event], columns.rating[event]
         if isinstance(model, Sequential) and isinstance(trace, FullHistoryTrace):
@@ -97,6 +114,7 @@ def _score(
     high: float,
     process_group: ProcessGroup,
 ) -> Scores:
+    """Return the scores of one run: predict, compare with the revealed interactions, pool."""
     model, loss = stack.template, stack.template.loss
     made = predict(stack, trace, run)
     extra: dict[str, float] = {}
@@ -107,8 +125,8 @@ def _score(
         chance = made.output.double().clamp(1e-12, 1 - 1e-12)
         cross = -(liked * chance.log() + (1 - liked) * (1 - chance).log())
         terms = {"squared_error": (chance - liked) ** 2, "logloss": cross}
-        scores, good = process_group.join(made.output), process_group.join(liked)
-        if 0 < int(good.sum()) < len(good):  # else there is nothing to tell apart
+        scores, good = process_group.all_gather(made.output), process_group.all_gather(liked)
+        if 0 < int(good.sum()) < len(good):  # AUC needs both classes
             extra["auc"] = area_under_curve(scores, good)
     else:
         terms = rating_terms(made.output, made.target, low, high)
@@ -120,9 +138,13 @@ def _score(
 def evaluate_scores(
     score: Callable[[Evidence], Tensor], trace: Trace, run: int, breadth: int
 ) -> Scores:
-    """Ranking metrics of any function from sketches to scores of all items, [rows, items].
+    """Return the ranking metrics of any scoring function on the sketches of a trace.
 
-    `breadth`: numbers in the widest intermediate for one row, for pieces that fit.
+    Args:
+        score: From evidence to scores of all items, [rows, items].
+        trace: Sketches and events.
+        run: Index of the run.
+        breadth: Elements in the widest intermediate tensor of one row.
     """
     parts = []
     for rows in torch.split(_rows(trace, run), max(1, CHUNK // breadth)):
@@ -138,17 +160,23 @@ def _pool(
     extra: dict[str, float],
     process_group: ProcessGroup,
 ) -> Scores:
-    """Metrics over all predictions, and sums for each user: every user walks in one process."""
+    """Return metrics over all predictions, and sums by user; a user belongs to one process."""
     user = trace.user[trace.run_rows[run] : trace.run_rows[run + 1]]
-    users = int(process_group.join(user.max()[None]).max()) + 1
-    count = process_group.sum(_by_user(user, torch.ones_like(user, dtype=torch.float64), users))
-    sums = {name: process_group.sum(_by_user(user, term, users)) for name, term in terms.items()}
-    totals = {name: math.fsum(total.tolist()) for name, total in sums.items()}  # in any order
-    return Scores({**pooled(totals, float(count.sum())), **extra}, count, sums)
+    users = int(process_group.all_gather(user.max()[None]).max()) + 1
+    count = process_group.all_reduce(
+        _by_user(user, torch.ones_like(user, dtype=torch.float64), users)
+    )
+    sums = {
+        name: process_group.all_reduce(_by_user(user, term, users)) for name, term in terms.items()
+    }
+    totals = {
+        name: math.fsum(total.tolist()) for name, total in sums.items()
+    }  # fsum: independent of order
+    return Scores({**pool_metrics(totals, float(count.sum())), **extra}, count, sums)
 
 
 def _by_user(user: Tensor, term: Tensor, users: int) -> Tensor:
-    """[users] sums of a term, on the CPU and in one order whatever the device."""
+    """Return the sums of a term by user, [users], on the CPU in a fixed order."""
     total = torch.zeros(users, dtype=torch.float64)
     return total.index_add_(0, user.cpu(), term.double().cpu())
 
@@ -157,28 +185,33 @@ def _predict(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
     repeats: Tensor, target: Tensor,
 ) -> Tensor:  # fmt: skip
-    evidence = Evidence(item, rating, weight, slots, age, repeats)
-    if is_looped(model):
-        return ranks(model.offered(scores(model, evidence), item, weight), target)
-    user = model.read(evidence)
-    if model.loss.listwise:
-        return ranks(model.offered(model.predict_all(user), item, weight), target)
-    return model.loss.estimate(model.predict(user, target[:, None])[:, 0])
+    """Return the rank of each target or its predicted rating, from the sketch before, [rows]."""
+    evidence = Evidence(item, rating, weight, slots, age, repeats)  # sketch of x_1 ... x_t
+    if not model.loss.listwise:
+        return model.loss.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
+    if is_looped(model):  # compiled
+        predicted = scores(model, evidence)
+    else:
+        predicted = model.predict_all(model.read(evidence))
+    allowed = model.filtered_scores(predicted, item, weight)  # without the items that are filtered
+    return ranks(allowed, target)  # only now is x_{t+1} revealed
 
 
 def _predict_after(
     model: Recommender, item: Tensor, owner: Tensor, step: Tensor, target: Tensor
 ) -> Tensor:
-    """From whole histories, each read once."""
+    """Return the rank of each target, predicted from the full history before it, [rows]."""
     assert isinstance(model, Sequential)
-    scores = model.predict_all(model.after(item, owner, step))
-    if model.filters_sketch:
+    scores = model.predict_all(model.states_after(item, owner, step))
+    if model.masks_sketch:
         known = torch.arange(item.shape[1], device=step.device) < step[:, None]
-        scores = model.offered(scores, item[owner], known)
+        scores = model.filtered_scores(scores, item[owner], known)
     return ranks(scores, target)
 
 
 def _log_loss(stack: StackedRecommenders, trace: Trace, run: int, model: Recommender) -> Tensor:
+    """Return the cross entropy of each prediction, [rows]."""
+
     def cross(
         model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor,
         age: Tensor, repeats: Tensor, target: Tensor, given: Tensor,
@@ -187,7 +220,7 @@ def _log_loss(stack: StackedRecommenders, trace: Trace, run: int, model: Recomme
         return model.losses(user, target[:, None], given[:, None])[:, 0]
 
     columns, parts = trace.columns, []
-    for rows in _pieces(trace, run, model):
+    for rows in _chunks(trace, run, model):
         event = trace.event[rows]
         target = (columns.token[event], columns.rating[event])
         parts.append(_call(stack, run, cross, *trace.evidence(rows), *target))
@@ -197,21 +230,22 @@ def _log_loss(stack: StackedRecommenders, trace: Trace, run: int, model: Recomme
 def _call(
     stack: StackedRecommenders, run: int, function: Callable[..., Tensor], *fields: Tensor
 ) -> Tensor:
+    """Call a function of one run's recommender, without gradients."""
     with torch.no_grad():
-        alone = stack.select([run])
-        result: Tensor = alone.call(function, *(item[None] for item in fields))[0]
+        single = stack.select([run])
+        result: Tensor = single.call(function, *(item[None] for item in fields))[0]
         return result
 
 
-def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
-    """Rows of a run in pieces whose intermediates are of bounded size."""
+def _chunks(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
+    """Yield the rows of a run in chunks whose intermediate tensors fit into memory."""
     rows, dim = _rows(trace, run), model.user_prior.shape[0]
     if model.loss.listwise:
         reading = 0 if isinstance(trace, FullHistoryTrace) else 4 * dim * trace.width
-        breadth = max(model.breadth, model.items, reading)
-        fits = max(1, LOOPED // model.items)
-        at_once = fits if is_looped(model) else rows_at_once(CHUNK, breadth, rows.device)
-        if isinstance(trace, FullHistoryTrace):  # what was read is as wide as the history
+        breadth = max(model.elements_per_row, model.items, reading)
+        fits = max(1, COMPILED_SCORES // model.items)
+        at_once = fits if is_looped(model) else rows_per_chunk(CHUNK, breadth, rows.device)
+        if isinstance(trace, FullHistoryTrace):  # the tensors are as wide as the history
             at_once = min(at_once, max(1, CHUNK // (8 * trace.width)))
         yield from torch.split(rows, at_once)
         return
@@ -219,6 +253,6 @@ def _pieces(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
 
 
 def _rows(trace: Trace, run: int) -> Tensor:
-    """All rows of a run."""
+    """Return the rows of a run, [rows]."""
     first, last = trace.run_rows[run], trace.run_rows[run + 1]
     return torch.arange(first, last, device=trace.event.device)

@@ -1,4 +1,4 @@
-"""A finished bundle at work on data: walk the users under its policy, and score the predictions."""
+"""Apply a trained model to data: roll out its policy, and score the predictions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from dips.model.trained_model import TrainedModel
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 
-def walk(
-    trained: TrainedModel, data: Interactions, columns: Columns, *, with_scores: bool = False
+def roll_out(
+    trained: TrainedModel, data: Interactions, columns: EventColumns, *, with_scores: bool = False
 ) -> tuple[StackedRecommenders, Trace]:
-    """The recommender as a stack of one, and the walk of all users of a part under its policy."""
+    """Roll out a model's policy over all users of a part.
+
+    Args:
+        trained: The model.
+        data: Users with the model's item indices.
+        columns: The events of `data`.
+        with_scores: Whether the trace records the policy's scores.
+
+    Returns:
+        The recommender as a stack of one, and the trace of all sketches.
+    """
     stack = StackedRecommenders.of([trained.recommender], columns.device)
     stream = make_stream([data], columns)
     trace = rollout(
@@ -30,7 +40,7 @@ def walk(
     return stack, trace
 
 
-def score(trained: TrainedModel, data: Interactions, columns: Columns) -> Scores:
-    """Walk the users of a part, predict every interaction, and pool."""
-    stack, trace = walk(trained, data, columns)
+def score_users(trained: TrainedModel, data: Interactions, columns: EventColumns) -> Scores:
+    """Return the scores of a model on all users of a part, by progressive evaluation."""
+    stack, trace = roll_out(trained, data, columns)
     return evaluate(stack, trace, low=trained.spec.low, high=trained.spec.high)[0]

@@ -1,4 +1,4 @@
-"""How far splits differ once their common ups and downs are taken away."""
+"""Standard deviation over splits without the variation that all policies share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ C = TypeVar("C", bound=Hashable)
 
 
 def within_splits(values: Mapping[C, Mapping[int, float]]) -> dict[C, float]:
-    """By cell, the standard deviation over splits around what each split gives all cells.
+    """Return the within-split standard deviation of each cell.
 
-    `values` are by cell and by seed. A split with easy users lifts every policy alike; what is left
-    tells policies apart (Cousineau 2005, with the correction of Morey 2008). Empty where there is
-    a single split or cell, or where cells lack a split.
+    The mean of each split over all cells is subtracted first, as some splits have easier users
+    (Cousineau 2005, with the correction of Morey 2008).
+
+    Args:
+        values: A metric by cell and by seed.
+
+    Returns:
+        Standard deviations by cell; empty for a single split or cell, or if a cell lacks a split.
     """
     seeds = sorted({seed for own in values.values() for seed in own})
     whole = all(len(own) == len(seeds) for own in values.values())
     if len(seeds) < 2 or len(values) < 2 or not whole:
         return {}
     table = np.array([[own[seed] for seed in seeds] for own in values.values()])  # [cells, seeds]
-    own = table - table.mean(0) + table.mean()
-    spread = own.std(1, ddof=1) * (len(table) / (len(table) - 1)) ** 0.5
+    centred = table - table.mean(0) + table.mean()
+    spread = centred.std(1, ddof=1) * (len(table) / (len(table) - 1)) ** 0.5
     return dict(zip(values, spread.tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""The story of one user: what was kept when, what helped which prediction, why something went.
+"""Explain the sketches of one user: every prediction, its sketch, and the scores of every refresh.
 
-TrainingRollouts one history under a trained policy and notes everything on the way. Plain values come out;
-how they look is not decided here.
+Rolls out one history under a trained policy and records all decisions. Knows nothing about how the
+story is drawn.
 """
 
 from __future__ import annotations
@@ -14,56 +14,61 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dips.credit.adjoint import effect_of, worth
+from dips.credit.adjoint import entry_gradient, loss_and_adjoint
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.metrics import CUTOFF
 from dips.evaluation.progressive import predict
 from dips.model.trained_model import TrainedModel
-from dips.policy.base import Policy, Signals
+from dips.policy.base import Policy
 from dips.recommender.losses import BinaryCrossEntropy
 from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
-from dips.stream.users import Columns, make_stream
+from dips.sketch.signals import Signals
+from dips.stream.users import EventColumns, make_stream
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An interaction in the sketch that a prediction was made from."""
+class SketchEntry:
+    """An entry of the sketch that a prediction was made from."""
 
     position: int
+    """Position in the user's history, from 0."""
     item: str
-    effect: float | None
-    """Change of the prediction's loss with its weight: below 0 it helped. None: not known."""
+    entry_gradient: float | None
+    """Gradient of the prediction's loss with respect to the entry's weight.
+
+    Below 0 the entry helped. None for recommenders without an inner loop.
+    """
 
 
 @dataclass(frozen=True)
-class Step:
-    """One prediction: the sketch before an interaction predicts it."""
+class PredictionStep:
+    """One prediction: an interaction, predicted from the sketch before it."""
 
     t: int
-    """How many interactions came before."""
+    """Number of earlier interactions."""
     item: str
     rating: float | None
     estimate: float | None
-    """The predicted rating, or the chance of a like; None where items are predicted."""
+    """Predicted rating, or probability of a like; None where items are predicted."""
     rank: float | None
-    """The item's place among all; None where ratings are predicted."""
+    """Rank of the item among all items; None where ratings are predicted."""
     error: float | None
-    kept: tuple[Kept, ...]
+    kept: tuple[SketchEntry, ...]
 
     @property
     def hit(self) -> bool:
-        """Whether the item was among the first 20."""
+        """Whether the item is among the top 20."""
         return self.rank is not None and self.rank <= CUTOFF
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """An interaction that a refresh could keep."""
+class ScoredCandidate:
+    """A candidate of a refresh, with its score."""
 
     position: int
     item: str
@@ -73,76 +78,77 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refresh:
-    """One choice of what to keep; made after so many interactions."""
+    """One decision of the policy."""
 
     seen: int
-    candidates: tuple[Candidate, ...]
+    """Number of interactions before the refresh."""
+    candidates: tuple[ScoredCandidate, ...]
 
     @property
-    def dropped(self) -> tuple[Candidate, ...]:
-        """What had to go."""
+    def dropped(self) -> tuple[ScoredCandidate, ...]:
+        """Return the dropped candidates."""
         return tuple(candidate for candidate in self.candidates if not candidate.stays)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """Everything about one user, in order of time."""
+    """Predictions and refreshes of one user, in order of time."""
 
     user: str
     data: str
     part: str
-    """train, valid or test; empty where the user is none of the run's."""
+    """train, valid or test; empty if the user is not in the run's split."""
     policy: str
-    of: str
-    """The policy that the run is of: where it is another one, a rival of it chose."""
+    run_policy: str
+    """Policy that the run was asked for; differs from `policy` if a baseline was kept."""
     size: int
     periods: tuple[int, ...]
     explicit: bool
     items: int
     length: int
-    """How many interactions the user has, also those that are not shown."""
+    """Number of the user's interactions, with those that are not shown."""
     titles: dict[str, str]
-    """Titles of the items in here, where the data has them."""
-    steps: tuple[Step, ...]
+    """Titles by item id, where the data has them."""
+    steps: tuple[PredictionStep, ...]
     refreshes: tuple[Refresh, ...]
 
-    def name(self, item: str) -> str:
-        """The item's title, or its id."""
+    def item_name(self, item: str) -> str:
+        """Return the title of an item, or its id."""
         return self.titles.get(item, item)
 
     def last(self, steps: int) -> Story:
-        """The same with the newest predictions only; 0 for all of them."""
+        """Return the story of the newest predictions only; 0 keeps all."""
         shown = self.steps[-steps:]
         since = shown[0].t if shown else 0
         later = tuple(refresh for refresh in self.refreshes if refresh.seen >= since)
         return replace(self, steps=shown, refreshes=later)
 
     @property
-    def is_known(self) -> bool:
-        """Whether it is known what kept items did; a recommender without inner loop does not."""
-        return any(kept.effect is not None for step in self.steps for kept in step.kept)
+    def has_gradients(self) -> bool:
+        """Whether entry gradients are known; recommenders without an inner loop have none."""
+        return any(kept.entry_gradient is not None for step in self.steps for kept in step.kept)
 
-    def rows(self) -> list[str]:
-        """The items that are kept at some step, in order of first being kept."""
+    def kept_items(self) -> list[str]:
+        """Return the items of all sketches, in order of first being kept."""
         return list(dict.fromkeys(kept.item for step in self.steps for kept in step.kept))
 
     def refresh_before(self, t: int) -> Refresh | None:
-        """The refresh right before a prediction; None where the sketch stayed as it was."""
+        """Return the refresh right before a prediction; None if there was none."""
         return next((refresh for refresh in self.refreshes if refresh.seen == t), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
-def cell(step: Step, item: str) -> tuple[bool, float]:
-    """Whether a step's sketch holds an item, and the effect of all its interactions in there."""
-    mine = [kept for kept in step.kept if kept.item == item]
-    return bool(mine), sum(kept.effect or 0.0 for kept in mine)
+def item_gradient(step: PredictionStep, item: str) -> tuple[bool, float]:
+    """Return whether a step's sketch holds an item, and the sum of its entry gradients."""
+    entries = [kept for kept in step.kept if kept.item == item]
+    return bool(entries), sum(kept.entry_gradient or 0.0 for kept in entries)
 
 
-class _Listening(Policy):
-    """A policy that notes what it is asked and what it answers; its sketches are the same."""
+class _RecordingPolicy(Policy):
+    """Records the candidates and scores of another policy; the decisions are those of the other."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.required_signals, self.is_random = (
@@ -150,39 +156,47 @@ class _Listening(Policy):
             policy.required_signals,
             policy.is_random,
         )
-        self.heard: list[tuple[Candidates, Tensor]] = []
+        self.recorded: list[tuple[Candidates, Tensor]] = []
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Ask, and note."""
+        """Return and record the scores of the other policy, [users, candidates]."""
         scores = self.policy.score(candidates, signals)
-        self.heard.append((candidates, scores))
+        self.recorded.append((candidates, scores))
         return scores
 
 
 @torch.no_grad()
-def tell(
+def explain_user(
     trained: TrainedModel,
     data: Interactions,
     user: int,
     *,
     part: str = "",
-    of: str = "",
+    run_policy: str = "",
     title: Callable[[str], str | None] = lambda item: None,
 ) -> Story:
-    """The story of one user of data that has the bundle's vocabulary.
+    """Return the story of one user.
 
-    `title` gives an item's title by its original id; `of` names the policy that the run is of,
-    where the bundle may hold a rival of it.
+    Args:
+        trained: The model to explain.
+        data: Data with the model's item indices.
+        user: Index of the user in `data`.
+        part: Part of the run's split that holds the user.
+        run_policy: Policy that the run was asked for; by default the model's.
+        title: From an item's original id to its title.
+
+    Raises:
+        ConfigError: If the policy keeps everything: there is no decision to explain.
     """
     if trained.policy.keeps_all:
-        raise ConfigError("the policy 'all' keeps everything: there is no story to tell")
-    alone = _alone(data, user)
+        raise ConfigError("the policy 'all' keeps everything: it has no sketches to explain")
+    history = _one_user(data, user)
     stack = StackedRecommenders.of([trained.recommender], "cpu")
-    stream = make_stream([alone], Columns.of(alone, sides=trained.sides))
-    listening = _Listening(trained.policy)
+    stream = make_stream([history], EventColumns.of(history, sides=trained.sides))
+    recording = _RecordingPolicy(trained.policy)
     trace = rollout(
         stream,
-        listening,
+        recording,
         size=trained.size,
         schedule=trained.schedule,
         keys=stream.keys([trained.seed]),
@@ -190,7 +204,7 @@ def tell(
         selector=trained.selector,
     )
     assert isinstance(trace, StoredTrace)
-    ids = [data.item_ids[int(item)] for item in alone.item]
+    ids = [data.item_ids[int(item)] for item in history.item]
     steps = tuple(_steps(trained, stack, trace, ids))
     titles = {item: name for item in dict.fromkeys(ids) if (name := title(item))}
     return Story(
@@ -198,7 +212,7 @@ def tell(
         data=data.name,
         part=part,
         policy=trained.policy_spec.name,
-        of=of or trained.policy_spec.name,
+        run_policy=run_policy or trained.policy_spec.name,
         size=trained.size,
         periods=trained.periods,
         explicit=trained.explicit,
@@ -206,12 +220,12 @@ def tell(
         length=len(ids),
         titles=titles,
         steps=steps,
-        refreshes=tuple(_refreshes(trained, listening, ids)),
+        refreshes=tuple(_refreshes(trained, recording, ids)),
     )
 
 
-def _alone(data: Interactions, user: int) -> Interactions:
-    """A table of this user's events only: the others need not be copied."""
+def _one_user(data: Interactions, user: int) -> Interactions:
+    """Return a table of one user's events."""
     events = data.events(user)
     rows = np.arange(events.start, events.stop)
     return replace(
@@ -227,8 +241,8 @@ def _alone(data: Interactions, user: int) -> Interactions:
 
 def _steps(
     trained: TrainedModel, stack: StackedRecommenders, trace: StoredTrace, ids: list[str]
-) -> Iterator[Step]:
-    """Every prediction, with what it was made from."""
+) -> Iterator[PredictionStep]:
+    """Yield every prediction with the sketch that it was made from."""
     made = predict(stack, trace, 0)
     effects = _effects(trained, trace)
     rated = trained.explicit and trace.columns.rating.tolist()
@@ -236,21 +250,23 @@ def _steps(
     for t, (value, kept, worths) in enumerate(zip(output, trace.kept, effects, strict=True)):
         places = [int(place) for place in kept if place >= 0]
         shares = [None if np.isnan(effect) else effect for effect in worths.tolist()]
-        yield Step(
+        yield PredictionStep(
             t=t,
             item=ids[t],
             rating=rated[t] if rated else None,
             estimate=value if trained.explicit else None,
             rank=None if trained.explicit else value,
             error=errors[t] if trained.explicit else None,
-            kept=tuple(Kept(p, ids[p], share) for p, share in zip(places, shares, strict=False)),
+            kept=tuple(
+                SketchEntry(p, ids[p], share) for p, share in zip(places, shares, strict=False)
+            ),
         )
 
 
 def _outcomes(
     trained: TrainedModel, output: Tensor, target: Tensor
 ) -> tuple[list[float], list[float]]:
-    """What was predicted, and how far off: as the metrics have it."""
+    """Return predictions and absolute errors, as the metrics define them."""
     if not trained.explicit:
         return output.tolist(), []
     loss = trained.recommender.loss
@@ -261,28 +277,29 @@ def _outcomes(
 
 
 def _effects(trained: TrainedModel, trace: StoredTrace) -> Tensor:
-    """[steps, size] effects of the kept interactions; NaN where there is none to know."""
+    """Return the entry gradients of each prediction, [steps, size]; NaN where undefined."""
     evidence = trace.evidence(torch.arange(len(trace.event)))
     nothing = torch.full_like(evidence.weight, torch.nan)
     if isinstance(trained.recommender, Sequential):  # it has no inner loop
         return nothing
     columns = trace.columns
     target = columns.token[trace.event], columns.rating[trace.event]
-    _, effect = effect_of(trained.recommender, evidence, *target)
-    past = (evidence.item, evidence.rating, evidence.age, evidence.repeats)
-    found = worth(trained.recommender, effect, *past)
+    _, adjoint = loss_and_adjoint(trained.recommender, evidence, *target)
+    found = entry_gradient(trained.recommender, adjoint, evidence)
     return torch.where(evidence.weight > 0, found, nothing)
 
 
-def _refreshes(trained: TrainedModel, listening: _Listening, ids: list[str]) -> Iterator[Refresh]:
-    """Every choice, decided once more from the scores that were noted."""
-    for candidates, scores in listening.heard:
+def _refreshes(
+    trained: TrainedModel, recording: _RecordingPolicy, ids: list[str]
+) -> Iterator[Refresh]:
+    """Yield every refresh; the decision is repeated from the recorded scores."""
+    for candidates, scores in recording.recorded:
         chosen = trained.selector.choose(scores, candidates, trained.size)[0].tolist()
         places, values = candidates.position[0].tolist(), scores[0].tolist()
         yield Refresh(
             int(candidates.seen[0]),
             tuple(
-                Candidate(place, ids[place], value, slot in chosen)
+                ScoredCandidate(place, ids[place], value, slot in chosen)
                 for slot, (place, value) in enumerate(zip(places, values, strict=True))
                 if place >= 0
             ),

@@ -1,4 +1,7 @@
-"""Sketches of one recommender's policy, read by another: walk, read, score. Trains nothing."""
+"""Score a target model on the sketches of a policy that was trained with another recommender.
+
+Trains nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import Any, final
 from torch import nn
 
 from dips.data.interactions import Interactions
-from dips.data.side_information import NOTHING, SideInformation
-from dips.evaluation.equivalence import EqualSize, equal_size
+from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
+from dips.evaluation.equal_quality_size import EqualQualitySize, equal_quality_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores, evaluate
 from dips.model.trained_model import TrainedModel
@@ -23,27 +26,27 @@ from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import Greedy, Selector
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, Stream, make_stream
+from dips.stream.users import EventColumns, Stream, make_stream
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SourcePolicy:
-    """A policy, and the recommender that it asks if it asks: it chooses, and others read."""
+    """A policy whose sketches a target model reads, with the recommender that gives its signals."""
 
     name: str
-    """The policy that chooses: of a run whose rival was better, the rival."""
+    """Name of the policy; of a run that kept a baseline, the baseline."""
     policy: Policy
     size: int
     schedule: Schedule
     seed: int = 0
     selector: Selector = field(default_factory=Greedy)
     recommender: Recommender | None = None
-    sides: SideInformation = NOTHING
+    sides: SideInformation = NO_SIDE_INFORMATION
 
     @classmethod
     def of(cls, trained: TrainedModel) -> SourcePolicy:
-        """As it was trained."""
+        """Return the policy of a trained model, with its size, schedule and recommender."""
         return cls(
             name=trained.policy_spec.name,
             policy=trained.policy,
@@ -55,8 +58,13 @@ class SourcePolicy:
             sides=trained.sides,
         )
 
-    def walk(self, stream: Stream, epoch: int = 0) -> Trace:
-        """The sketches of all users of a stream of one run; lots are drawn for the epoch."""
+    def roll_out(self, stream: Stream, epoch: int = 0) -> Trace:
+        """Return the sketches of all users of a stream of one run.
+
+        Args:
+            stream: Users of one run.
+            epoch: Selects the random priorities of random policies.
+        """
         device = stream.columns.item.device
         policy = self.policy
         if isinstance(policy, nn.Module) and device.type != "cpu":
@@ -74,19 +82,25 @@ class SourcePolicy:
         )
 
 
-def read_with(
-    reader: Recommender, source_policy: SourcePolicy, part: Interactions, columns: Columns
+def score_transfer(
+    target: Recommender, source_policy: SourcePolicy, part: Interactions, columns: EventColumns
 ) -> Scores:
-    """Score the predictions that one recommender makes from sketches chosen with another."""
-    trace = source_policy.walk(make_stream([part], columns))
-    return evaluate(StackedRecommenders.of([reader], columns.device), trace)[0]
+    """Score a target model on the sketches that a source policy keeps of the users of a part."""
+    trace = source_policy.roll_out(make_stream([part], columns))
+    return evaluate(StackedRecommenders.of([target], columns.device), trace)[0]
 
 
 def size_ratios(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """At which size each policy is as good as each other one at its sizes, metric by metric.
+    """Return the size that each policy needs for the quality of each other policy, per metric.
 
-    Means over seeds, linear in log size between the sizes tried. `share` is the part of the other's
-    items that suffices; where there is a `bound`, the other's size lies beyond what was tried.
+    Args:
+        summary: Rows with `metric`, `policy`, `size` and `mean`. Quality is interpolated linearly
+            in the logarithm of the size.
+
+    Returns:
+        One row per metric, policy, size and other policy (`against`): `equal_size` is the other's
+        size of equal quality, `share` the size divided by it. `bound` is "above" or "below" if
+        the other's size lies outside the sizes that were tried.
     """
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for row in summary:
@@ -97,7 +111,7 @@ def size_ratios(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             continue
         curve = curves[metric, other]
         for size, quality in curves[metric, policy].items():
-            equal = equal_size(
+            equal = equal_quality_size(
                 list(curve), list(curve.values()), quality,
                 lower_is_better=metric in LOWER_IS_BETTER,
             )  # fmt: skip
@@ -116,30 +130,30 @@ def size_ratios(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def most_saved(
+def largest_saving(
     ratios: Sequence[Mapping[str, Any]], metric: str, policy: str, against: str
 ) -> dict[str, Any] | None:
-    """The size at which a policy needs the smallest share of another's items; None without any."""
+    """Return the row in which a policy needs the smallest share of another's size; None if none."""
     rows = [
         dict(row)
         for row in ratios
         if (row["metric"], row["policy"], row["against"]) == (metric, policy, against)
     ]
-    # Worse than the other's smallest says less than any size at which they are equal.
+    # A policy that is worse than the other's smallest size has no share: such rows come last.
     return min(rows, key=lambda row: (row["bound"] == "below", float(row["share"])), default=None)
 
 
-def best_in_words(row: Mapping[str, Any]) -> str:
-    """The most that is saved; if that is worse than the other's smallest, so are all sizes."""
+def describe_largest_saving(row: Mapping[str, Any]) -> str:
+    """Describe the row of `largest_saving`; if it has no equal size, no other row has one."""
     if row["bound"] == "below":
         return f"{row['policy']} is never as good as {row['against']} at the sizes tried"
-    return in_words(row)
+    return describe_ratio(row)
 
 
-def in_words(row: Mapping[str, Any]) -> str:
-    """'learned at 8 equals reservoir at 14.2: 44 % fewer', or what is known of it."""
+def describe_ratio(row: Mapping[str, Any]) -> str:
+    """Return a row of `size_ratios` as 'learned at 8 equals reservoir at 14.2: 44 % fewer'."""
     policy, size, other = row["policy"], row["size"], row["against"]
-    equal = EqualSize(row["equal_size"], row["bound"])
+    equal = EqualQualitySize(row["equal_size"], row["bound"])
     if equal.bound == "below":
         return f"{policy} at {size} is worse than {other} at {equal.size:.3g}"
     saved = round(100 * (1 - row["share"]))

@@ -1,4 +1,4 @@
-"""The same trials for every policy: seeded random search over what matters. Never scores test."""
+"""Random search: the same seeded trials for every policy. Trials never score test users."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "learning_rate": (2e-3, 2e-2),
     },
 }
-"""Settings that are tuned for each task, drawn log-uniformly between their bounds."""
+"""Bounds of the tuned settings of each task; values are log-uniform."""
 DAMPINGS = (0.1, 1.0, 10.0)
-"""Few values, because runs of the policy influence with one damping share their walks."""
+"""Values of `damping`; few, because runs of `influence` with the same damping share rollouts."""
 
 
 def trials(count: int, task: str, seed: int = 0) -> list[dict[str, Any]]:
-    """`count` settings to try; the first changes nothing, so tuning never falls behind it."""
+    """Return the settings of each trial; the first trial has the defaults.
+
+    Args:
+        count: Number of trials.
+        task: explicit or implicit.
+        seed: Seed of the random search.
+    """
     rng = np.random.default_rng(seed)
     drawn: list[dict[str, Any]] = [{}]
     for _ in range(count - 1):

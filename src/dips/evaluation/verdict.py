@@ -1,4 +1,4 @@
-"""One line for people: is a policy worth it? Says what the numbers say and not more."""
+"""Say in one sentence whether a policy is better than its baselines, as far as the data shows."""
 
 from __future__ import annotations
 
@@ -9,66 +9,72 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dips.evaluation.comparison import Cell, UserSums, compare_pairs
-from dips.evaluation.equivalence import equal_size
-from dips.evaluation.metrics import LOWER_IS_BETTER, headline
+from dips.evaluation.comparison import Cell, compare_pairs, user_sums
+from dips.evaluation.equal_quality_size import equal_quality_size
+from dips.evaluation.metrics import LOWER_IS_BETTER, primary_metric
 from dips.evaluation.progressive import Scores
 
 RESAMPLES = 2_000
-"""Fewer than in a comparison: one line at the end of a run should not take longer than the run."""
+"""Bootstrap resamples; fewer than in a comparison, as a run should end quickly."""
 LEVEL = 0.05
-"""Above it a p-value speaks of chance."""
-FEW = 3
-"""So many cells are named one by one."""
+"""Significance level of p-values."""
+NAMED_CELLS = 3
+"""Maximum number of cells that are listed by name."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Entrant:
-    """A policy that was trained on one split: how it did on validation and, if scored, on test."""
+class PolicyScore:
+    """Validation metrics of a policy on one split, and its test scores if it was tested."""
 
     name: str
     valid: Mapping[str, float]
     test: Scores | None = None
 
 
-def of_run(
-    own: Entrant | None, baselines: Sequence[Entrant], size: int, *, taught: bool = True
+def run_verdict(
+    own: PolicyScore | None, baselines: Sequence[PolicyScore], size: int, *, is_trained: bool = True
 ) -> str:
-    """Is what was learned better than the rivals that were trained beside it?
+    """Compare a learned policy with the baselines that were trained beside it, in one sentence.
 
-    `own` is None where it diverged; `taught` is False where its best epoch is from before the
-    policy began to learn. Without a rival there is nothing to say.
+    Args:
+        own: Scores of the learned policy; None if it diverged.
+        baselines: Scores of the baselines on the same split.
+        size: Sketch size.
+        is_trained: Whether the best epoch is after the first update of the policy.
+
+    Returns:
+        The sentence; empty without baselines.
     """
     if not baselines:
         return ""
-    metric = headline(baselines[0].valid)
+    metric = primary_metric(baselines[0].valid)
     baseline = max(baselines, key=lambda one: _gain(metric, one.valid[metric], 0.0))
     simple = f"{baseline.name}-{size}"
     if own is None:
-        return f"{baseline.name} stays: what was learned diverged; use {simple}"
+        return f"{baseline.name} is kept: the learned policy diverged; use {simple}"
     gain = _relative(metric, own.valid[metric], baseline.valid[metric])
     values = f"{metric} {own.valid[metric]:.4f} against {baseline.valid[metric]:.4f}"
     if gain < 0:
         return (
-            f"{baseline.name} stays: what was learned is {_percent(-gain)} worse on validation "
+            f"{baseline.name} is kept: the learned policy is {_percent(-gain)} worse on validation "
             f"({values}); use {simple}"
         )
-    if gain == 0 or not taught:
+    if gain == 0 or not is_trained:
         same = (
-            f": its policy keeps what {baseline.name} keeps" if own.valid == baseline.valid else ""
+            f": its sketches equal those of {baseline.name}" if own.valid == baseline.valid else ""
         )
-        return f"nothing that was learned is better than {simple} on validation{same}; use {simple}"
+        return f"the learned policy is no better than {simple} on validation{same}; use {simple}"
     return f"{own.name} beats {simple} on validation by {_percent(gain)} ({values}); " + _on_test(
         own, baseline, metric, simple
     )
 
 
-def _on_test(own: Entrant, baseline: Entrant, metric: str, simple: str) -> str:
-    """What the test users of this split say to a choice that validation made."""
+def _on_test(own: PolicyScore, baseline: PolicyScore, metric: str, simple: str) -> str:
+    """Describe the difference on the test users of this split."""
     found = _paired(own, baseline, metric)
     if found is None:
-        return "'dips compare' tells whether that holds on test, over several splits"
+        return "run 'dips compare' to test it over several splits"
     gain, low, high = found
     interval = f"95 %: {100 * low:+.1f} to {100 * high:+.1f} %"
     if low > 0:
@@ -77,12 +83,14 @@ def _on_test(own: Entrant, baseline: Entrant, metric: str, simple: str) -> str:
         return f"but on test it is {_percent(-gain)} worse ({interval}): keep {simple}"
     return (
         f"on test by {100 * gain:+.1f} % ({interval}), which may be chance: keep {simple} "
-        "unless 'dips compare' over several splits says otherwise"
+        "unless 'dips compare' over several splits shows a difference"
     )
 
 
-def _paired(own: Entrant, baseline: Entrant, metric: str) -> tuple[float, float, float] | None:
-    """The relative gain on test with its interval over users; None where it is not known."""
+def _paired(
+    own: PolicyScore, baseline: PolicyScore, metric: str
+) -> tuple[float, float, float] | None:
+    """Return the relative gain on test with its 95 % interval; None if it was not tested."""
     if own.test is None or baseline.test is None:
         return None
     base = baseline.test.metrics.get(metric)
@@ -94,38 +102,45 @@ def _paired(own: Entrant, baseline: Entrant, metric: str) -> tuple[float, float,
 
 
 def compare_scores(first: Scores, second: Scores) -> list[dict[str, Any]]:
-    """First minus second on the same users of one split, by metric, with intervals."""
-    results = {Cell(str(place), 0, 0): [_sums(one)] for place, one in enumerate((first, second))}
+    """Compare two evaluations of the same users by a paired bootstrap.
+
+    Returns:
+        One row per metric: `diff` (first minus second), 95 % interval `low` to `high`, and `p`.
+    """
+    ids = [str(user) for user in range(len(first.count))]
+    results = {
+        Cell(str(index), 0, 0): [user_sums(scores, ids)]
+        for index, scores in enumerate((first, second))
+    }
     return compare_pairs(results, resamples=RESAMPLES)
 
 
-def _sums(scores: Scores) -> UserSums:
-    users = [str(user) for user in range(len(scores.count))]
-    sums = {name: np.asarray(total) for name, total in scores.sums.items()}
-    return UserSums(users, np.asarray(scores.count), sums)
-
-
-def beyond_chance(pair: Row) -> bool:
-    """Whether a paired difference is one: its interval and its corrected p-value must say so."""
+def is_significant(pair: Row) -> bool:
+    """Return whether a paired difference is significant: interval without 0 and p below 0.05."""
     return bool((pair["low"] > 0 or pair["high"] < 0) and pair["p"] < LEVEL)
 
 
-def choosers(runs: Sequence[Row], policy: str) -> Counter[str]:
-    """Who chose in the runs of a policy: itself, or a rival that was better on validation."""
-    return Counter(
-        run.get("kept_policy", policy)  # what older results do not say
-        for run in runs
-        if run["policy"] == policy
-    )
+def count_kept_policies(runs: Sequence[Row], policy: str) -> Counter[str]:
+    """Count the kept policies in the runs of a policy: itself, or a better baseline."""
+    return Counter(run.get("kept_policy", policy) for run in runs if run["policy"] == policy)
 
 
-def of_table(
+def comparison_verdict(
     summary: Sequence[Row], paired: Sequence[Row], metric: str, runs: Sequence[Row] = ()
 ) -> str:
-    """Is the learned policy of a comparison, or its best one, worth more than last-K?
+    """Compare `learned`, or else the best policy of a comparison, with `last`, in one sentence.
 
-    With neither, the first policy takes the place of last-K. Empty where there is one policy.
-    Where in all `runs` a rival chose in its place, the rival gets the credit.
+    Without `last` the first policy is the reference. Where a baseline was kept in all runs of a
+    policy, the sentence names the baseline.
+
+    Args:
+        summary: Rows of `summarise`.
+        paired: Rows of `compare_pairs`.
+        metric: The metric to compare.
+        runs: One row per run, with `policy` and `kept_policy`.
+
+    Returns:
+        The sentence; empty for a single policy.
     """
     rows = [row for row in summary if row["metric"] == metric and row["policy"] != "all"]
     names = list(dict.fromkeys(row["policy"] for row in rows))
@@ -138,9 +153,9 @@ def of_table(
         return ""
     best = max(gains, key=lambda name: _mean(gains[name]))
     of = "learned" if "learned" in gains else best
-    chose = choosers(runs, of)
-    named = of if chose[of] or not chose else " or ".join(chose)
-    parts = [_chose(chose, of)]
+    kept = count_kept_policies(runs, of)
+    named = of if kept[of] or not kept else " or ".join(kept)
+    parts = [_describe_kept(kept, of)]
     if named == to:
         parts.append(f"keep {to}")
     else:
@@ -151,19 +166,19 @@ def of_table(
     return "; ".join(part for part in parts if part)
 
 
-def _chose(chose: Counter[str], of: str) -> str:
-    """'frequent chose in 2 of 3 runs of learned'; empty where no rival did."""
-    told = [f"{name} chose in {count}" for name, count in chose.items() if name != of]
-    return f"{', '.join(told)} of {chose.total()} runs of {of}" if told else ""
+def _describe_kept(kept: Counter[str], of: str) -> str:
+    """Return 'frequent was kept in 2 of 3 runs of learned'; empty if no baseline was kept."""
+    baselines = [f"{name} was kept in {count}" for name, count in kept.items() if name != of]
+    return f"{', '.join(baselines)} of {kept.total()} runs of {of}" if baselines else ""
 
 
 class Gain(NamedTuple):
-    """How much better one policy is than another in a cell."""
+    """Gain of one policy over another in a cell."""
 
     share: float
-    """Relative to the other; above 0 is better."""
-    side: int
-    """1 where it is better, -1 where it is worse, 0 where that may be chance."""
+    """Relative to the other policy; above 0 is better."""
+    sign: int
+    """1 if significantly better, -1 if significantly worse, else 0."""
 
 
 Gains = dict[tuple[int, int], Gain]
@@ -178,8 +193,8 @@ def _gains(rows: Sequence[Row], paired: Sequence[Row], metric: str, of: str, to:
             continue
         cell = (row["size"], row["every"])
         share = _gain(metric, (1 if row["a"] == of else -1) / base[cell] * row["diff"], 0.0)
-        side = (1 if share > 0 else -1) if beyond_chance(row) else 0
-        found[cell] = Gain(share, side)
+        sign = (1 if share > 0 else -1) if is_significant(row) else 0
+        found[cell] = Gain(share, sign)
     return found
 
 
@@ -187,8 +202,8 @@ def _mean(gains: Gains) -> float:
     return float(np.mean([gain.share for gain in gains.values()]))
 
 
-def _cells(gains: Gains, side: int) -> list[tuple[int, int]]:
-    return [cell for cell, gain in gains.items() if gain.side == side]
+def _cells(gains: Gains, sign: int) -> list[tuple[int, int]]:
+    return [cell for cell, gain in gains.items() if gain.sign == sign]
 
 
 Curve = dict[tuple[int, int], float]
@@ -200,20 +215,20 @@ def _curve(rows: Sequence[Row], policy: str) -> Curve:
 
 
 def _equal(curves: Mapping[str, Curve], metric: str, gains: Gains) -> str:
-    """'learned at 4 equals last at 5.6' at the middle size and the first period, of two policies.
+    """Return 'learned at 4 equals last at 5.6', at the middle size and the smallest period.
 
-    Empty where that is not known: the difference there may be chance, or there are too few sizes.
+    Empty if the difference there is not significant or if the other policy has a single size.
     """
     (of, own), (to, other) = curves.items()
     every = min(period for _, period in own)
     sizes = sorted(size for size, period in own if period == every)
     tried = [size for size, period in other if period == every]
     size = sizes[len(sizes) // 2]
-    if len(tried) < 2 or (size, every) not in gains or not gains[size, every].side:
+    if len(tried) < 2 or (size, every) not in gains or not gains[size, every].sign:
         return ""
     quality = [other[one, every] for one in tried]
     lower = metric in LOWER_IS_BETTER
-    found = equal_size(tried, quality, own[size, every], lower_is_better=lower)
+    found = equal_quality_size(tried, quality, own[size, every], lower_is_better=lower)
     when = "" if every == 1 else f" (every {every})"
     if found.bound == "above":
         return f"{of} at {size} is better than {to} at {found.size:g}, the largest tried{when}"
@@ -223,23 +238,23 @@ def _equal(curves: Mapping[str, Curve], metric: str, gains: Gains) -> str:
 
 
 def _advice(gains: Gains, of: str, to: str) -> str:
-    """What to use where, by the cells whose differences are beyond chance."""
+    """Return which policy to use in which cells, by the significant differences."""
     won, lost = _cells(gains, 1), _cells(gains, -1)
     if not won and not lost:
         where = f"any of {len(gains)} cells" if len(gains) > 1 else "the one cell"
-        return f"no difference beyond chance in {where}: keep {to}"
+        return f"no significant difference in {where}: keep {to}"
     if not won:
         return f"{to} beats {of} in {_many(lost, gains)}, and {of} beats it in none: keep {to}"
     said = f"{of} {_wins(gains, to)}"
     if len(won) == len(gains):
-        return f"{said}: use {of}; keep {to} if that is too little"
+        return f"{said}: use {of}; keep {to} if that gain is too small for you"
     rest = [cell for cell in gains if cell not in won]
-    places = ", ".join(_place(cell) for cell in rest) if len(rest) <= FEW else "the others"
-    return f"{said}, beyond chance; keep {to} in {places}"
+    places = ", ".join(_place(cell) for cell in rest) if len(rest) <= NAMED_CELLS else "the others"
+    return f"{said}, significantly; keep {to} in {places}"
 
 
 def _wins(gains: Gains, to: str) -> str:
-    """'beats last in 2 of 3 cells, by 1.0 to 1.1 %'."""
+    """Return 'beats last in 2 of 3 cells, by 1.0 to 1.1 %'."""
     won = _cells(gains, 1)
     shares = [gains[cell].share for cell in won]
     by = f"by {_percent(min(shares))}"
@@ -249,7 +264,7 @@ def _wins(gains: Gains, to: str) -> str:
 
 
 def _many(cells: Sequence[tuple[int, int]], gains: Gains) -> str:
-    """So many of the cells, in words."""
+    """Return a number of cells in words: '2 of 3 cells', 'all 3 cells', 'the one cell'."""
     if len(cells) < len(gains):
         return f"{len(cells)} of {len(gains)} cells"
     return f"all {len(gains)} cells" if len(gains) > 1 else "the one cell"
@@ -260,7 +275,7 @@ def _place(cell: tuple[int, int]) -> str:
 
 
 def _gain(metric: str, value: float, base: float) -> float:
-    """How much better a value is: above 0 is better, whatever the metric."""
+    """Return the gain of a value over a base; above 0 is better for every metric."""
     return base - value if metric in LOWER_IS_BETTER else value - base
 
 

@@ -1,7 +1,7 @@
-"""Everything that the paper shows, for one data set: stages as data, and what they call.
+"""Run all experiments of the paper on one data set, in stages.
 
-Is given the functions behind the commands, so that a stage is what the command does. Ratings are
-compared as they are; where items are predicted, data with ratings is turned implicit first.
+Each stage calls the function behind a command. Ratings are compared as they are. Stages that
+predict items first convert data with ratings to implicit data.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dips.data import prepared
-from dips.data.atomic import written
-from dips.data.filtering import by_name
+from dips.data.atomic_write import atomic_write
+from dips.data.filtering import recipe_by_name
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError, DataError, RunError
 from dips.evaluation.comparison import Cell
 from dips.recommender.session import LENGTH
 from dips.report.results import read_results
 from dips.report.story_page import story_page
-from dips.studies.checks import device_of
-from dips.studies.compare import Table, Update, Watch, name_of
+from dips.studies.checks import device_of, resolved
+from dips.studies.compare import ComparisonTable, run_name
 from dips.studies.paper_plan import PaperPlan
+from dips.studies.progress import StudyCallback, StudyProgress
 from dips.studies.run_directory import read_split
-from dips.studies.stages import Journal, Progress, Stage, carry_out
+from dips.studies.stages import Journal, Stage, StageProgress, run_stages
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
 FILE, REPORT, STORY = "paper.json", "report.html", "story.html"
 STAGES = ("compare", "transfer", "session", "gradients", "story")
 STARS = (3.5, 5.0)
-"""Ratings that end between these two are stars, and those above the first are likes."""
-TOLD = 24
-"""Predictions that a story shows."""
-SMALL = ": a small version, which shows that all works, and little of what is best"
-EFFORT = {"influence": 6.0, "hardest": 2.0, "learned": 8.0, "dips": 4.0, "dips@1": 3.0}
-"""What an epoch costs beside one of `last`, about."""
-STEPWISE = 50.0
-"""And so many times that where parameters move after every step."""
+"""A highest rating between these two means stars; then ratings above the first are likes."""
+STORY_STEPS = 24
+"""Number of predictions in the story."""
+REDUCED = ": a reduced version, which tests the pipeline, not the policies"
+EPOCH_COST = {"influence": 6.0, "hardest": 2.0, "learned": 8.0, "dips": 4.0, "dips@1": 3.0}
+"""Approximate cost of an epoch, relative to an epoch of `last`."""
+UPDATE_EVERY_STEP_COST = 50.0
+"""Approximate factor of the cost with a parameter update after every step."""
+TRUE_GRADIENT_COST = 0.1
+"""Approximate cost of a true gradient per user, step, interaction and queue entry."""
 
-TRUTH = 0.1
-"""And what a true gradient costs for each user, interaction and decision of the queue."""
 
-
-class Tools(NamedTuple):
-    """The functions behind the commands."""
+class StudyFunctions(NamedTuple):
+    """The functions of `dips.api` that the stages call."""
 
     compare: Callable[..., Any]
     transfer: Callable[..., Any]
@@ -60,46 +60,71 @@ class Tools(NamedTuple):
 
 
 class PaperStudy:
-    """Everything that the paper shows, in one directory."""
+    """Runs the paper's experiments in one directory.
+
+    Args:
+        data: All users.
+        plan: Cells, seeds and settings.
+        out: Results directory.
+        functions: The functions that the stages call.
+        source: How the data was named.
+        command: The command that was typed, for the report.
+        on_results: Called with each finished results directory.
+    """
 
     def __init__(
         self,
         data: Interactions,
         plan: PaperPlan,
         out: Path,
-        tools: Tools,
+        functions: StudyFunctions,
         *,
         source: str,
         command: str = "",
-        note: Callable[[Path], None] = lambda place: None,
+        on_results: Callable[[Path], None] = lambda directory: None,
     ) -> None:
-        self.data, self.plan, self.out, self.tools = first(data, plan.longest), plan, out, tools
-        self.source, self.command, self.note = source, command, note
+        self.data, self.plan, self.out = first_interactions(data, plan.longest), plan, out
+        self.functions, self.on_results = functions, on_results
+        self.source, self.command = source, command
 
-    def result(self, wanted: Sequence[str], watch: Callable[[Progress], None]) -> dict[str, Any]:
-        """Carry out what is wanted and not done yet, and put it on a page."""
+    def run(
+        self, wanted: Sequence[str], on_progress: Callable[[StageProgress], None]
+    ) -> dict[str, Any]:
+        """Run the wanted stages that are not done, and write the report.
+
+        Args:
+            wanted: Names of stages, of `STAGES`.
+            on_progress: Called with the progress of all stages.
+
+        Returns:
+            The journal, the verdict of the comparison, and the paths of report and story.
+
+        Raises:
+            ConfigError: If a stage is unknown.
+            RunError: If no stage could be run.
+        """
         for name in wanted:
             if name not in STAGES:
                 raise ConfigError(f"there is no stage '{name}': choose from {', '.join(STAGES)}")
         for policy in self.plan.grids["compare"].policies:
-            device_of(self._config(policy))  # refuses bad settings, before anything is written
+            device_of(self._config(policy))  # raises for bad settings, before anything is written
         about = {"data": self.source, "command": self.command}
-        journal = Journal(self.out / FILE, {**about, "items": self.turned()})
-        carry_out([stage for stage in self.stages() if stage.name in wanted], journal, watch)
+        journal = Journal(self.out / FILE, {**about, "items": self.item_rule()})
+        run_stages([stage for stage in self.stages() if stage.name in wanted], journal, on_progress)
         if all(entry.state == "skipped" for entry in journal.entries.values()):
-            told = "; ".join(f"{name}: {e.why}" for name, e in journal.entries.items())
-            raise RunError(f"nothing could be run: {told}")
-        self.tools.report([self.out], self.out / REPORT)
+            reasons = "; ".join(f"{name}: {e.why}" for name, e in journal.entries.items())
+            raise RunError(f"no stage could be run: {reasons}")
+        self.functions.report([self.out], self.out / REPORT)
         done = {name for name, entry in journal.entries.items() if entry.state == "done"}
         pages = {"report": REPORT, **({"story": STORY} if "story" in done else {})}
         return {
             **journal.to_dict(),
-            "verdict": verdict(self.out / "compare") if "compare" in done else "",
+            "verdict": comparison_verdict_in(self.out / "compare") if "compare" in done else "",
             **{name: str(self.out / page) for name, page in pages.items()},
         }
 
     def stages(self) -> list[Stage]:
-        """All of them, in order."""
+        """Return all stages, in order."""
         grids = {"compare": self.compare, "transfer": self.transfer, "session": self.session}
         tables = [self._table(name, run) for name, run in grids.items()]
         seed = self.plan.seeds[0]
@@ -107,109 +132,115 @@ class PaperStudy:
         gradients = Stage(
             name="gradients",
             plan={**own, **self.plan.gradients},
-            costs={"gradients": TRUTH * math.prod(self.plan.gradients.values())},
-            leaves=self._run("dips") / "gradients.json",
+            costs={"gradients": TRUE_GRADIENT_COST * math.prod(self.plan.gradients.values())},
+            output=self._run("dips") / "gradients.json",
             run=self.gradients,
             needs=(tables[0],),
             scale=self.scale(),
         )
         story = Stage(
-            name="story", plan=own, costs={}, leaves=self.out / STORY, run=self.story,
+            name="story", plan=own, costs={}, output=self.out / STORY, run=self.story,
             needs=(tables[0],), scale=self.scale(),
         )  # fmt: skip
         return [*tables, gradients, story]
 
-    def compare(self, watch: Watch) -> None:
-        """Policies by size and period, on the data as it is."""
+    def compare(self, on_progress: StudyCallback) -> None:
+        """Compare policies by size and period, on the original data."""
         data, source = self.whole()
         every = self.plan.grids["compare"].every
-        self._fill("compare", self.tools.compare, data, source, watch, every=every)
+        self._fill("compare", self.functions.compare, data, source, on_progress, every=every)
 
-    def transfer(self, watch: Watch) -> None:
-        """What policies keep, read by another recommender."""
+    def transfer(self, on_progress: StudyCallback) -> None:
+        """Score another recommender on the sketches of the policies."""
         data, source = self.items()
-        self._fill("transfer", self.tools.transfer, data, source, watch, command=self.command)
+        self._fill(
+            "transfer", self.functions.transfer, data, source, on_progress, command=self.command
+        )
 
-    def session(self, watch: Watch) -> None:
-        """Sessions with a sketch of what came before."""
+    def session(self, on_progress: StudyCallback) -> None:
+        """Train session models with a sketch of earlier sessions."""
         data, source = self.items()
         if data.lengths.max() <= LENGTH:
             raise DataError(
-                f"{data.name}: no history is longer than a session of {LENGTH}; there is nothing "
-                "to keep a sketch of"
+                f"{data.name}: no history is longer than a session of {LENGTH}, so there is no "
+                "earlier session to sketch"
             )
-        self._fill("session", self.tools.session, data, source, watch, command=self.command)
+        self._fill(
+            "session", self.functions.session, data, source, on_progress, command=self.command
+        )
 
-    def gradients(self, watch: Watch) -> None:
-        """How true the gradients of the paper's network are, in its first run of size 4."""
+    def gradients(self, on_progress: StudyCallback) -> None:
+        """Compare the policy gradients of the first run of `dips` at size 4 with the true ones."""
         run = self._run("dips")
         members = read_split(run)["train"]
         users = [user for user in range(self.data.users) if self.data.user_id(user) in members]
 
-        def follow(done: int, total: int) -> None:
-            watch(Update("gradients", done, total, things="steps"))
+        def report(done: int, total: int) -> None:
+            on_progress(StudyProgress("gradients", done, total, unit="steps"))
 
-        self.tools.gradients(run, self.data.select(users), **self.plan.gradients, watch=follow)
+        self.functions.gradients(
+            run, self.data.select(users), **self.plan.gradients, on_progress=report
+        )
 
-    def story(self, watch: Watch) -> None:
-        """A user who tests the first learned run of size 4, with a history of the usual length."""
-        watch(Update("story", 0, 1, things="users"))
+    def story(self, on_progress: StudyCallback) -> None:
+        """Write the story of a test user of the first run of `learned` at size 4."""
+        on_progress(StudyProgress("story", 0, 1, unit="users"))
         run = self._run("learned")
-        user = of_length(self.data, read_split(run)["test"], TOLD)
-        told = self.tools.story(run, user, self.data).last(TOLD)
-        with written(self.out / STORY) as part:
-            part.write_text(story_page(told), encoding="utf-8")
+        user = user_of_length(self.data, read_split(run)["test"], STORY_STEPS)
+        story = self.functions.story(run, user, self.data).last(STORY_STEPS)
+        with atomic_write(self.out / STORY) as part:
+            part.write_text(story_page(story), encoding="utf-8")
 
     def whole(self) -> tuple[Interactions, str]:
-        """The data that is compared, and where it can be read again."""
+        """Return the data of the comparison, and the source that names it."""
         if not self.plan.longest:
             return self.data, self.source
         return self._kept("", lambda: self.data)
 
     def items(self) -> tuple[Interactions, str]:
-        """The same without ratings: of stars only likes are left."""
+        """Return the data without ratings, and the source that names it."""
         if not self.data.explicit:
             return self.whole()
-        return self._kept("-implicit", lambda: as_items(self.data))
+        return self._kept("-implicit", lambda: to_implicit(self.data))
 
     def _kept(self, ending: str, make: Callable[[], Interactions]) -> tuple[Interactions, str]:
-        """Data that is made once, and lies beside its results from then on; named by its source."""
+        """Return prepared data beside the results; it is written once."""
         cut = f"-first-{self.plan.longest}" if self.plan.longest else ""
-        name = f"{self.data.name}{cut}{ending}-{mark(self.data)}"
+        name = f"{self.data.name}{cut}{ending}-{fingerprint(self.data)}"
         place = self.out / f"{name}.safetensors"
         if not place.exists():
             prepared.write(make(), place)
         return prepared.open_prepared(place), str(place)
 
     def scale(self) -> str:
-        """How much of everything there is, in words."""
+        """Describe users, interactions, splits and epochs in words."""
         users, everyone, longest = self._users(), self.data.users, self.plan.longest
         epochs = self.plan.settings.get("epochs")
-        told = [
+        facts = [
             f"{users:,} of {everyone:,} users" if users < everyone else f"{users:,} users",
             *([f"the first {longest} of their interactions"] if longest else []),
             _counted(len(self.plan.seeds), "split"),
             f"up to {epochs} epoch{'s' if epochs > 1 else ''}"
             if epochs
-            else "epochs as suit each policy",
+            else "default epochs of each policy",
         ]
         is_small = users < everyone or longest or epochs
-        return ", ".join(told) + (SMALL if is_small else "")
+        return ", ".join(facts) + (REDUCED if is_small else "")
 
-    def turned(self) -> str:
-        """What was done to predict items, in words."""
+    def item_rule(self) -> str:
+        """Describe how ratings are converted to implicit data, in words."""
         if not self.data.explicit:
             return "the data has no ratings: every interaction counts"
-        return by_name("implicit").about if has_stars(self.data) else "every rating counts"
+        return recipe_by_name("implicit").about if has_stars(self.data) else "every rating counts"
 
-    def _table(self, name: str, run: Callable[[Watch], None]) -> Stage:
-        """A stage that fills a grid of cells, in a directory of its name."""
+    def _table(self, name: str, run: Callable[[StudyCallback], None]) -> Stage:
+        """Return a stage that fills a grid of cells, in a directory of its name."""
         grid = self.plan.grids[name]
         plan = {"data": self.source, **asdict(grid), "seeds": self.plan.seeds}
         rows = self._rows() * len(self.plan.seeds)
         cells = rows * len(grid.sizes) * len(grid.every)
         policies = cells * sum(self._effort(policy) for policy in grid.policies)
-        one = rows * self._config("last").epochs
+        one = rows * resolved(self.data, self._config("last")).training.epochs
         costs = {
             "compare": {"training": policies},
             "transfer": {"gru": one, "policies": policies, "reading sketches": one},
@@ -219,7 +250,7 @@ class PaperStudy:
             name=name,
             plan={**plan, "settings": self._settings()},
             costs=costs[name],
-            leaves=self.out / name / "figure.png",
+            output=self.out / name / "figure.png",
             run=run,
             scale=self.scale(),
         )
@@ -227,59 +258,63 @@ class PaperStudy:
     def _fill(
         self,
         name: str,
-        tool: Callable[..., Any],
+        function: Callable[..., Any],
         data: Interactions,
         source: str,
-        watch: Watch,
+        on_progress: StudyCallback,
         **more: Any,
     ) -> None:
         grid, place = self.plan.grids[name], self.out / name
-        tool(
-            data, grid.policies, grid.sizes, seeds=self.plan.seeds, out=place, watch=watch,
-            source=source, recipe=self.plan.recipe, **more, **self.plan.settings,
+        function(
+            data, grid.policies, grid.sizes, seeds=self.plan.seeds, out=place, source=source,
+            on_progress=on_progress, recipe=self.plan.recipe, **more, **self.plan.settings,
         )  # fmt: skip
-        self.note(place)
+        self.on_results(place)
 
     def _run(self, policy: str) -> Path:
         cell = Cell(policy, 4, 1)
-        return self.out / "compare" / "runs" / name_of(cell, self.plan.seeds[0])
+        return self.out / "compare" / "runs" / run_name(cell, self.plan.seeds[0])
 
     def _config(self, policy: str) -> TrainConfig:
         flags = {**self.plan.settings, "policy": policy}
-        return build_config(self.plan.recipe, flags=flags, implicit_data=not self.data.explicit)
+        return build_config(self.plan.recipe, flags=flags)
 
     def _settings(self) -> dict[str, Any]:
-        """What decides results."""
+        """Return the settings that affect results."""
         kept = {name: value for name, value in self.plan.settings.items() if name != "device"}
         return {"longest": self.plan.longest, "recipe": self.plan.recipe, **kept}
 
     def _rows(self) -> float:
-        """Interactions that take part, about."""
+        """Return the approximate number of interactions."""
         return float(self.data.lengths.mean()) * self._users()
 
     def _users(self) -> int:
         return min(self.plan.settings.get("max_users") or self.data.users, self.data.users)
 
     def _effort(self, policy: str) -> float:
-        config = self._config(policy)
-        return EFFORT.get(policy, 1.0) * config.epochs * (STEPWISE if config.stretch else 1.0)
+        config = resolved(self.data, self._config(policy))
+        return (
+            EPOCH_COST.get(policy, 1.0)
+            * config.training.epochs
+            * (UPDATE_EVERY_STEP_COST if config.training.update_interval else 1.0)
+        )
 
 
-def verdict(place: Path) -> str:
-    """What a comparison that lies in a directory comes to."""
+def comparison_verdict_in(place: Path) -> str:
+    """Return the verdict of the comparison in a results directory."""
     (found,) = read_results([place]).comparisons
-    return Table(found.rows, found.summary, found.paired).verdict()
+    return ComparisonTable(found.rows, found.summary, found.paired).verdict()
 
 
-def first(data: Interactions, longest: int) -> Interactions:
-    """The beginnings of all histories; 0 for all of them."""
+def first_interactions(data: Interactions, longest: int) -> Interactions:
+    """Cut all histories after `longest` interactions; 0 keeps all."""
     if not longest:
         return data
     return replace(data, lengths=np.minimum(data.lengths, longest))
 
 
-def mark(data: Interactions) -> str:
-    """A few letters that differ where items, ratings or lengths do."""
+def fingerprint(data: Interactions) -> str:
+    """Return a checksum of items, ratings and lengths, as eight hexadecimal digits."""
     found = 0
     for column in (data.item, data.rating, data.lengths):
         if column is not None:
@@ -288,20 +323,20 @@ def mark(data: Interactions) -> str:
 
 
 def has_stars(data: Interactions) -> bool:
-    """Whether ratings are stars as MovieLens and Amazon have them: up to five."""
+    """Return whether the highest rating is above 3.5 and at most 5, as with stars."""
     low, high = STARS
     return low < data.rating_range()[1] <= high
 
 
-def as_items(data: Interactions) -> Interactions:
-    """Data with ratings, turned implicit: likes among stars; of other ratings everything."""
-    kept = by_name("implicit")(data) if has_stars(data) else replace(data, rating=None)
+def to_implicit(data: Interactions) -> Interactions:
+    """Convert data with ratings to implicit data: likes of stars, all of other ratings."""
+    kept = recipe_by_name("implicit")(data) if has_stars(data) else replace(data, rating=None)
     facts = {name: value for name, value in kept.about.items() if name != "rating_range"}
     return replace(kept, about={**facts, "name": f"{data.name}-implicit"})
 
 
-def of_length(data: Interactions, users: set[str], length: int) -> str:
-    """Of these users the first one whose history is nearest to a length."""
+def user_of_length(data: Interactions, users: set[str], length: int) -> str:
+    """Return the first of the given users whose history length is nearest to `length`."""
     rows = [user for user in range(data.users) if data.user_id(user) in users]
     return data.user_id(rows[int(np.abs(data.lengths[rows] - length).argmin())])
 

@@ -1,4 +1,4 @@
-"""How much of everything the paper shows is run: in full, and as a small version."""
+"""Plans of the paper's experiments: the full version, and a reduced one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dips.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Which cells a stage has."""
+    """Cells of a stage."""
 
     policies: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -20,28 +20,33 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperPlan:
-    """How much of everything."""
+    """Cells, seeds and settings of all stages."""
 
     grids: Mapping[str, Grid]
-    """Cells of the stages that fill a table, by their names."""
+    """Cells of the stages compare, transfer and session, by name."""
     gradients: Mapping[str, int]
+    """Arguments of the gradient study."""
     seeds: tuple[int, ...]
     longest: int = 0
-    """So many interactions of a user at most, the first ones; 0 means all."""
+    """Keep the first interactions of each user only, at most this many; 0: all."""
     recipe: str | None = None
     settings: Mapping[str, Any]
     """Settings of all runs, by name."""
 
     def but(self, seeds: Sequence[int] | None, settings: Mapping[str, Any]) -> PaperPlan:
-        """The same with other seeds, where some are given, and with further settings."""
+        """Return a copy with other seeds, if given, and with further settings.
+
+        Raises:
+            ConfigError: If there are no seeds.
+        """
         chosen = self.seeds if seeds is None else tuple(seeds)
         if not chosen:
-            raise ConfigError("there are no seeds: give at least one")
+            raise ConfigError("--seeds is empty: give at least one seed")
         return replace(self, seeds=chosen, settings={**self.settings, **settings})
 
 
 POLICIES = ("learned", "dips", "dips@1", "reservoir", "last", "hardest", "influence")
-"""Those of the paper, last-K, and ours."""
+"""Policies of the paper, with `last` and `learned`."""
 FULL = PaperPlan(
     grids={
         "compare": Grid(policies=(*POLICIES, "mix:1"), sizes=(2, 4, 8), every=(1, 4)),
@@ -52,7 +57,7 @@ FULL = PaperPlan(
     seeds=(0, 1, 2, 3, 4),
     settings={},
 )
-"""As the paper has it, with last-K and ours beside."""
+"""The paper's experiments, with `last` and `learned`."""
 QUICK = PaperPlan(
     grids={
         "compare": Grid(policies=(*POLICIES, "mix:1"), sizes=(2, 4)),
@@ -65,4 +70,4 @@ QUICK = PaperPlan(
     recipe="default",
     settings={"epochs": 5, "policy_freeze_epochs": 1, "max_users": 100},
 )
-"""All stages in a few minutes on the CPU: they show that all works, and little of what is best."""
+"""All stages in a few minutes on a CPU: a test of the pipeline, not of the policies."""

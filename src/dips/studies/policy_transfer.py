@@ -1,7 +1,7 @@
-"""A policy learned with one recommender chooses what another one reads: cells, files, tables.
+"""Policy transfer: policies trained with one recommender provide the sketches of a target model.
 
-The studies of transfer and of sessions are this with other readers. Resumes where it stopped: a
-cell that is in the results directory is not computed again, nor is a policy trained again.
+The transfer study and the session study differ in their target model only. Both resume where they
+stopped: cells and runs in the results directory are not computed again.
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ from dips.data.interactions import Interactions
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
 from dips.evaluation.progressive import Scores
-from dips.evaluation.transfer import SourcePolicy, best_in_words, most_saved, size_ratios
+from dips.evaluation.transfer import (
+    SourcePolicy,
+    describe_largest_saving,
+    largest_saving,
+    size_ratios,
+)
 from dips.policy.registry import learns, make_policy
 from dips.sketch.selection import selector_named
 from dips.studies.checks import check
 from dips.studies.compare import (
-    Plan,
-    Study,
-    Update,
-    Watch,
-    is_there,
-    make_room,
-    name_of,
-    refuse_other,
-    write_rows,
+    Comparison,
+    ComparisonPlan,
+    check_kind,
+    has_run,
+    make_subdirectory,
+    run_name,
+    write_table,
 )
+from dips.studies.progress import StudyCallback, StudyProgress
 from dips.studies.run_directory import (
-    differing,
+    changed_settings,
     open_run,
     read_config,
     read_metrics,
-    read_users,
+    read_user_sums,
     write_json,
-    write_users,
+    write_user_sums,
 )
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
@@ -47,138 +51,180 @@ Key = tuple[Cell, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """What came out in one cell: who chose, and how those were predicted who test."""
+class CellScores:
+    """Scores of a target model in one cell, on the test users of one split."""
 
     source_policy: str
+    """Policy that kept the sketches; of a run that kept a baseline, the baseline."""
     scores: Scores
     part: Interactions
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a study found: one row per cell and seed, means, paired differences, size ratios."""
+class TransferResult:
+    """Result of a transfer or session study.
+
+    `rows` has one row per cell and seed, `summary` means over seeds, `paired` the differences of
+    policies, and `ratios` the sizes of equal quality.
+    """
 
     about: dict[str, Any]
-    """Kind, data, command, settings, and what the paper claims beside what was found."""
+    """Kind, data, command, settings, and the paper's claim beside the result."""
     rows: list[dict[str, Any]]
     summary: list[dict[str, Any]]
     paired: list[dict[str, Any]]
     ratios: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the study's JSON file holds."""
+        """Return the content of the study's JSON file."""
         tables = {name: getattr(self, name) for name in ("rows", "summary", "paired", "ratios")}
         return {**self.about, **tables}
 
     def write(self, out: Path) -> None:
-        """Tables as CSV, and everything as one JSON file named after the kind of study."""
+        """Write the tables as CSV and everything as transfer.json or session.json."""
         flat = [
             {**{name: value for name, value in row.items() if name != "test"}, **row["test"]}
             for row in self.rows
         ]
-        write_rows(flat, out / "rows.csv")
+        write_table(flat, out / "rows.csv")
         for name in ("summary", "paired", "ratios"):
-            write_rows(getattr(self, name), out / f"{name}.csv")
+            write_table(getattr(self, name), out / f"{name}.csv")
         write_json(self.to_dict(), out / f"{self.about['kind']}.json")
 
 
-def choosing(plan: Plan) -> Plan:
-    """The same plan for those who choose: cosines are the readers' alone."""
+def source_plan(plan: ComparisonPlan) -> ComparisonPlan:
+    """Return the plan of the source policies; cosine scores are for the target model only."""
     given = plan.settings
-    return replace(plan, settings=lambda policy: given(policy).but(cosine=-1))
+    return replace(plan, settings=lambda policy: given(policy).but(cosine=None))
 
 
-def reading(reader: TrainConfig, epochs: int) -> TrainConfig:
-    """The settings of a reader, with epochs of its own; 0: as many as all others."""
+def target_config(target: TrainConfig, epochs: int) -> TrainConfig:
+    """Return the settings of a target model with its own number of epochs; 0 keeps `epochs`.
+
+    Raises:
+        ConfigError: If `epochs` is below 0.
+    """
     if epochs < 0:
-        raise ConfigError(f"--reader-epochs is {epochs}: it must be at least 0")
-    return reader.but(epochs=epochs or reader.epochs)
+        raise ConfigError(f"--target-epochs is {epochs}: it must be at least 0")
+    return target.but(epochs=epochs or target.training.epochs)
 
 
 class PolicyTransfer:
-    """The policies of a plan at work for other readers, in a results directory."""
+    """Scores a target model on the sketches of all policies of a plan, in a results directory.
+
+    Args:
+        data: All users; each seed gives its own split.
+        plan: Policies, sizes, periods and seeds.
+        out: Results directory.
+        source: How the data was named.
+        on_progress: Called with the progress of each phase.
+    """
 
     def __init__(
-        self, data: Interactions, plan: Plan, out: Path, *, source: str, watch: Watch | None = None
+        self,
+        data: Interactions,
+        plan: ComparisonPlan,
+        out: Path,
+        *,
+        source: str,
+        on_progress: StudyCallback | None = None,
     ) -> None:
-        self.data, self.plan, self.out, self.source = data, choosing(plan), out, source
-        self.watch = watch or (lambda update: None)
+        self.data, self.plan, self.out, self.source = data, source_plan(plan), out, source
+        self.on_progress = on_progress or (lambda progress: None)
         self.rows: list[dict[str, Any]] = []
         self.users: dict[Cell, list[UserSums]] = {}
 
-    def check(self, kind: str, readers: Sequence[TrainConfig]) -> None:
-        """Refuse what cannot work before anything is written; then make room for the cells."""
+    def check(self, kind: str, targets: Sequence[TrainConfig]) -> None:
+        """Check all settings before anything is written; then create the directory of cells.
+
+        Raises:
+            ConfigError: If settings do not go together, or if `all` is among the policies.
+            RunError: If the directory holds results of another kind of study.
+        """
         if "all" in self.plan.policies:
-            raise ConfigError("policy 'all' is no sketch to read: leave it out of the policies")
+            raise ConfigError("policy 'all' keeps no sketch: leave it out of --policies")
         cells = [self.plan.config(cell, self.plan.seeds[0], {}) for cell in self.plan.cells()]
-        for config in [*{config.policy: config for config in cells}.values(), *readers]:
+        for config in [*{config.sketch.policy: config for config in cells}.values(), *targets]:
             check(self.data, config)
-        refuse_other(self.out, kind)
-        make_room(self.out, "cells")
+        check_kind(self.out, kind)
+        make_subdirectory(self.out, "cells")
 
-    def train(self, plan: Plan, stage: str) -> dict[Key, Path]:
-        """Train what is missing of a plan, and say where its runs are."""
+    def train(self, plan: ComparisonPlan, phase: str) -> dict[Key, Path]:
+        """Train the missing runs of a plan, and return the run directory of each cell and seed."""
 
-        def watch(update: Update) -> None:
-            self.watch(replace(update, stage=stage))
+        def report(progress: StudyProgress) -> None:
+            self.on_progress(replace(progress, phase=phase))
 
-        return Study(self.data, plan, self.out, source=self.source, watch=watch).runs()
+        return Comparison(self.data, plan, self.out, source=self.source, on_progress=report).train()
 
-    def choosers(self) -> Callable[[Key], SourcePolicy]:
-        """Train the policies that learn or ask; from a cell and a seed to who chooses there."""
+    def source_policies(self) -> Callable[[Key], SourcePolicy]:
+        """Train the policies that learn or read signals.
+
+        Returns:
+            A function from a cell and a seed to the source policy.
+        """
         largest = max(self.plan.sizes)
-        busy = [name for name in self.plan.policies if _is_trained(name, largest)]
-        places = self.train(replace(self.plan, policies=busy), "policies") if busy else {}
+        trained = [name for name in self.plan.policies if _is_trained(name, largest)]
+        places = self.train(replace(self.plan, policies=trained), "policies") if trained else {}
 
-        def choose(key: Key) -> SourcePolicy:
+        def source_policy(key: Key) -> SourcePolicy:
             if key in places:
                 return SourcePolicy.of(open_run(places[key]))
             (cell, seed), config = key, self.plan.config(*key, {})
-            policy = make_policy(cell.policy, size=cell.size, damping=config.damping)
+            policy = make_policy(cell.policy, size=cell.size, damping=config.sketch.damping)
             return SourcePolicy(
                 name=cell.policy,
                 policy=policy,
                 size=cell.size,
-                schedule=config.schedule,
+                schedule=config.sketch.schedule,
                 seed=seed,
-                selector=selector_named(config.choice),
+                selector=selector_named(config.sketch.selection),
             )
 
-        return choose
+        return source_policy
 
-    def cell(self, key: Key, settings: dict[str, Any], compute: Callable[[Path], Scored]) -> None:
-        """Take a cell's scores from its directory, or compute them and leave them there."""
+    def score_cell(
+        self, key: Key, settings: dict[str, Any], compute: Callable[[Path], CellScores]
+    ) -> None:
+        """Read the scores of a cell from its directory, or compute and write them.
+
+        Args:
+            key: Cell and seed.
+            settings: Settings of the target model.
+            compute: From the cell's directory to its scores.
+        """
         cell, seed = key
-        place = self.out / "cells" / name_of(cell, seed)
+        place = self.out / "cells" / run_name(cell, seed)
         named = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
         wanted = {**settings, **named, "data": self.source}
-        if not is_there(place, wanted):
-            if (place / "config.json").exists() and differing(read_config(place), wanted):
-                checkpoint.remove(place)  # begun with other settings: no use for these
+        if not has_run(place, wanted):
+            if (place / "config.json").exists() and changed_settings(read_config(place), wanted):
+                checkpoint.remove(place)  # a checkpoint of other settings
             write_json(wanted, place / "config.json")
             found = compute(place)
-            write_users(found.scores, found.part, place / "test_users.csv")
+            write_user_sums(found.scores, found.part, place / "test_users.csv")
             metrics = {**named, "kept_policy": found.source_policy, "test": found.scores.metrics}
-            write_json(metrics, place / "metrics.json")  # the last: now it is finished
-        self.take(cell, place)
+            write_json(metrics, place / "metrics.json")  # written last: now the cell is finished
+        self.add_cell(cell, place)
 
-    def take(self, cell: Cell, place: Path) -> None:
-        """Put what a directory holds into the tables, as a cell of theirs."""
+    def add_cell(self, cell: Cell, place: Path) -> None:
+        """Add the scores in a directory to the tables, as a cell."""
         metrics = read_metrics(place)
         about = {"policy": cell.policy, "size": cell.size, "every": cell.every}
         found = {name: metrics[name] for name in ("seed", "kept_policy", "test")}
         self.rows.append({**about, **found})
-        self.users.setdefault(cell, []).append(read_users(place))
+        self.users.setdefault(cell, []).append(read_user_sums(place))
 
-    def tables(self) -> Result:
-        """All that was taken. Only policies of the plan have ratios of sizes."""
+    def tables(self) -> TransferResult:
+        """Return the tables of all cells; size ratios are for the plan's policies only."""
         summary = summarise(self.rows)
         sketched = [row for row in summary if row["policy"] in self.plan.policies]
-        return Result({}, self.rows, summary, compare_pairs(self.users), size_ratios(sketched))
+        return TransferResult(
+            {}, self.rows, summary, compare_pairs(self.users), size_ratios(sketched)
+        )
 
-    def about(self, kind: str, reader: TrainConfig, command: str) -> dict[str, Any]:
-        """What a study is, for those who come later."""
+    def about(self, kind: str, target: TrainConfig, command: str) -> dict[str, Any]:
+        """Return data, command and settings of the study."""
         return {
             "kind": kind,
             "data": self.source,
@@ -186,27 +232,29 @@ class PolicyTransfer:
             "sizes": list(self.plan.sizes),
             "seeds": list(self.plan.seeds),
             "every": self.plan.every[0],
-            "reader": reader.to_dict(),
+            "target_model": target.to_dict(),
             "policies": {name: self.plan.settings(name).to_dict() for name in self.plan.policies},
         }
 
 
-def saved(tables: Result, against: str = "reservoir") -> list[dict[str, Any]]:
-    """For each policy the most that it saves against another, with a sentence, by each metric.
+def largest_savings(tables: TransferResult, against: str = "reservoir") -> list[dict[str, Any]]:
+    """Return the largest saving of each policy against another policy, per metric.
 
-    A policy whose rival chose in its place does not get the rival's credit: the sentence says so.
+    The sentence names the baseline where a baseline was kept instead of the policy.
     """
     found = []
     for metric, policy in dict.fromkeys(
         (row["metric"], row["policy"]) for row in tables.ratios if row["against"] == against
     ):
-        best = most_saved(tables.ratios, metric, policy, against)
-        assert best is not None  # there is at least the row that was just met
+        best = largest_saving(tables.ratios, metric, policy, against)
+        assert best is not None  # `ratios` has such a row
         place = (policy, best["size"])
         same = [row for row in tables.rows if (row["policy"], row["size"]) == place]
         chosen = sorted({row["kept_policy"] for row in same})
-        credit = "" if chosen == [policy] else f" (chosen by {', '.join(chosen)})"
-        found.append({**best, "kept_policies": chosen, "sentence": best_in_words(best) + credit})
+        credit = "" if chosen == [policy] else f" (kept: {', '.join(chosen)})"
+        found.append(
+            {**best, "kept_policies": chosen, "sentence": describe_largest_saving(best) + credit}
+        )
     return found
 
 

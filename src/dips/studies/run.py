@@ -1,6 +1,6 @@
-"""Experiments: split the users, fit a stack of runs, score each on its own test users, once.
+"""Train runs and score each on its own validation and test users.
 
-Composes training and evaluation, which do not know each other. Knows nothing of the command line.
+Composes `training` and `evaluation`. Knows nothing about files of results or the command line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import json
 import resource
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 
 from dips.data.side_information import SideInformation
 from dips.data.splitting import Parts
-from dips.evaluation.metrics import headline
+from dips.evaluation.metrics import primary_metric
 from dips.evaluation.progressive import Scores, evaluate
 from dips.model.trained_model import TrainedModel
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
@@ -25,107 +25,126 @@ from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.registry import make_recommender
-from dips.recommender.spectral_init import begin
+from dips.recommender.spectral_init import initialise_vectors
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import selector_named
-from dips.stream.users import Columns, make_stream
-from dips.studies.checks import describe, describe_policy, device_of, fitted, sides_of
-from dips.studies.result import Done, Moment, RunResult, Watch
+from dips.stream.users import EventColumns, make_stream
+from dips.studies.checks import data_summary, describe, describe_policy, device_of, sides_of
+from dips.studies.progress import EpochCallback, EpochReport
+from dips.studies.result import RunResult
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
-from dips.training.distributed import shard_of
+from dips.training.distributed import partition_users
 from dips.training.recipes import baseline_config
+from dips.training.resolve import resolve
 from dips.training.rollouts import Job, group_key, policy_of
 from dips.training.trainer import TrainingState, fit, start
 
+RunCallback = Callable[[int, RunResult], None]
+"""Called with a run's place among the jobs and its result."""
 STACK = {"cpu": 8, "cuda": 64}
-"""Most runs that are trained side by side."""
+"""Maximum number of runs that are stacked."""
 LEARNING = (
-    "users", "stretch", "user_lr", "lr_schedule", "policy_batch_size", "policy_warmup_epochs", "policy_freeze_epochs",
-    "dropout", "residual", "predicted_score", "queue", "credit", "discount", "dropped_candidates", "estimator",
+    "user_batch", "update_interval", "user_lr", "lr_schedule", "policy_batch_size",
+    "policy_warmup_epochs", "policy_freeze_epochs", "dropout", "residual", "predicted_score",
+    "queue", "credit", "discount", "dropped_candidates", "estimator",
 )  # fmt: skip
-"""Settings in which runs that learn a policy side by side must agree."""
+"""Settings that stacked runs with a learned policy must share."""
 
 
-def run(
+def train_runs(
     jobs: Sequence[tuple[Parts, TrainConfig]],
     *,
     test: bool = True,
-    watch: Watch | None = None,
-    done: Done | None = None,
+    on_epoch: EpochCallback | None = None,
+    on_result: RunCallback | None = None,
     directory: Path | None = None,
     resume: bool = False,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[RunResult]:
-    """Train and score runs over one dataset, as many side by side as the device holds.
+    """Train and score runs over one data set; runs of the same shape are stacked.
 
-    Results come in the order of the jobs; `done` is told of each as soon as it is there. With a
-    directory each epoch leaves a checkpoint there, of several stacks each in a folder of its own,
-    and `resume` goes on from it; who gave the directory removes it. In a process_group only the leader needs
-    a directory.
+    Args:
+        jobs: Parts (train, valid, test) and settings of each run.
+        test: Whether to score the test users.
+        on_epoch: Called after each epoch of each stack.
+        on_result: Called with a run's place in `jobs` and its result, as soon as it is finished.
+        directory: Where checkpoints are written after each epoch; each of several stacks has its
+            own subdirectory. The caller removes it. Only the leading process needs one.
+        resume: Whether to continue from the checkpoints in `directory`.
+        process_group: The processes that share the users.
+
+    Returns:
+        One result per job, in the order of `jobs`.
     """
     given = [config for _, config in jobs]
-    jobs = [(parts, fitted(parts[0], config)) for parts, config in jobs]
+    decided = [resolve(config, data_summary(parts[0], config)) for parts, config in jobs]
+    jobs = [(job[0], found.config) for job, found in zip(jobs, decided, strict=True)]
     device = device_of(jobs[0][1])
-    columns: dict[SideInformation, Columns] = {}
-    outcomes: dict[int, RunResult] = {}
+    columns: dict[SideInformation, EventColumns] = {}
+    results: dict[int, RunResult] = {}
     for stack in _stacks([config for _, config in jobs], device):
         chosen = [jobs[index] for index in stack]
         train, sides = chosen[0][0][0], sides_of(chosen[0][0][0], chosen[0][1])
         if sides not in columns:
-            columns[sides] = Columns.of(train, device, sides)
-        place = directory
+            columns[sides] = EventColumns.of(train, device, sides)
+        checkpoints = directory
         if directory is not None and len(jobs) > 1:
-            place = directory / _fingerprint([config for _, config in chosen])
+            checkpoints = directory / _fingerprint([config for _, config in chosen])
         finished = _run_stack(
-            chosen, columns[sides], device, test, watch, place, resume, process_group
+            chosen, columns[sides], device, test, on_epoch, checkpoints, resume, process_group
         )
-        asked = [(jobs[index][0], given[index]) for index in stack]
-        _meet_rivals(finished, asked, test, watch, place, resume, process_group)
-        for index, outcome in zip(stack, finished, strict=True):
-            outcome.config, decided = given[index], vars(jobs[index][1])
-            outcome.fitted = {n: v for n, v in decided.items() if v != getattr(given[index], n)}
-            outcomes[index] = outcome
-            if done is not None:
-                done(index, outcome)
-    return [outcomes[index] for index in range(len(jobs))]
+        unresolved = [(jobs[index][0], given[index]) for index in stack]
+        _add_baselines(finished, unresolved, test, on_epoch, checkpoints, resume, process_group)
+        for index, result in zip(stack, finished, strict=True):
+            result.config, result.resolved = given[index], decided[index]
+            results[index] = result
+            if on_result is not None:
+                on_result(index, result)
+    return [results[index] for index in range(len(jobs))]
 
 
-def _meet_rivals(
-    outcomes: Sequence[RunResult],
+def _add_baselines(
+    results: Sequence[RunResult],
     jobs: Sequence[tuple[Parts, TrainConfig]],
     test: bool,
-    watch: Watch | None,
+    on_epoch: EpochCallback | None,
     directory: Path | None,
     resume: bool,
     process_group: ProcessGroup,
 ) -> None:
-    """Train the rivals of each run as well as they can be; the best on validation stays.
+    """Train the baselines of each run, with the same effort, and add them to its result.
 
-    One rival after the other, for all runs: a run alone has no use for runs side by side.
+    Each baseline is trained for all runs at once, one baseline after the other.
     """
     place = None if directory is None else directory / "baseline"
 
-    def told(moment: Moment) -> None:
-        if watch is not None:
-            watch(replace(moment, baseline=True))
+    def report(epoch: EpochReport) -> None:
+        if on_epoch is not None:
+            on_epoch(replace(epoch, is_baseline=True))
 
-    names = dict.fromkeys(name for outcome in outcomes for name in outcome.config.baselines)
-    for name in names:  # as the data has them
-        met = [
-            (outcome, (parts, baseline_config(config, name, implicit_data=not parts[0].explicit)))
-            for outcome, (parts, config) in zip(outcomes, jobs, strict=True)
-            if name in outcome.config.baselines
+    names = dict.fromkeys(
+        name for result in results for name in result.config.policy_training.baselines
+    )
+    for name in names:
+        runs = [
+            (result, (parts, baseline_config(config, name)))
+            for result, (parts, config) in zip(results, jobs, strict=True)
+            if name in result.config.policy_training.baselines
         ]
         own = None if place is None else place / name
-        twins = [job for _, job in met]
-        baselines = run(
-            twins, test=test, watch=told, directory=own, resume=resume, process_group=process_group
+        baselines = train_runs(
+            [job for _, job in runs],
+            test=test,
+            on_epoch=report,
+            directory=own,
+            resume=resume,
+            process_group=process_group,
         )
-        for (outcome, _), baseline in zip(met, baselines, strict=True):
-            outcome.meet(baseline)
+        for (result, _), baseline in zip(runs, baselines, strict=True):
+            result.add_baseline(baseline)
     if place is not None:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -136,75 +155,83 @@ def _fingerprint(configs: Sequence[TrainConfig]) -> str:
 
 
 def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
-    """Which runs go side by side: those of one shape, runs that share a walk next to each other."""
+    """Return the runs of each stack, by index.
+
+    Stacked runs have the same shape. Runs that share a rollout stand next to each other.
+    """
     shapes: dict[tuple[object, ...], list[int]] = {}
     for index, config in enumerate(configs):
+        optimisation = config.training
         shape = (
-            config.recommender, config.loss, config.negatives, config.task, config.dim,
-            config.inner_steps, config.repeat_feature, config.recency_decay, config.separate_input,
-            config.filter_sketch, config.cosine,
-            config.prior_penalty, config.resketch_epochs, config.epochs, config.batch, config.max_seconds,
-            config.size, config.lr_schedule, config.user_lr > 0, policy_of(config).keeps_all,
-            config.side, _alone(config),
+            replace(config.model, inner_lr=0.0, dropout=0.0),  # runs of a stack may differ in these
+            config.sketch.size, optimisation.resketch_epochs, optimisation.epochs,
+            optimisation.batch_size, optimisation.max_seconds, optimisation.lr_schedule,
+            optimisation.user_lr is None, policy_of(config).keeps_all, _learning_shape(config),
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
     stacks = []
     for same in shapes.values():
-        walks = list(dict.fromkeys(group_key(configs[index]) for index in same))
-        same.sort(key=lambda index: walks.index(group_key(configs[index])))
+        rollouts = list(dict.fromkeys(group_key(configs[index]) for index in same))
+        same.sort(key=lambda index: rollouts.index(group_key(configs[index])))
         stacks += [same[low : low + limit] for low in range(0, len(same), limit)]
     return stacks
 
 
-def _alone(config: TrainConfig) -> tuple[object, ...]:
-    """Runs that learn a policy or walk live go side by side with their like only."""
-    if not (learns(policy_of(config)) or config.users or config.stretch):
+def _learning_shape(config: TrainConfig) -> tuple[object, ...]:
+    """Return the settings that runs with a learned policy or live rollouts must share."""
+    if not (
+        learns(policy_of(config)) or config.training.user_batch or config.training.update_interval
+    ):
         return ()
-    return (*group_key(config), *(getattr(config, name) for name in LEARNING))
+    return (*group_key(config), *(config[name] for name in LEARNING))
 
 
 def _run_stack(
     jobs: Sequence[tuple[Parts, TrainConfig]],
-    columns: Columns,
+    columns: EventColumns,
     device: str,
     test: bool,
-    watch: Watch | None,
+    on_epoch: EpochCallback | None,
     directory: Path | None,
     resume: bool,
     process_group: ProcessGroup,
 ) -> list[RunResult]:
     specs = [describe(parts[0], config) for parts, config in jobs]
-    models = [make_recommender(spec, job[1].seed) for spec, job in zip(specs, jobs, strict=True)]
+    models = [
+        make_recommender(spec, job[1].training.seed) for spec, job in zip(specs, jobs, strict=True)
+    ]
     for model, (parts, config) in zip(models, jobs, strict=True):
-        begin(model, parts[0], config.seed, device)
+        initialise_vectors(model, parts[0], config.training.seed, device)
     work = [Job(parts[0], parts[1], config) for parts, config in jobs]
     shapes = [describe_policy(parts[0], config) for parts, config in jobs]
-    policies = [build_policy(shape, job[1].seed) for shape, job in zip(shapes, jobs, strict=True)]
-    fitting = start(work, models, device, policies)
+    policies = [
+        build_policy(shape, job[1].training.seed) for shape, job in zip(shapes, jobs, strict=True)
+    ]
+    state = start(work, models, device, policies)
     if directory is not None and resume:
-        checkpoint.load(fitting, directory)
-    fitting.align(process_group)
+        checkpoint.load(state, directory)
+    state.synchronise(process_group)
     low, high = specs[0].low, specs[0].high
 
     def validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
         found = evaluate(stack, trace, low=low, high=high, process_group=process_group)
-        return [scores.headline for scores in found]
+        return [scores.objective for scores in found]
 
-    def after_epoch(fitting: TrainingState) -> None:
-        if watch is not None:
-            watch(_moment(fitting, work))
+    def after_epoch(state: TrainingState) -> None:
+        if on_epoch is not None:
+            on_epoch(_epoch_report(state, work))
 
-    def save(fitting: TrainingState) -> None:
+    def save(state: TrainingState) -> None:
         if directory is not None:
-            checkpoint.save(fitting, directory)
+            checkpoint.save(state, directory)
 
-    fit(fitting, work, columns, validate, after_epoch, save, process_group)
-    best, learned = fitting.chosen()
+    fit(state, work, columns, validate, after_epoch, save, process_group)
+    best, learned = state.best_models()
     scores = _score_all(
         best, learned, jobs, (1, 2) if test else (1,), columns, low, high, process_group
     )
-    outcomes = []
+    results = []
     for run, (parts, config) in enumerate(jobs):
         policy = policies[run] if learned is None else learned.one(run)
         assert isinstance(policy, Policy)
@@ -214,12 +241,12 @@ def _run_stack(
             item_ids=parts[0].item_ids,
             policy_spec=shapes[run],
             policy=policy,
-            periods=config.schedule.periods,
-            choice=config.choice,
-            seed=config.seed,
+            periods=config.sketch.schedule.periods,
+            choice=config.sketch.selection,
+            seed=config.training.seed,
         )
-        outcomes.append(_outcome(fitting, trained, run, jobs[run], scores[run]))
-    return outcomes
+        results.append(_run_result(state, trained, run, jobs[run], scores[run]))
+    return results
 
 
 def _score_all(
@@ -227,12 +254,12 @@ def _score_all(
     learned: StackedPolicies | None,
     jobs: Sequence[tuple[Parts, TrainConfig]],
     parts: Sequence[int],
-    columns: Columns,
+    columns: EventColumns,
     low: float,
     high: float,
     process_group: ProcessGroup,
 ) -> list[list[Scores]]:
-    """Scores of every run on these of its parts: one walk for all runs that can share it."""
+    """Score every run on the given parts; runs that share a rollout are rolled out together."""
     scores: list[list[Scores]] = [[] for _ in jobs]
     keys = [group_key(config) for _, config in jobs]
     for key in dict.fromkeys(keys):
@@ -241,15 +268,15 @@ def _score_all(
         config, stack = jobs[runs[0]][1], best.select(runs)
         pairs = list(zip(runs, which, strict=True))
         everyone = make_stream([jobs[run][0][part] for run, part in pairs], columns)
-        stream = shard_of(process_group).own(everyone)
+        stream = partition_users(process_group).local_users(everyone)
         trace = rollout(
             stream,
             policy_of(config) if learned is None else learned.select(runs),
-            size=config.size,
-            schedule=config.schedule,
-            keys=stream.keys([jobs[run][1].seed for run in runs]),
+            size=config.sketch.size,
+            schedule=config.sketch.schedule,
+            keys=stream.keys([jobs[run][1].training.seed for run in runs]),
             recommenders=stack,
-            selector=selector_named(config.choice),
+            selector=selector_named(config.sketch.selection),
         )
         made = evaluate(stack, trace, low=low, high=high, process_group=process_group)
         for run, found in zip(runs, made, strict=True):
@@ -257,13 +284,13 @@ def _score_all(
     return scores
 
 
-def _moment(fitting: TrainingState, work: Sequence[Job]) -> Moment:
-    progress, last = fitting.progress, fitting.progress.history[-1]
+def _epoch_report(state: TrainingState, work: Sequence[Job]) -> EpochReport:
+    progress, last = state.progress, state.progress.history[-1]
     done = sum(len(job.train) for job in work) * progress.epoch
-    return Moment(
+    return EpochReport(
         runs=len(work),
         epoch=progress.epoch,
-        epochs=work[0].config.epochs,
+        epochs=work[0].config.training.epochs,
         seconds=progress.seconds,
         interactions_per_second=done / max(progress.seconds, 1e-9),
         train_loss=last["train_loss"],
@@ -271,37 +298,37 @@ def _moment(fitting: TrainingState, work: Sequence[Job]) -> Moment:
     )
 
 
-def _outcome(
-    fitting: TrainingState,
+def _run_result(
+    state: TrainingState,
     trained: TrainedModel,
     run: int,
     job: tuple[Parts, TrainConfig],
     scores: Sequence[Scores],
 ) -> RunResult:
     parts, config = job
-    error = fitting.progress.diverged[run]
-    epochs = min(fitting.progress.epoch, fitting.progress.best_epoch[run] + config.patience)
+    error = state.progress.diverged[run]
+    epochs = min(state.progress.epoch, state.progress.best_epoch[run] + config.training.patience)
     valid = {} if error else scores[0].metrics
     history = [
         {
             "epoch": line["epoch"],
             "train_loss": line["train_loss"][run],
             "valid": abs(line["valid"][run]),  # recall is kept negated: lower is better
-            "metric": headline(scores[0].metrics),
+            "metric": primary_metric(scores[0].metrics),
         }
-        for line in fitting.progress.history[:epochs]
+        for line in state.progress.history[:epochs]
     ]
     return RunResult(
         config=config,
         trained=trained,
         parts=parts,
         epochs=epochs,
-        best_epoch=fitting.progress.best_epoch[run],
-        seconds=fitting.progress.seconds / len(fitting.progress.best),
+        best_epoch=state.progress.best_epoch[run],
+        seconds=state.progress.seconds / len(state.progress.best),
         history=history,
         valid=valid,
         test=scores[1] if len(scores) > 1 and not error else None,
-        peak_memory=_peak_memory(fitting.steps.device),
+        peak_memory=_peak_memory(state.steps.device),
         error=error,
     )
 

@@ -1,4 +1,4 @@
-"""Run directories: everything that a run leaves behind, in files that people and programs can read.
+"""Read and write run directories.
 
 config.json, metrics.json, model.safetensors, log.jsonl, split.csv, test_users.csv, curve.png. No
 pickle anywhere. metrics.json is written last: a directory that has it is a finished run.
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dips.data.atomic import written
+from dips.data.atomic_write import atomic_write
 from dips.data.catalog import open_data, read_data
-from dips.data.columns import Columns
 from dips.data.interactions import Interactions
-from dips.data.parts import open_parts
-from dips.data.side_information import columns_in
+from dips.data.predefined_split import open_predefined_split
+from dips.data.readers.columns import ColumnNames
+from dips.data.side_information import event_column_names
 from dips.errors import DataError, RunError
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.progressive import Scores
@@ -31,50 +31,74 @@ from dips.studies.checks import split
 from dips.studies.result import RunResult
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
+from dips.training.resolve import Resolved
 
 PARTS = ("train", "valid", "test")
 Source = str | list[str]
-"""Where the data came from: one source, or one each for train, valid and test."""
+"""How the data was named: one source, or one each for train, valid and test."""
 
 
-def claim(directory: Path, config: TrainConfig, source: Source, *, resume: bool) -> None:
-    """Make the directory this run's own, or say why it cannot be."""
+def prepare_directory(
+    directory: Path, config: TrainConfig, source: Source, *, resume: bool
+) -> None:
+    """Create the directory of a new or resumed run and write its config.json.
+
+    Args:
+        directory: The run directory.
+        config: Settings of the run.
+        source: How the data was named.
+        resume: Whether an interrupted run may be continued.
+
+    Raises:
+        RunError: If the directory holds a finished run, an interrupted run and `resume` is false,
+            or a run with other settings.
+    """
     if is_finished(directory):
         raise RunError(f"{directory} is a finished run: choose another --out, or remove it")
     begun = (directory / checkpoint.FILE).exists()
     if begun and not resume:
-        raise RunError(f"{directory} holds an interrupted run: go on with --resume, or remove it")
-    wanted = {**config.to_dict(), "data": source}
-    if begun and (other := differing(read_config(directory), wanted)):
         raise RunError(
-            f"{directory} was started with another {other}: resume with the settings of its "
+            f"{directory} holds an interrupted run: continue it with --resume, or remove it"
+        )
+    wanted = {**config.to_dict(), "data": source}
+    if begun and (other := changed_settings(read_config(directory), wanted)):
+        raise RunError(
+            f"{directory} was started with other settings ({other}): resume with those of its "
             "config.json"
         )
-    write_json(wanted, directory / "config.json")
-    for part in directory.glob("*.part"):  # what a killed run was writing
+    write_json(config_document(config, source), directory / "config.json")
+    for part in directory.glob("*.part"):  # unfinished files of a killed run
         part.unlink()
 
 
-def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The settings in which two runs differ, of those that decide results."""
+def changed_settings(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return the names of the differing settings, of those that affect results."""
     free = ("device", "max_seconds")
     return ", ".join(n for n in wanted if found.get(n) != wanted[n] and n not in free)
 
 
-def write_run(outcome: RunResult, directory: Path, *, source: Source, curve: bool = True) -> None:
-    """Write a finished run; `source` is how its data was named."""
-    write_json({**outcome.config.to_dict(), "data": source}, directory / "config.json")
-    outcome.trained.save(directory)
-    lines = "".join(json.dumps(line) + "\n" for line in outcome.history)
-    with written(directory / "log.jsonl") as part:
+def write_run(result: RunResult, directory: Path, *, source: Source, curve: bool = True) -> None:
+    """Write a finished run; metrics.json is written last.
+
+    Args:
+        result: Result of the run.
+        directory: The run directory.
+        source: How the data was named.
+        curve: Whether to draw curve.png.
+    """
+    document = config_document(result.config, source, result.resolved)
+    write_json(document, directory / "config.json")
+    result.trained.save(directory)
+    lines = "".join(json.dumps(line) + "\n" for line in result.history)
+    with atomic_write(directory / "log.jsonl") as part:
         part.write_text(lines)
-    _write_split(outcome.parts, directory / "split.csv")
-    if outcome.test is not None:
-        write_users(outcome.test, outcome.parts[2], directory / "test_users.csv")
+    _write_split(result.parts, directory / "split.csv")
+    if result.test is not None:
+        write_user_sums(result.test, result.parts[2], directory / "test_users.csv")
     if curve:
-        with written(directory / "curve.png") as part:
-            training_curve(outcome.history, part)
-    write_json(outcome.metrics(), directory / "metrics.json")
+        with atomic_write(directory / "curve.png") as part:
+            training_curve(result.history, part)
+    write_json(result.metrics(), directory / "metrics.json")
 
 
 def read_metrics(directory: Path) -> dict[str, Any]:
@@ -82,28 +106,55 @@ def read_metrics(directory: Path) -> dict[str, Any]:
     return read_json(directory / "metrics.json")
 
 
+def config_document(
+    config: TrainConfig, source: Source, resolved: Resolved | None = None
+) -> dict[str, Any]:
+    """Return the content of config.json: the source, the settings as asked, and as resolved.
+
+    Args:
+        config: Settings as asked; None is open.
+        source: How the data was named.
+        resolved: All settings, and why the open ones were decided so. None before training.
+    """
+    document: dict[str, Any] = {"data": source, "asked": config.to_dict()}
+    if resolved is not None:
+        document["resolved"] = resolved.config.to_dict()
+        document["decisions"] = [
+            {"setting": one.setting, "value": document["resolved"][one.setting], "why": one.reason}
+            for one in resolved.decisions
+        ]
+    return document
+
+
 def read_config(directory: Path) -> dict[str, Any]:
-    """What config.json says: the settings, and `data`, where the data came from."""
-    return read_json(directory / "config.json")
+    """Return the settings of config.json as asked, and `data`, the source.
+
+    Raises:
+        RunError: The run was written by version 0.1.
+    """
+    document = read_json(directory / "config.json")
+    if "asked" not in document:
+        raise RunError(f"{directory} was written by dips 0.1: train the run again")
+    return {**document["asked"], "data": document["data"]}
 
 
 def read_settings(directory: Path) -> TrainConfig:
-    """The settings of a run."""
-    return TrainConfig().but(
-        **{name: value for name, value in read_config(directory).items() if name != "data"}
-    )
+    """Return the settings of a run as asked."""
+    asked = read_config(directory)
+    del asked["data"]
+    return TrainConfig.of(**asked)
 
 
-def own_part(directory: Path, part: str) -> Interactions:
+def read_part(directory: Path, part: str) -> Interactions:
     """The users who made up a part of a run, from where its data came from."""
     source, settings = read_config(directory)["data"], read_settings(directory)
     members = read_split(directory)[part]
-    columns = Columns(side=columns_in(settings.side))
-    with _where_it_was("DATA"):
+    columns = ColumnNames(side=event_column_names(settings.model.side))
+    with _hint_moved("DATA"):
         if isinstance(source, list):
             read = partial(read_data, columns=columns)
-            found = open_parts(*source, read=read)[PARTS.index(part)]
-        elif settings.split == "time":
+            found = open_predefined_split(*source, read=read)[PARTS.index(part)]
+        elif settings.training.split == "time":
             found = split(open_data(source, columns=columns), settings)[PARTS.index(part)]
         else:
             data = open_data(source, columns=columns)
@@ -113,59 +164,76 @@ def own_part(directory: Path, part: str) -> Interactions:
     return found
 
 
-def own_data(directory: Path) -> list[Interactions]:
-    """Everyone, from where a run's data came from: one table, or one for each part."""
+def read_source(directory: Path) -> list[Interactions]:
+    """Read the data of a run from its source: one table, or one for each part.
+
+    Raises:
+        DataError: If the source cannot be opened.
+    """
     source, settings = read_config(directory)["data"], read_settings(directory)
-    columns = Columns(side=columns_in(settings.side))
+    columns = ColumnNames(side=event_column_names(settings.model.side))
     sources = source if isinstance(source, list) else [source]
-    with _where_it_was("--data"):
+    with _hint_moved("--data"):
         return [read_data(place, columns=columns) for place in sources]
 
 
 @contextmanager
-def _where_it_was(option: str) -> Iterator[None]:
-    """Data that cannot be opened may have moved: the sentence ends in how to say where it is."""
+def _hint_moved(option: str) -> Iterator[None]:
+    """Add to a `DataError` which option names the data if it has moved."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"{error}; where the run's data has moved, give {option}") from None
+        raise DataError(f"{error}; if the run's data has moved, give {option}") from None
 
 
-def strangers(data: Interactions, splits: Iterable[Mapping[str, set[str]]]) -> Interactions:
-    """The users of data who neither trained nor validated a run; splits are of `read_split`."""
-    met = set[str]().union(*(split["train"] | split["valid"] for split in splits))
-    users = [user for user in range(data.users) if data.user_id(user) not in met]
+def unseen_users(data: Interactions, splits: Iterable[Mapping[str, set[str]]]) -> Interactions:
+    """Select the users who were neither training nor validation users of a run.
+
+    Args:
+        data: Any data; users are matched by original id.
+        splits: Splits of the runs, as `read_split` returns them.
+
+    Raises:
+        DataError: If no user is left.
+    """
+    used = set[str]().union(*(split["train"] | split["valid"] for split in splits))
+    users = [user for user in range(data.users) if data.user_id(user) not in used]
     if not users:
         raise DataError(
-            f"{data.name}: all of its users trained or validated this run; give other data"
+            f"{data.name}: all its users were in the training or validation part of this run; "
+            "give other data"
         )
     return data.select(users)
 
 
 def open_run(directory: Path) -> TrainedModel:
-    """The trained policy and recommender of a run."""
+    """Open the trained policy and recommender of a run.
+
+    Raises:
+        RunError: If the directory does not exist or holds no finished run.
+    """
     if not directory.is_dir():
         raise RunError(f"{directory}: there is no such run directory; make one with 'dips train'")
     return open_model(directory)
 
 
 def is_finished(directory: Path) -> bool:
-    """Whether a run was written to its end."""
+    """Return whether a directory holds a finished run."""
     return (directory / "metrics.json").exists()
 
 
 def read_split(directory: Path) -> dict[str, set[str]]:
-    """train, valid, test -> original user ids."""
+    """Return the original user ids of the parts train, valid and test."""
     users: dict[str, set[str]] = {part: set() for part in PARTS}
-    with _opened(directory / "split.csv") as lines:
+    with _open(directory / "split.csv") as lines:
         for row in csv.DictReader(lines):
             users[row["part"]].add(row["user"])
     return users
 
 
-def read_users(directory: Path) -> UserSums:
-    """What each test user of the run adds to the metrics."""
-    with _opened(directory / "test_users.csv") as lines:
+def read_user_sums(directory: Path) -> UserSums:
+    """Read what each test user of a run adds to the metrics."""
+    with _open(directory / "test_users.csv") as lines:
         rows = list(csv.DictReader(lines))
     terms = [name for name in rows[0] if name not in ("user", "count")]
     return UserSums(
@@ -176,8 +244,12 @@ def read_users(directory: Path) -> UserSums:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON document."""
-    with _opened(path) as file:
+    """Read a JSON file.
+
+    Raises:
+        RunError: If it is missing or damaged.
+    """
+    with _open(path) as file:
         try:
             content: dict[str, Any] = json.load(file)
         except ValueError as error:
@@ -186,14 +258,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(value: Any, path: Path) -> None:
-    """Write one JSON document, whole or not at all."""
-    with written(path) as part:
+    """Write a JSON file atomically."""
+    with atomic_write(path) as part:
         part.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def write_csv(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
-    """Write a table, whole or not at all."""
-    with written(path) as part, part.open("w", newline="") as file:
+    """Write a CSV file atomically."""
+    with atomic_write(path) as part, part.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
@@ -208,14 +280,14 @@ def _write_split(parts: Sequence[Interactions], path: Path) -> None:
     write_csv(("user", "part"), rows, path)
 
 
-def write_users(scores: Scores, part: Interactions, path: Path) -> None:
-    """Write what each user of a part adds to the metrics."""
+def write_user_sums(scores: Scores, part: Interactions, path: Path) -> None:
+    """Write what each user of a part adds to the metrics, as CSV."""
     columns = [scores.count.tolist(), *(total.tolist() for total in scores.sums.values())]
     rows = ([part.user_id(user), *values] for user, values in enumerate(zip(*columns, strict=True)))
     write_csv(("user", "count", *scores.sums), rows, path)
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     try:
         return path.open(newline="")
     except OSError:

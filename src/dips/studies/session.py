@@ -1,8 +1,8 @@
-"""The paper's session-based recommendation: the session so far, and a sketch of what came before.
+"""Session-based recommendation with a sketch of earlier sessions, as in the paper.
 
-For each policy, size and seed a session model is trained on the sketches of that policy, which was
-itself trained with NCF and refreshes with every session. Without a sketch it is GRU4Rec on sessions
-alone, and stands in the tables as `none`.
+For each policy, size and seed a session model is trained on the sketches of that policy. The policy
+itself is trained with NCF and refreshes after every session. The model without a sketch is GRU4Rec
+on sessions; it is in the tables as `none`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,26 @@ from dips.evaluation.transfer import SourcePolicy
 from dips.policy.recency import KeepAll
 from dips.recommender.registry import settings_of
 from dips.recommender.session import LENGTH, SessionGRU
-from dips.recommender.spectral_init import begin
+from dips.recommender.spectral_init import initialise_vectors
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import Trace
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, make_stream
-from dips.studies.checks import describe, device_of, fitted, split
-from dips.studies.compare import Plan, Update, Watch, write_rows
-from dips.studies.policy_transfer import Key, PolicyTransfer, Result, Scored, saved
+from dips.stream.users import EventColumns, make_stream
+from dips.studies.checks import describe, device_of, resolved, split
+from dips.studies.compare import ComparisonPlan, write_table
+from dips.studies.policy_transfer import (
+    CellScores,
+    Key,
+    PolicyTransfer,
+    TransferResult,
+    largest_savings,
+)
+from dips.studies.progress import StudyCallback, StudyProgress
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.rollouts import Job
-from dips.training.sessions import Sessions, in_time, sessions
+from dips.training.sessions import Sessions, session_schedule, sessions
 from dips.training.trainer import TrainingState, fit, start
 
 PAPER: dict[str, Any] = {
@@ -43,117 +50,147 @@ PAPER: dict[str, Any] = {
     "gain": 0.2,
     "fewer": 0.5,
 }
-NOBODY = SourcePolicy(name="none", policy=KeepAll(), size=1, schedule=Schedule((LENGTH,)))
-"""Stands for no sketch: what everybody keeps is not shown."""
-Told = Callable[[int], None]
-"""Called with the epochs that a model has learned."""
+NO_SKETCH = SourcePolicy(name="none", policy=KeepAll(), size=1, schedule=Schedule((LENGTH,)))
+"""The cell without a sketch: the session model does not read it."""
+SessionEpochCallback = Callable[[int], None]
+"""Called with the number of finished epochs of a session model."""
 
 
 def study_sessions(
     data: Interactions,
-    plan: Plan,
-    reader: TrainConfig,
+    plan: ComparisonPlan,
+    target: TrainConfig,
     out: Path,
     *,
     source: str,
     command: str = "",
-    watch: Watch | None = None,
-) -> Result:
-    """Every policy of a plan at every size with a session model of the settings of `reader`.
+    on_progress: StudyCallback | None = None,
+) -> TransferResult:
+    """Train and score a session model with the sketches of every policy at every size.
 
-    Sessions have LENGTH items, and the plan refreshes as often. A size of 0 is no sketch.
+    Sessions have `LENGTH` items, and sketches are refreshed after each session.
+
+    Args:
+        data: All users; each seed gives its own split.
+        plan: Policies, sizes, seeds and settings of the source policies; size 0 is no sketch.
+        target: Settings of the session model.
+        out: Results directory; an interrupted study resumes there.
+        source: How the data was named.
+        command: The command that was typed, for the report.
+        on_progress: Called with the progress of each phase.
+
+    Raises:
+        ConfigError: If no size is above 0, or if the data is split by time.
+        RunError: If `out` holds other results.
     """
     sketched = replace(plan, sizes=[size for size in plan.sizes if size], every=[LENGTH])
     if not sketched.sizes:
-        raise ConfigError("sizes has no sketch in it: give one of at least 1, for example 0,4")
-    if reader.split == "time":
-        raise ConfigError("sessions are cut from whole histories: leave split = time out")
-    reader = reader.but(recency_decay=-1, separate_input=-1)  # of the choosers alone
-    work = PolicyTransfer(data, sketched, out, source=source, watch=watch)
-    work.check("session", [reader])
-    choose = work.choosers()
-    bare = [Cell("none", 0, LENGTH)] if 0 in plan.sizes else []
-    keys = [(cell, seed) for cell in [*bare, *sketched.cells()] for seed in plan.seeds]
-    total = len(keys) * reader.epochs
+        raise ConfigError("--sizes has no sketch: give a size of at least 1, for example 0,4")
+    if target.training.split == "time":
+        raise ConfigError("sessions need full histories: leave --split time out")
+    target = target.but(recency_decay=None, tie_embeddings=None)  # for source policies only
+    work = PolicyTransfer(data, sketched, out, source=source, on_progress=on_progress)
+    work.check("session", [target])
+    policies = work.source_policies()
+    without = [Cell("none", 0, LENGTH)] if 0 in plan.sizes else []
+    keys = [(cell, seed) for cell in [*without, *sketched.cells()] for seed in plan.seeds]
+    epochs = resolved(data, target).training.epochs
+    total = len(keys) * epochs
 
-    def compute(key: Key, done: int, place: Path) -> Scored:
-        def told(epoch: int) -> None:
-            work.watch(Update("session models", done + epoch, total))
+    def compute(key: Key, done: int, place: Path) -> CellScores:
+        def report(epoch: int) -> None:
+            work.on_progress(StudyProgress("session models", done + epoch, total))
 
         cell, seed = key
-        parts = split(data, reader.but(seed=seed))
-        source_policy = choose(key) if cell.size else replace(NOBODY, seed=seed)
-        scores = score_sessions(parts, source_policy, reader.but(seed=seed), place, told)
-        return Scored(source_policy.name, scores, parts[2])
+        parts = split(data, target.but(seed=seed))
+        source_policy = policies(key) if cell.size else replace(NO_SKETCH, seed=seed)
+        scores = score_sessions(parts, source_policy, target.but(seed=seed), place, report)
+        return CellScores(source_policy.name, scores, parts[2])
 
     for place, key in enumerate(keys):
-        work.cell(key, reader.to_dict(), partial(compute, key, place * reader.epochs))
+        work.score_cell(key, target.to_dict(), partial(compute, key, place * epochs))
     tables = work.tables()
-    found = {"paper": PAPER, "saved": saved(tables), "gains": gains(tables.summary)}
-    about = work.about("session", reader, command)
+    found = {
+        "paper": PAPER,
+        "saved": largest_savings(tables),
+        "gains": relative_gains(tables.summary),
+    }
+    about = work.about("session", target, command)
     result = replace(tables, about={**about, "sizes": list(plan.sizes), **found})
-    write_rows(result.about["gains"], out / "gains.csv")
+    write_table(result.about["gains"], out / "gains.csv")
     result.write(out)
     return result
 
 
 def score_sessions(
-    parts: Parts, source_policy: SourcePolicy, config: TrainConfig, place: Path, told: Told
+    parts: Parts,
+    source_policy: SourcePolicy,
+    config: TrainConfig,
+    place: Path,
+    on_epoch: SessionEpochCallback,
 ) -> Scores:
-    """Train a session model on a policy's sketches, and score it on the users who test.
+    """Train a session model on the sketches of a policy, and score it on the test users.
 
-    Leaves a checkpoint after each epoch and goes on from it; at the end there is none.
+    Args:
+        parts: Users for training, validation and test.
+        source_policy: The policy that keeps the sketches.
+        config: Settings of the session model.
+        place: Directory of the checkpoint, which is resumed and removed at the end.
+        on_epoch: Called after each epoch.
+
+    Raises:
+        TrainingDiverged: If training diverged.
     """
     train, valid, _ = parts
-    config = fitted(train, config)
+    config = resolved(train, config)
     device = device_of(config)
-    columns = Columns.of(train, device, source_policy.sides)
+    columns = EventColumns.of(train, device, source_policy.sides)
     streams = [make_stream([part], columns) for part in parts]
     longest = max(stream.longest for stream in streams)
-    source_policy = replace(source_policy, schedule=in_time(source_policy.size, longest))
+    source_policy = replace(source_policy, schedule=session_schedule(source_policy.size, longest))
     spec = describe(train, config)
     model = SessionGRU(
-        **settings_of(spec, config.seed),
+        **settings_of(spec, config.training.seed),
         repeat_feature=spec.repeat_feature,
         filter_sketch=spec.filter_sketch,
         cosine=spec.cosine,
     )
-    begin(model, train, config.seed, device)
+    initialise_vectors(model, train, config.training.seed, device)
     jobs = [Job(train, valid, config)]
-    fitting = start(jobs, [model], device)
-    checkpoint.load(fitting, place)
+    state = start(jobs, [model], device)
+    checkpoint.load(state, place)
 
     def validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
-        return [scores.headline for scores in evaluate(stack, trace)]
+        return [scores.objective for scores in evaluate(stack, trace)]
 
-    def after_epoch(fitting: TrainingState) -> None:
-        told(fitting.progress.epoch)
+    def after_epoch(state: TrainingState) -> None:
+        on_epoch(state.progress.epoch)
 
-    def save(fitting: TrainingState) -> None:
-        checkpoint.save(fitting, place)
+    def save(state: TrainingState) -> None:
+        checkpoint.save(state, place)
 
     is_random = source_policy.policy.is_random or not isinstance(source_policy.selector, Greedy)
-    sketching = Sessions(streams[0], streams[1], source_policy.walk, draws=is_random)
-    fit(fitting, jobs, columns, validate, after_epoch, save, sketching=sketching)
+    traces = Sessions(streams[0], streams[1], source_policy.roll_out, is_random=is_random)
+    fit(state, jobs, columns, validate, after_epoch, save, traces=traces)
     checkpoint.remove(place)
-    if fitting.progress.diverged[0]:
-        raise TrainingDiverged(fitting.progress.diverged[0])
-    best = fitting.chosen()[0]
-    return evaluate(best, sessions(source_policy.walk(streams[2])))[0]
+    if state.progress.diverged[0]:
+        raise TrainingDiverged(state.progress.diverged[0])
+    best = state.best_models()[0]
+    return evaluate(best, sessions(source_policy.roll_out(streams[2])))[0]
 
 
-def gains(summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How much better each cell is than without a sketch, as a share, where that was tried."""
-    bare = {row["metric"]: row["mean"] for row in summary if row["policy"] == "none"}
+def relative_gains(summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the relative gain of each cell over the model without a sketch, if it was trained."""
+    without = {row["metric"]: row["mean"] for row in summary if row["policy"] == "none"}
     return [
         {
             "metric": row["metric"],
             "policy": row["policy"],
             "size": row["size"],
             "mean": row["mean"],
-            "without": bare[row["metric"]],
-            "gain": row["mean"] / bare[row["metric"]] - 1 if bare[row["metric"]] else None,
+            "without": without[row["metric"]],
+            "gain": row["mean"] / without[row["metric"]] - 1 if without[row["metric"]] else None,
         }
         for row in summary
-        if row["policy"] != "none" and row["metric"] in bare
+        if row["policy"] != "none" and row["metric"] in without
     ]

@@ -1,4 +1,4 @@
-"""The nightly job: everyone's sketch, or every prediction, as columns. Trains nothing."""
+"""Apply a trained model to data: the sketches or the predictions of all users, as columns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import numpy as np
 from dips.data.interactions import Interactions, ragged
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
-from dips.evaluation.scoring import walk
+from dips.evaluation.scoring import roll_out
 from dips.model.trained_model import TrainedModel
 from dips.rollout.trace import StoredTrace
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 
-def in_vocabulary(trained: TrainedModel, data: Interactions) -> Interactions:
-    """The data with the run's item indices; events of items it never met are left out."""
+def reindex_items(trained: TrainedModel, data: Interactions) -> Interactions:
+    """Return data with the item indices of a model; events of unknown items are left out.
+
+    Raises:
+        DataError: If the model knows none of the items.
+    """
     if data.item_ids is trained.item_ids:
         return data
     known = trained.item_ids.index
@@ -50,19 +54,26 @@ def in_vocabulary(trained: TrainedModel, data: Interactions) -> Interactions:
     return whole.select(np.flatnonzero(lengths > warm))
 
 
-def sketches(trained: TrainedModel, data: Interactions, *, at: str = "end") -> dict[str, Any]:
-    """Columns user, t, position, item, rating, score of everyone's sketch.
+def sketch_columns(trained: TrainedModel, data: Interactions, *, at: str = "end") -> dict[str, Any]:
+    """Return the sketches of all users as columns user, t, position, item, rating, score.
 
-    The score is the one that an interaction had when it was last kept; before the first refresh,
-    when everything fits, there is none.
+    The score is that of the last refresh; before the first refresh it is NaN.
+
+    Args:
+        trained: The model.
+        data: Any data; items are matched by original id.
+        at: "end": after each user's last interaction. "each": before every prediction.
+
+    Raises:
+        ConfigError: If `at` is unknown, or if the policy keeps everything.
     """
     if at not in ("end", "each"):
         raise ConfigError(f"at is '{at}': choose end or each")
-    known = in_vocabulary(trained, data)
-    columns = Columns.of(known, sides=trained.sides)
-    _, trace = walk(trained, known, columns, with_scores=True)
+    known = reindex_items(trained, data)
+    columns = EventColumns.of(known, sides=trained.sides)
+    _, trace = roll_out(trained, known, columns, with_scores=True)
     if not isinstance(trace, StoredTrace) or trace.final is None or trace.final_scores is None:
-        raise ConfigError("the policy 'all' keeps everything: there is no sketch to write")
+        raise ConfigError("the policy 'all' keeps everything: it has no sketches")
     if at == "each":
         start = trace.event - trace.step
         position = np.where(trace.kept >= 0, trace.kept - start[:, None], -1)
@@ -78,7 +89,7 @@ def sketches(trained: TrainedModel, data: Interactions, *, at: str = "end") -> d
 
 
 def _columns(data: Interactions, user: Any, t: Any, position: Any, score: Any) -> dict[str, Any]:
-    """One row per kept interaction."""
+    """Return one row per entry of a sketch."""
     row, slot = np.nonzero(np.asarray(position) >= 0)
     place = np.asarray(position)[row, slot]
     event = data.starts[user[row]] + place
@@ -96,10 +107,15 @@ def _columns(data: Interactions, user: Any, t: Any, position: Any, score: Any) -
     return found
 
 
-def predictions(trained: TrainedModel, data: Interactions) -> dict[str, Any]:
-    """Columns user, t, item, and rating and prediction, or the rank of the item."""
-    known = in_vocabulary(trained, data)
-    stack, trace = walk(trained, known, Columns.of(known, sides=trained.sides))
+def prediction_columns(trained: TrainedModel, data: Interactions) -> dict[str, Any]:
+    """Return all predictions as columns user, t, item, and rating and prediction, or rank.
+
+    Args:
+        trained: The model.
+        data: Any data; items are matched by original id.
+    """
+    known = reindex_items(trained, data)
+    stack, trace = roll_out(trained, known, EventColumns.of(known, sides=trained.sides))
     made = predict(stack, trace, 0)
     event, user = trace.event.numpy(), trace.user.numpy()
     ids = np.array([known.user_id(index) for index in range(known.users)], dtype=object)

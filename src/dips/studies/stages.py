@@ -1,7 +1,7 @@
-"""Work in stages: one after the other, gone on with where it stopped, and how long it will take.
+"""Run stages one after the other, resume them, and estimate the remaining time.
 
-Knows nothing of what a stage does. A journal says what is done, and what it took; a stage that
-cannot run says why, and the others go on.
+Knows nothing about what a stage computes. A JSON journal records the state and the time of each
+stage. A stage that the data does not allow is skipped with a reason; the others still run.
 """
 
 from __future__ import annotations
@@ -14,80 +14,91 @@ from pathlib import Path
 from typing import Any
 
 from dips.errors import DipsError, RunError
-from dips.studies.compare import Update, Watch
+from dips.studies.progress import StudyCallback, StudyProgress
 from dips.studies.run_directory import read_json, write_json
 
-ENOUGH = 0.1
-"""The share of a part after which its own pace is believed."""
+MEASURED_SHARE = 0.1
+"""Share of a phase after which its remaining time is extrapolated from its own speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One thing to do."""
+    """One stage of a study."""
 
     name: str
     plan: Mapping[str, Any]
-    """What decides its result, as plain values: with another plan it is run again."""
+    """Values that determine its result. A stage with another plan is run again."""
     costs: Mapping[str, float]
-    """What its parts are expected to cost, by the names that its updates give them."""
-    leaves: Path
-    """What is there when it is done."""
-    run: Callable[[Watch], None]
+    """Expected relative cost of each of its phases, by name."""
+    output: Path
+    """File that exists when the stage is done."""
+    run: Callable[[StudyCallback], None]
     needs: tuple[Stage, ...] = ()
-    """Stages that must be done before."""
+    """Stages that must be done first."""
     scale: str = ""
-    """How much of everything there is, in words."""
+    """Size of the study in words: users, splits, epochs."""
 
 
 @dataclass
-class Spent:
-    """What a part of a stage took so far, and how much of it that was."""
+class PhaseTime:
+    """Time that a phase of a stage has taken, and the share of the phase that is done."""
 
     seconds: float = 0.0
     share: float = 0.0
 
 
 @dataclass
-class Entry:
-    """What the journal says of a stage."""
+class StageRecord:
+    """State and time of a stage, as the journal holds them."""
 
     state: str = "open"
-    """open, done, or skipped: then `why` is a sentence."""
+    """open, done or skipped; `why` says why it was skipped."""
     why: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
     scale: str = ""
-    parts: dict[str, Spent] = field(default_factory=dict)
+    parts: dict[str, PhaseTime] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """What the stage took."""
+        """Return the time of all phases."""
         return sum(part.seconds for part in self.parts.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return {**asdict(self), "seconds": self.seconds}
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far everything is."""
+class StageProgress:
+    """Progress of all stages."""
 
-    place: int
+    number: int
+    """Place of the running stage, from 1."""
     stages: int
+    """Number of stages."""
     stage: str
-    update: Update
+    study: StudyProgress
+    """Progress of the running stage."""
     seconds_left: float | None
-    """Of all stages; None while nothing is known."""
+    """Estimate for all stages; None until something was measured."""
 
 
 class Journal:
-    """What is known of every stage, in one JSON file."""
+    """State of every stage, in one JSON file.
+
+    Args:
+        path: The file; it is read if it exists.
+        about: Further entries of the file; `data` must agree with an existing file.
+
+    Raises:
+        RunError: If the file is about other data.
+    """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path, self.about = path, dict(about)
-        self.entries: dict[str, Entry] = {}
-        self.new: dict[str, Entry] = {}
-        """Of stages with another plan than the file's: until one is settled, the old one holds."""
+        self.entries: dict[str, StageRecord] = {}
+        self.new: dict[str, StageRecord] = {}
+        """Records of stages with a changed plan; `commit` replaces the old record."""
         if not path.exists():
             return
         found = read_json(path)
@@ -96,100 +107,110 @@ class Journal:
                 f"{path.parent} is about {found.get('data')}, not {about['data']}: give --out "
                 "another directory"
             )
-        for name, told in found["stages"].items():
-            parts = {part: Spent(**spent) for part, spent in told["parts"].items()}
-            scale = told.get("scale", found.get("scale", ""))  # once it was the same for all
-            self.entries[name] = Entry(told["state"], told["why"], told["plan"], scale, parts)
+        for name, entry in found["stages"].items():
+            parts = {part: PhaseTime(**spent) for part, spent in entry["parts"].items()}
+            self.entries[name] = StageRecord(
+                entry["state"], entry["why"], entry["plan"], entry["scale"], parts
+            )
 
-    def of(self, stage: Stage) -> Entry:
-        """What is known of a stage; with another plan it is as good as new."""
+    def of(self, stage: Stage) -> StageRecord:
+        """Return the record of a stage; a new one if its plan changed."""
         known = self.entries.get(stage.name)
-        if known is not None and not self.another(stage):
+        if known is not None and not self.changed_plan(stage):
             return known
-        return self.new.setdefault(stage.name, Entry(plan=_plain(stage.plan), scale=stage.scale))
+        return self.new.setdefault(
+            stage.name, StageRecord(plan=_plain(stage.plan), scale=stage.scale)
+        )
 
-    def another(self, stage: Stage) -> str:
-        """In what a stage that is known had another plan; empty where it had the same."""
+    def changed_plan(self, stage: Stage) -> str:
+        """Return the names of the values in which the recorded plan differs; empty if in none."""
         known = self.entries.get(stage.name)
         return "" if known is None else _differing(known.plan, _plain(stage.plan))
 
-    def rounding(self, stage: Stage) -> None:
-        """What is known of a stage now is what counts."""
+    def commit(self, stage: Stage) -> None:
+        """Replace the recorded plan of a stage by the current one."""
         self.entries[stage.name] = self.of(stage)
         self.new.pop(stage.name, None)
 
     def is_done(self, stage: Stage) -> bool:
-        """Whether there is nothing left to do."""
-        return self.of(stage).state == "done" and stage.leaves.exists()
+        """Return whether a stage is done and its output exists."""
+        return self.of(stage).state == "done" and stage.output.exists()
 
     def reopen(self, stage: Stage) -> None:
-        """There is something to do after all; where its result is gone, everything."""
+        """Mark a stage as open; if its output is missing, reset its times."""
         entry = self.of(stage)
         if entry.state == "done":
             entry.parts = {}
         entry.state, entry.why = "open", ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         stages = {name: entry.to_dict() for name, entry in self.entries.items()}
         return {**self.about, "stages": stages}
 
     def write(self) -> None:
-        """Keep it."""
+        """Write the file."""
         write_json(self.to_dict(), self.path)
 
 
-def carry_out(
+def run_stages(
     stages: Sequence[Stage],
     journal: Journal,
-    watch: Callable[[Progress], None],
+    on_progress: Callable[[StageProgress], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Run what is not done yet; whatever happens, the journal says how far it came.
+    """Run the stages that are not done, and write the journal after each, also on an error.
 
-    A stage that is refused because results of another plan are there leaves the journal as it is.
+    Args:
+        stages: Stages in order.
+        journal: Their recorded states.
+        on_progress: Called with the progress of all stages.
+        clock: Returns seconds.
+
+    Raises:
+        RunError: If results of another plan are in a stage's directory. Its record is not changed.
     """
-    ahead = [stage for stage in stages if not journal.is_done(stage)]
-    for stage in ahead:
+    open_stages = [stage for stage in stages if not journal.is_done(stage)]
+    for stage in open_stages:
         journal.reopen(stage)
-    for stage in ahead:
-        place = stages.index(stage) + 1
-        pace = _Pace(journal.of(stage), clock)
+    for stage in open_stages:
+        number = stages.index(stage) + 1
+        timer = _StageTimer(journal.of(stage), clock)
 
-        def tell(update: Update, stage: Stage = stage, place: int = place) -> None:
+        def report(study: StudyProgress, stage: Stage = stage, number: int = number) -> None:
             left = seconds_left(stages, journal)
-            watch(Progress(place, len(stages), stage.name, update, left))
+            on_progress(StageProgress(number, len(stages), stage.name, study, left))
 
-        tell(Update("beginning", 0, 1, things="parts"))
+        report(StudyProgress("beginning", 0, 1, unit="phases"))
         is_refused = False
         try:
-            _run(stage, journal, pace.noticing(tell))
+            _run_stage(stage, journal, timer.timed(report))
         except RunError:
-            is_refused = bool(journal.another(stage))
+            is_refused = bool(journal.changed_plan(stage))
             raise
         finally:
-            pace.stop()
+            timer.stop()
             if not is_refused:
-                journal.rounding(stage)
+                journal.commit(stage)
                 journal.write()
 
 
-def _run(stage: Stage, journal: Journal, tell: Watch) -> None:
-    """Run one stage, or note why that cannot be."""
+def _run_stage(stage: Stage, journal: Journal, on_progress: StudyCallback) -> None:
+    """Run one stage, or record why it is skipped."""
     entry = journal.of(stage)
     for need in stage.needs:
-        if other := journal.another(need):
+        if other := journal.changed_plan(need):
             raise RunError(
-                f"{stage.name} goes on from what {need.name} leaves, and {need.name} was run with "
-                f"another {other}: give the same, or --out another directory"
+                f"{stage.name} needs the results of {need.name}, which was run with other settings "
+                f"({other}): give the same settings, or --out another directory"
             )
         if journal.of(need).state != "done":
             entry.state = "skipped"
-            entry.why = f"it goes on from what {need.name} leaves, and {need.name} is not done"
+            entry.why = f"it needs the results of {need.name}, which is not done"
             return
     try:
-        stage.run(tell)
-    except RunError:  # what stands in its directory must not be mixed with this
+        stage.run(on_progress)
+    except RunError:  # its directory holds other results, which must not be mixed with these
         raise
     except DipsError as error:
         entry.state, entry.why = "skipped", str(error)
@@ -198,13 +219,13 @@ def _run(stage: Stage, journal: Journal, tell: Watch) -> None:
 
 
 def _plain(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as it is read from the file."""
+    """Return a plan as JSON would return it."""
     plain: dict[str, Any] = json.loads(json.dumps(plan))
     return plain
 
 
 def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The names of what differs, also of what stands in one of the values."""
+    """Return the names of differing values, also inside nested values."""
     names = []
     for name in [*wanted, *(name for name in found if name not in wanted)]:
         old, new = found.get(name), wanted.get(name)
@@ -215,58 +236,59 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, names))
 
 
-class _Pace:
-    """Notes what the parts of a stage take."""
+class _StageTimer:
+    """Records the time of each phase of a stage."""
 
-    def __init__(self, entry: Entry, clock: Callable[[], float]) -> None:
+    def __init__(self, entry: StageRecord, clock: Callable[[], float]) -> None:
         self.entry, self.clock, self.last = entry, clock, clock()
-        self.part, self.before = "", 0.0
+        self.phase, self.share_before = "", 0.0
 
-    def noticing(self, tell: Watch) -> Watch:
-        """The same, with every update noticed first."""
+    def timed(self, on_progress: StudyCallback) -> StudyCallback:
+        """Return a callback that records the time and then calls the given one."""
 
-        def notice(update: Update) -> None:
-            self._notice(update)
-            tell(update)
+        def record(study: StudyProgress) -> None:
+            self._record(study)
+            on_progress(study)
 
-        return notice
+        return record
 
     def stop(self) -> None:
-        """The stage ended, well or not."""
-        if self.part:
+        """Record the end of the stage, also after an error."""
+        if self.phase:
             self._charge()
         if self.entry.state == "done":
             for spent in self.entry.parts.values():
                 spent.share = 1.0
 
-    def _notice(self, update: Update) -> None:
-        """An update counts what was missing when its part began: shares of that are added."""
+    def _record(self, study: StudyProgress) -> None:
+        """Record time and share of a phase; a report counts what was missing when it began."""
         parts = self.entry.parts
-        if update.stage != self.part:
-            if self.part:
-                parts[self.part].share = 1.0
-            self.part = update.stage
-            self.before = parts.setdefault(self.part, Spent()).share
-        self._charge()  # what came before a part's first update was for it
-        done = min(update.done / update.total, 1.0) if update.total else 1.0
-        parts[self.part].share = self.before + (1 - self.before) * done
+        if study.phase != self.phase:
+            if self.phase:
+                parts[self.phase].share = 1.0
+            self.phase = study.phase
+            self.share_before = parts.setdefault(self.phase, PhaseTime()).share
+        self._charge()  # time before the first report of a phase belongs to it
+        done = min(study.done / study.total, 1.0) if study.total else 1.0
+        parts[self.phase].share = self.share_before + (1 - self.share_before) * done
 
     def _charge(self) -> None:
         now = self.clock()
-        self.entry.parts[self.part].seconds += now - self.last
+        self.entry.parts[self.phase].seconds += now - self.last
         self.last = now
 
 
 def seconds_left(stages: Iterable[Stage], journal: Journal) -> float | None:
-    """What stages still take: by the pace of a part that is well on its way, else by its cost.
+    """Estimate the remaining seconds of all open stages; None until something was measured.
 
-    How many seconds a unit of cost takes is learned from all that was done, in earlier calls too.
+    A phase of which `MEASURED_SHARE` is done is extrapolated from its own speed. The others take
+    their cost times the seconds per unit of cost of all that was done, earlier calls included.
     """
     parts = [
-        (cost, entry.parts.get(part, Spent()), entry.state == "open")
+        (cost, entry.parts.get(phase, PhaseTime()), entry.state == "open")
         for stage in stages
         for entry in [journal.of(stage)]
-        for part, cost in stage.costs.items()
+        for phase, cost in stage.costs.items()
     ]
     took = sum(spent.seconds for _, spent, _ in parts)
     paid = sum(cost * spent.share for cost, spent, _ in parts)
@@ -274,7 +296,7 @@ def seconds_left(stages: Iterable[Stage], journal: Journal) -> float | None:
         return None
     return sum(
         spent.seconds * (1 / spent.share - 1)
-        if spent.share >= ENOUGH
+        if spent.share >= MEASURED_SHARE
         else cost * (1 - spent.share) * took / paid
         for cost, spent, is_open in parts
         if is_open

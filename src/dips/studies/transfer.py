@@ -1,7 +1,7 @@
-"""The paper's policy transfer: policies learned with NCF choose what a sequential model reads.
+"""Policy transfer as in the paper: a sequential model reads the sketches of policies of NCF.
 
-The sequential model learns from whole histories, once for each seed. Test users then show it only
-what a policy kept, in order of time. Policies that neither learn nor ask are not trained.
+The sequential model is trained on full histories, once per seed. On test users it reads the sketch
+of a policy, in order of time. Policies that neither learn nor read signals are not trained.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
 from dips.errors import ConfigError
 from dips.evaluation.comparison import Cell
-from dips.evaluation.transfer import SourcePolicy, read_with
+from dips.evaluation.transfer import SourcePolicy, score_transfer
 from dips.recommender.registry import make_recommender
 from dips.recommender.sequential import Sequential
-from dips.stream.users import Columns
-from dips.studies.checks import describe, device_of, split
-from dips.studies.compare import Plan, Update, Watch
-from dips.studies.policy_transfer import Key, PolicyTransfer, Result, Scored, saved
+from dips.stream.users import EventColumns
+from dips.studies.checks import describe, device_of, resolved, split
+from dips.studies.compare import ComparisonPlan
+from dips.studies.policy_transfer import (
+    CellScores,
+    Key,
+    PolicyTransfer,
+    TransferResult,
+    largest_savings,
+)
+from dips.studies.progress import StudyCallback, StudyProgress
 from dips.studies.run_directory import open_run
 from dips.training.config import TrainConfig
 
@@ -34,62 +41,79 @@ PAPER: dict[str, Any] = {
 
 def study_transfer(
     data: Interactions,
-    plan: Plan,
-    reader: TrainConfig,
+    plan: ComparisonPlan,
+    target: TrainConfig,
     out: Path,
     *,
     source: str,
     command: str = "",
-    watch: Watch | None = None,
-) -> Result:
-    """Every policy of a plan at every size, read by a model with the settings of `reader`.
+    on_progress: StudyCallback | None = None,
+) -> TransferResult:
+    """Score a sequential target model on the sketches of every policy at every size.
 
-    What reads everything stands in the tables as `all`, at the largest size.
+    The target model on full histories is in the tables as `all`, at the largest size.
+
+    Args:
+        data: All users; each seed gives its own split.
+        plan: Policies, sizes, seeds and settings of the source policies.
+        target: Settings of the target model.
+        out: Results directory; an interrupted study resumes there.
+        source: How the data was named.
+        command: The command that was typed, for the report.
+        on_progress: Called with the progress of each phase.
+
+    Raises:
+        ConfigError: If the target model is not sequential.
+        RunError: If `out` holds other results.
     """
-    work = PolicyTransfer(data, plan, out, source=source, watch=watch)
-    # of whole histories: a rival that sketches must not replace it; choosers alone fade and tell
-    reader = reader.but(baseline="", recency_decay=-1, separate_input=-1)
-    if not isinstance(make_recommender(describe(data, reader)), Sequential):
+    work = PolicyTransfer(data, plan, out, source=source, on_progress=on_progress)
+    # Trained on full histories: no baseline with sketches may replace it. Recency decay and
+    # separate input embeddings are for source policies only.
+    target = target.but(baselines=(), recency_decay=None, tie_embeddings=None)
+    if not isinstance(make_recommender(describe(data, resolved(data, target))), Sequential):
         raise ConfigError(
-            f"recommender '{reader.recommender}' is not one that reads in order: choose gru, "
-            "gru-separate or sasrec"
+            f"recommender '{target.model.recommender}' is not sequential: choose gru or sasrec"
         )
-    work.check("transfer", [reader])
-    whole = Plan(
-        policies=["all"], sizes=[1], every=[1], seeds=plan.seeds, settings=lambda policy: reader
+    work.check("transfer", [target])
+    whole = ComparisonPlan(
+        policies=["all"], sizes=[1], every=[1], seeds=plan.seeds, settings=lambda policy: target
     )
-    readers = {seed: place for (_, seed), place in work.train(whole, reader.recommender).items()}
-    choose, columns = work.choosers(), _columns(data, device_of(reader))
+    targets = {
+        seed: place for (_, seed), place in work.train(whole, target.model.recommender).items()
+    }
+    policies, columns = work.source_policies(), _columns(data, device_of(target))
 
-    def compute(key: Key, place: Path) -> Scored:
-        del place  # there is nothing to leave on the way
-        source_policy, seed = choose(key), key[1]
-        model = open_run(readers[seed]).recommender
-        part = split(data, reader.but(seed=seed))[2]
-        return Scored(
-            source_policy.name, read_with(model, source_policy, part, columns(source_policy)), part
+    def compute(key: Key, place: Path) -> CellScores:
+        del place  # a cell without training has no checkpoint
+        source_policy, seed = policies(key), key[1]
+        model = open_run(targets[seed]).recommender
+        part = split(data, target.but(seed=seed))[2]
+        return CellScores(
+            source_policy.name,
+            score_transfer(model, source_policy, part, columns(source_policy)),
+            part,
         )
 
     keys = [(cell, seed) for cell in plan.cells() for seed in plan.seeds]
     for done, key in enumerate(keys):
-        work.watch(Update("reading sketches", done, len(keys), things="cells"))
-        work.cell(key, reader.to_dict(), partial(compute, key))
-    for place in readers.values():
-        work.take(Cell("all", max(plan.sizes), 1), place)
+        work.on_progress(StudyProgress("reading sketches", done, len(keys), unit="cells"))
+        work.score_cell(key, target.to_dict(), partial(compute, key))
+    for place in targets.values():
+        work.add_cell(Cell("all", max(plan.sizes), 1), place)
     tables = work.tables()
-    about = work.about("transfer", reader, command)
-    result = replace(tables, about={**about, "paper": PAPER, "saved": saved(tables)})
+    about = work.about("transfer", target, command)
+    result = replace(tables, about={**about, "paper": PAPER, "saved": largest_savings(tables)})
     result.write(out)
     return result
 
 
-def _columns(data: Interactions, device: str) -> Callable[[SourcePolicy], Columns]:
-    """The events as a policy wants them, copied once for each kind of side information."""
-    made: dict[SideInformation, Columns] = {}
+def _columns(data: Interactions, device: str) -> Callable[[SourcePolicy], EventColumns]:
+    """Return a function from a policy to the events with its side information, cached."""
+    made: dict[SideInformation, EventColumns] = {}
 
-    def of(source_policy: SourcePolicy) -> Columns:
+    def of(source_policy: SourcePolicy) -> EventColumns:
         if source_policy.sides not in made:
-            made[source_policy.sides] = Columns.of(data, device, source_policy.sides)
+            made[source_policy.sides] = EventColumns.of(data, device, source_policy.sides)
         return made[source_policy.sides]
 
     return of
