@@ -11,8 +11,8 @@ import dips
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = [
-    "TrainedModel", "Candidates", "DipsError", "Interactions", "Network", "Policy", "Recommender",
-    "TrainConfig", "compare", "evaluate", "gradients", "load", "open_keeper", "paper",
+    "Candidates", "DipsError", "Interactions", "Network", "Policy", "Recommender", "TrainConfig",
+    "TrainedModel", "compare", "evaluate", "gradients", "load", "open_keeper", "paper",
     "session", "sketches", "train", "transfer",
 ]  # fmt: skip
 

@@ -21,7 +21,9 @@ def cross(
     data: Annotated[
         str | None, typer.Argument(help="Other data; by default FIRST's test users.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Score the recommenders of two runs with the sketches of both policies.

@@ -30,7 +30,9 @@ def headroom(
     ahead: Annotated[
         int, typer.Option(help="How many interactions ahead the oracle sees.")
     ] = LOOKAHEAD,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Compare the sketches of last-K, of a run's policy, and of a hindsight oracle.

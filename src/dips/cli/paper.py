@@ -38,7 +38,9 @@ def paper(
             show_default=False,
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")
+    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
@@ -71,7 +73,7 @@ def paper(
 
     Example: dips paper ml-1m --quick --out paper
     """
-    given = {"epochs": epochs, "max_users": max_users}
+    given = {"device": device, "epochs": epochs, "max_users": max_users}
     with show_paper() as on_progress:
         found = api.paper(
             api.load(data),
@@ -83,7 +85,6 @@ def paper(
             command=command(),
             on_results=write_origin,
             on_progress=on_progress,
-            device=device,
             **{name: value for name, value in given.items() if value is not None},
         )
     if as_json:

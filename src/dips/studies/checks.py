@@ -14,14 +14,19 @@ from dips.data.interactions import Interactions, ragged
 from dips.data.side_information import SideInformation
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, PluginError
-from dips.numerics.straight_through import check_estimator
 from dips.plugins.loading import describe_error
 from dips.policy.registry import PolicySpec, learns
 from dips.recommender.losses import EXPLICIT, IMPLICIT
-from dips.recommender.registry import RECOMMENDERS, RecommenderSpec, embedding_width, make_recommender
+from dips.recommender.registry import (
+    RECOMMENDERS,
+    RecommenderSpec,
+    embedding_width,
+    make_recommender,
+)
 from dips.recommender.sequential import Sequential
 from dips.testing import check_policy, check_recommender
 from dips.training.config import TrainConfig
+from dips.training.estimators import check_combination
 from dips.training.recipes import baseline_config
 from dips.training.resolve import DataSummary, resolve
 from dips.training.rollouts import policy_of
@@ -241,17 +246,17 @@ def _check_ranges(config: TrainConfig) -> None:
     if (config.model.dropout or 0.0) >= 1:
         raise ConfigError(f"dropout is {config.model.dropout:g}: it must be at least 0 and below 1")
     if config.policy_training.discount > 1:
-        raise ConfigError(f"discount is {config.policy_training.discount:g}: it must be between 0 and 1")
+        raise ConfigError(
+            f"discount is {config.policy_training.discount:g}: it must be between 0 and 1"
+        )
 
 
 def _check_learning(config: TrainConfig) -> None:
-    """Estimators do not go with every schedule, choice and credit."""
-    check_estimator(config.policy_training.estimator, config.sketch.schedule.periods, config.sketch.selection)
-    if config.policy_training.estimator == "reinforce" and config.policy_training.credit == "survival":
-        raise ConfigError(
-            "estimator 'reinforce' learns from the losses themselves, and credit 'survival' needs "
-            "their slopes: set credit = identity or discount"
-        )
+    """Raise if the estimator does not support the credit, the periods or the selection."""
+    settings, sketch = config.policy_training, config.sketch
+    check_combination(
+        settings.estimator, settings.credit, sketch.schedule.periods, sketch.selection
+    )
 
 
 def _check_own(kind: str, name: str, check: Callable[[T], None], made: T) -> None:

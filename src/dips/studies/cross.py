@@ -24,7 +24,7 @@ def cross(
     second: str | Path,
     data: Interactions | None = None,
     *,
-    device: str = "cpu",
+    device: str | None = "cpu",
 ) -> dict[str, Any]:
     """Score the recommenders of two runs with the sketches of both policies.
 
@@ -33,7 +33,7 @@ def cross(
         second: Another run directory, for example of `learned`.
         data: The users to score; by default the test users of `first`. Training and validation
             users of either run are left out.
-        device: cpu, cuda or auto.
+        device: cpu or cuda; None: cuda if there is a GPU.
 
     Returns:
         A dictionary with `rows` (the metrics of each recommender with each policy's sketches),
@@ -52,7 +52,7 @@ def cross_runs(
     names: tuple[str, str] | None = None,
     data: Interactions | None = None,
     *,
-    device: str = "cpu",
+    device: str | None = "cpu",
     on_progress: CountCallback = lambda done, total: None,
 ) -> dict[str, Any]:
     """Cross pairs of runs, one pair per split, and pool the paired differences over pairs.
@@ -61,7 +61,7 @@ def cross_runs(
         pairs: First and second run of each split.
         names: Labels of the first and the second runs; by default from their policies.
         data: The users to score; by default the test users of each first run.
-        device: cpu, cuda or auto.
+        device: cpu or cuda; None: cuda if there is a GPU.
         on_progress: Called after each pair.
 
     Returns:
