@@ -2,14 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check browser format bench bench-serving crash bench-gpu screenshot grid results clean
+.PHONY: demo test test-all check browser format bench bench-serving crash bench-gpu screenshot grid results clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
 	rm -rf demo
 	$(BIN)/dips demo --out demo
 
-test: .venv/ready ## All tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q
+test: .venv/ready ## All tests, pairwise subsets of large combinations (under 7 minutes on 2 cores)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal
+
+test-all: .venv/ready ## Every combination
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "exhaustive or not exhaustive"
 
 check: .venv/ready ## Lint, types, import contracts
 	$(BIN)/ruff check .
