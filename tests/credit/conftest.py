@@ -1,9 +1,9 @@
-"""Recommenders in float64 whose vectors matter, and sketches with something to predict."""
+"""Recommenders in float64, and weighted sketches with an interaction to predict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,31 +16,32 @@ from dips.recommender.mlp import MLP
 
 
 class Case(NamedTuple):
-    """Sketches, what they predict, and interactions that are not in them."""
+    """Sketches, the interactions to predict, and interactions outside the sketches."""
 
     evidence: Evidence
     item: Tensor
     rating: Tensor
-    others: Tensor
-    other_ratings: Tensor
-    other_ages: Tensor
-    other_repeats: Tensor
+    others: Evidence
 
 
 @pytest.fixture
 def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..., Recommender]:
-    """`make("dot", "returning", "fading", "telling", "striking" or "mlp", loss, ...)`.
+    """Return `make(kind, loss, ...)`: a recommender of 8 items in float64.
 
-    Of 8 items, 9 where they are struck out; in float64.
+    The kind is "dot", "mlp", or a feature of the dot product: "repeat_feature", "recency_decay",
+    "untied" or "filter_sketch" (with 9 items).
     """
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
         if kind != "mlp":
-            more = {"dot": {}, "filter_sketch": {"recency_decay": True, "items": 9}}.get(
-                kind, {kind: True}
-            )
+            special: dict[str, dict[str, Any]] = {
+                "dot": {},
+                "untied": {"tie_embeddings": False},
+                "filter_sketch": {"recency_decay": True, "items": 9},
+            }
+            more = special.get(kind, {kind: True})
             model: Recommender = dot(losses[loss], seed=seed, **more, **settings)
-            model.filters_sketch = kind == "filter_sketch"
+            model.masks_sketch = kind == "filter_sketch"
         else:
             generator = torch.Generator().manual_seed(seed)
             model = MLP(
@@ -56,17 +57,17 @@ def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..
     return build
 
 
-def _often(rows: int, n: int, seed: int) -> Tensor:
-    """How often interactions were met."""
+def _repeats(rows: int, n: int, seed: int) -> Tensor:
+    """Return random repeat counts."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(1, 6, (rows, n), generator=generator).double()
 
 
 @pytest.fixture
 def case() -> Callable[..., Case]:
-    """`case(rows, n)`: weighted sketches of n entries, one of them weightless.
+    """Return `case(rows, n)`: weighted sketches of n entries, some of weight 0.
 
-    Items may come twice, unless they are `distinct`.
+    Items may repeat, unless they are `distinct`.
     """
 
     def build(
@@ -83,13 +84,17 @@ def case() -> Callable[..., Case]:
         slots = torch.full((rows,), 6)
         age = torch.randint(20, (rows, n), generator=generator).double()
         return Case(
-            Evidence(item[:, :n], rating[:, :n], weight, slots, age, _often(rows, n, seed)),
+            Evidence(item[:, :n], rating[:, :n], weight, slots, age, _repeats(rows, n, seed)),
             item[:, n],
             rating[:, n],
-            item[:, n + 1 :],
-            rating[:, n + 1 :],
-            torch.randint(20, (rows, 4), generator=generator).double(),
-            _often(rows, 4, seed + 1),
+            Evidence(
+                item[:, n + 1 :],
+                rating[:, n + 1 :],
+                torch.zeros(rows, 4).double(),
+                slots,
+                torch.randint(20, (rows, 4), generator=generator).double(),
+                _repeats(rows, 4, seed + 1),
+            ),
         )
 
     return build

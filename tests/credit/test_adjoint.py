@@ -1,4 +1,4 @@
-"""The effect of a weight is the derivative of the loss in it: twice checked, in every form."""
+"""Entry gradients are derivatives of the loss in entry weights: by autograd and by differences."""
 
 from __future__ import annotations
 
@@ -10,68 +10,70 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import (
-    Effect,
-    Listwise,
-    Path,
-    Quadratic,
-    Struck,
-    additive,
-    effect_of,
-    path_of,
-    path_worth,
-    worth,
+    Adjoint,
+    FilteredSoftmaxAdjoint,
+    SoftmaxAdjoint,
+    SquaredErrorAdjoint,
+    TrajectoryAdjoint,
+    entry_gradient,
+    is_additive,
+    loss_and_adjoint,
+    trajectory_adjoint,
+    trajectory_entry_gradient,
 )
-from dips.numerics.chunks import PIECE
+from dips.numerics.chunks import MAX_ELEMENTS
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.sketch_filter import outcomes
+from dips.recommender.sketch_filter import prediction_losses
 from dips.recommender.stacked import StackedRecommenders
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}
 FORMS = [
-    ("dot", "mse", Quadratic),
-    ("dot", "bce", Path),
-    ("dot", "cce", Path),
-    ("dot", "softmax", Listwise),
-    ("repeat_feature", "softmax", Listwise),
-    ("recency_decay", "softmax", Listwise),
-    ("separate_input", "softmax", Listwise),
-    ("filter_sketch", "softmax", Struck),
-    ("mlp", "mse", Path),
-    ("mlp", "bce", Path),
-    ("mlp", "softmax", Path),
+    ("dot", "mse", SquaredErrorAdjoint),
+    ("dot", "bce", TrajectoryAdjoint),
+    ("dot", "cce", TrajectoryAdjoint),
+    ("dot", "softmax", SoftmaxAdjoint),
+    ("repeat_feature", "softmax", SoftmaxAdjoint),
+    ("recency_decay", "softmax", SoftmaxAdjoint),
+    ("untied", "softmax", SoftmaxAdjoint),
+    ("filter_sketch", "softmax", FilteredSoftmaxAdjoint),
+    ("mlp", "mse", TrajectoryAdjoint),
+    ("mlp", "bce", TrajectoryAdjoint),
+    ("mlp", "softmax", TrajectoryAdjoint),
 ]
 KINDS = [form[:2] for form in FORMS]
 
 
-def _wide(case: Any) -> tuple[Evidence, int]:
-    """The sketch with the other interactions in it, weightless; and where these start."""
-    past = case.evidence
-    weight = torch.cat([past.weight, torch.zeros_like(case.other_ratings)], 1)
-    item = torch.cat([past.item, case.others], 1)
-    rating = torch.cat([past.rating, case.other_ratings], 1)
-    age = torch.cat([past.age, case.other_ages], 1)
-    often = torch.cat([past.repeats, case.other_repeats], 1)
-    return Evidence(item, rating, weight, past.slots, age, often), past.item.shape[1]
+def _wide(case: Any) -> Evidence:
+    """Return the sketch with the other interactions added at weight 0."""
+    joined = [
+        torch.cat(pair, 1)
+        for pair in zip(case.evidence, case.others, strict=True)
+        if pair[0].dim() > 1
+    ]
+    item, rating, weight, age, repeats = joined
+    return Evidence(item, rating, weight, case.evidence.slots, age, repeats)
 
 
 def _loss(model: Recommender, past: Evidence, case: Any) -> Tensor:
-    return outcomes(model, model.read(past), past, case.item[:, None], case.rating[:, None])[:, 0]
+    return prediction_losses(
+        model, model.read(past), past, case.item[:, None], case.rating[:, None]
+    )[:, 0]
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.3])
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize(("kind", "loss", "form"), FORMS)
-def test_effects_are_derivatives(
-    make: Make, case: MakeCase, kind: str, loss: str, form: type[Effect], pull: float
+def test_entry_gradients_are_derivatives(
+    make: Make, case: MakeCase, kind: str, loss: str, form: type[Adjoint], penalty: float
 ) -> None:
     """Autograd and finite differences through `read`; items in the sketch and outside."""
-    model = make(kind, loss, prior_penalty=pull)
-    given = case(distinct=kind == "filter_sketch")  # who is struck out once cannot be so twice
-    wide, _ = _wide(given)
-    value, effect = effect_of(model, given.evidence, given.item, given.rating)
-    assert isinstance(effect, form)
-    assert additive(effect) == (form not in (Path, Struck))
-    mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
+    model = make(kind, loss, prior_penalty=penalty)
+    given = case(distinct=kind == "filter_sketch")  # an item is filtered only once
+    wide = _wide(given)
+    value, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+    assert isinstance(adjoint, form)
+    assert is_additive(adjoint) == (form not in (TrajectoryAdjoint, FilteredSoftmaxAdjoint))
+    mine = entry_gradient(model, adjoint, wide)
     torch.testing.assert_close(value, _loss(model, wide, given), **TIGHT)
 
     weight = wide.weight.clone().requires_grad_()
@@ -89,46 +91,47 @@ def test_effects_are_derivatives(
         )
 
 
-def test_what_is_predicted_is_never_struck_out(make: Make, case: MakeCase) -> None:
-    """Of its own weight it earns what it tells, and no chance."""
+def test_the_predicted_item_is_never_filtered(make: Make, case: MakeCase) -> None:
+    """Its entry gradient has no term of its probability."""
     model, given = make("filter_sketch", "softmax"), case(distinct=True)
-    given.others[:, 1] = given.item
-    wide, _ = _wide(given)
-    _, effect = effect_of(model, given.evidence, given.item, given.rating)
-    mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
+    given.others.item[:, 1] = given.item
+    wide = _wide(given)
+    _, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+    mine = entry_gradient(model, adjoint, wide)
     weight = wide.weight.clone().requires_grad_()
     (slopes,) = torch.autograd.grad(_loss(model, wide._replace(weight=weight), given).sum(), weight)
     torch.testing.assert_close(mine, slopes, **TIGHT)
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.3])
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("kind", "loss"), [kind for kind in KINDS if kind[0] not in ("mlp", "filter_sketch")]
 )
-def test_closed_forms_are_the_path(
-    make: Make, case: MakeCase, kind: str, loss: str, pull: float
+def test_closed_forms_equal_autograd_through_the_trajectory(
+    make: Make, case: MakeCase, kind: str, loss: str, penalty: float
 ) -> None:
     for n in (1, 3, 9):
-        model, given = make(kind, loss, prior_penalty=pull), case(n=n)
-        value, effect = effect_of(model, given.evidence, given.item, given.rating)
-        other, path = path_of(model, given.evidence, given.item, given.rating)
+        model, given = make(kind, loss, prior_penalty=penalty), case(n=n)
+        value, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+        other, trajectory = trajectory_adjoint(model, given.evidence, given.item, given.rating)
         torch.testing.assert_close(value, other, **TIGHT)
-        others = (given.others, given.other_ratings, given.other_ages, given.other_repeats)
-        mine = worth(model, effect, *others)
-        theirs = path_worth(model, path, *others)
+        mine = entry_gradient(model, adjoint, given.others)
+        theirs = trajectory_entry_gradient(model, trajectory, given.others)
         torch.testing.assert_close(mine, theirs, **TIGHT)
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce", "softmax"])
-def test_effects_tend_to_the_influence_function(make: Make, case: MakeCase, loss: str) -> None:
-    """- grad l_next' (H + 2 pull I)^-1 grad l_i at the optimum, written out."""
-    given, pull = case(), 0.5
-    wide, _ = _wide(given)
+def test_entry_gradients_tend_to_the_influence_function(
+    make: Make, case: MakeCase, loss: str
+) -> None:
+    """Eq. 11, written out: - grad l_next' (H + 2 penalty I)^-1 grad l_i at the optimum."""
+    given, penalty = case(), 0.5
+    wide = _wide(given)
     gaps = []
     for steps in (5, 50, 800):
-        model = make("dot", loss, prior_penalty=pull, inner_steps=steps)
-        _, effect = effect_of(model, given.evidence, given.item, given.rating)
-        mine = worth(model, effect, wide.item, wide.rating, wide.age, wide.repeats)
+        model = make("dot", loss, prior_penalty=penalty, inner_steps=steps)
+        _, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+        mine = entry_gradient(model, adjoint, wide)
         user = model.read(wide)
         expected = torch.zeros_like(mine)
         for row in range(len(user)):
@@ -136,11 +139,11 @@ def test_effects_tend_to_the_influence_function(make: Make, case: MakeCase, loss
             def total(vector: Tensor, model: Recommender = model, row: int = row) -> Tensor:
                 past = [field[row : row + 1] for field in wide]
                 losses = (model.losses(vector[None], past[0], past[1]) * past[2]).sum()
-                return losses + pull * ((vector - model.user_prior) ** 2).sum()
+                return losses + penalty * ((vector - model.user_prior) ** 2).sum()
 
             hessian = torch.autograd.functional.hessian(total, user[row])
-            slopes = model.gradients(user, wide.item, wide.rating)[row]
-            ahead = model.gradients(user, given.item[:, None], given.rating[:, None])[row, 0]
+            slopes = model.loss_gradients(user, wide.item, wide.rating)[row]
+            ahead = model.loss_gradients(user, given.item[:, None], given.rating[:, None])[row, 0]
             expected[row] = -slopes @ torch.linalg.solve(hessian, ahead)
         gaps.append(float((mine - expected).abs().max()))
     assert gaps[0] > gaps[1] > gaps[2]
@@ -148,22 +151,19 @@ def test_effects_tend_to_the_influence_function(make: Make, case: MakeCase, loss
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
-def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
+def test_a_stack_equals_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
     models = [make(kind, loss, seed=seed, inner_lr=0.1 - seed / 50) for seed in range(2)]
     cases = [case(seed=seed) for seed in range(2)]
 
-    def ask(model: Recommender, *fields: Tensor) -> tuple[Tensor, Effect, Tensor]:
-        *past, item, rating, others, ratings, ages, often = fields
-        value, effect = effect_of(model, Evidence(*past), item, rating)
-        return value, effect, worth(model, effect, others, ratings, ages, often)
+    def compute(model: Recommender, one: Any) -> tuple[Tensor, Adjoint, Tensor]:
+        value, adjoint = loss_and_adjoint(model, one.evidence, one.item, one.rating)
+        return value, adjoint, entry_gradient(model, adjoint, one.others)
 
-    flat = [[*one.evidence, *one[1:]] for one in cases]
-    together = StackedRecommenders.of(models).call(
-        ask, *(torch.stack(pair) for pair in zip(*flat, strict=True))
-    )
+    stacked = torch.utils._pytree.tree_map(lambda *pair: torch.stack(pair), *cases)
+    together = StackedRecommenders.of(models).call(compute, stacked)
     assert not together[2].requires_grad
     for run, model in enumerate(models):
-        alone = ask(model, *flat[run])
+        alone = compute(model, cases[run])
         assert isinstance(together[1], type(alone[1]))
         torch.testing.assert_close(together[2][run], alone[2], **TIGHT)
         torch.testing.assert_close(together[0][run], alone[0], **TIGHT)
@@ -172,22 +172,22 @@ def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss
 
 
 @pytest.mark.parametrize(
-    "kind", ["dot", "repeat_feature", "recency_decay", "separate_input", "mlp"]
+    "kind", ["dot", "repeat_feature", "recency_decay", "untied", "mlp"]
 )
-def test_pieces_are_the_whole_and_small(
+def test_chunks_give_the_same_and_stay_small(
     make: Make, case: MakeCase, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing over all items is ever wider than one prediction, if that is all that fits."""
+    """Predictions over all items are computed one by one, if only one fits."""
     model, given = make(kind, "softmax"), case()
-    values, effect = effect_of(model, given.evidence, given.item, given.rating)
-    whole = (values, *effect, worth(model, effect, given.others, given.other_ratings))
-    monkeypatch.setitem(PIECE, "cpu", 1)
+    values, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+    whole = (values, *adjoint, entry_gradient(model, adjoint, given.others))
+    monkeypatch.setitem(MAX_ELEMENTS, "cpu", 1)
     rows, predict_all = [], model.predict_all
     monkeypatch.setattr(
         model, "predict_all", lambda user: rows.append(len(user)) or predict_all(user)
     )
-    values, effect = effect_of(model, given.evidence, given.item, given.rating)
-    cut = (values, *effect, worth(model, effect, given.others, given.other_ratings))
+    values, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+    cut = (values, *adjoint, entry_gradient(model, adjoint, given.others))
     assert set(rows) == {1}
     for mine, other in zip(cut, whole, strict=True):
         torch.testing.assert_close(mine, other, **TIGHT)
@@ -195,17 +195,17 @@ def test_pieces_are_the_whole_and_small(
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
 def test_single_precision_is_close(make: Make, case: MakeCase, kind: str, loss: str) -> None:
-    """And trainable parameters leave no graph behind."""
+    """Also with trainable parameters, nothing carries a gradient."""
     given, results = case(), []
     for dtype in (torch.float64, torch.float32):
         model = make(kind, loss).to(dtype).requires_grad_()
         one = torch.utils._pytree.tree_map(
             lambda leaf, dtype=dtype: leaf.to(dtype) if leaf.is_floating_point() else leaf, given
         )
-        value, effect = effect_of(model, one.evidence, one.item, one.rating)
-        results.append((value, worth(model, effect, one.others, one.other_ratings)))
-        assert not any(field.requires_grad for field in (*effect, *results[-1]))
-        numbers = [field for field in (*effect, *results[-1]) if field.is_floating_point()]
+        value, adjoint = loss_and_adjoint(model, one.evidence, one.item, one.rating)
+        results.append((value, entry_gradient(model, adjoint, one.others)))
+        assert not any(field.requires_grad for field in (*adjoint, *results[-1]))
+        numbers = [field for field in (*adjoint, *results[-1]) if field.is_floating_point()]
         assert all(field.dtype == dtype for field in numbers)
     for exact, single in zip(*results, strict=True):
         torch.testing.assert_close(single.double(), exact, atol=2e-5, rtol=2e-4)

@@ -1,4 +1,4 @@
-"""Credit of decisions is a plain double loop over what followed them."""
+"""Credit of decisions equals a plain double loop over later predictions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from dips.credit.adjoint import Effect, effect_of, worth
-from dips.credit.queue import queue_credit, windowed
+from dips.credit.adjoint import Adjoint, entry_gradient, loss_and_adjoint
+from dips.credit.queue import queue_credit, windowed_sum
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stacked import StackedRecommenders
 
@@ -27,69 +28,71 @@ OWNERS = [3, 3, 3, 3, 3, 0, 0, 7, 7, 7, -1, -1]
 
 
 class Decisions(NamedTuple):
-    """What `queue_credit` is told."""
+    """Arguments of `queue_credit`."""
 
-    rows: Tensor
+    held: Tensor
     owner: Tensor
-    item: Tensor
-    rating: Tensor
+    entries: Evidence
 
 
 def _decisions(rows: int, hold: int, seed: int = 0) -> Decisions:
-    """Predictions in a shuffled order, some missing."""
+    """Return decisions with predictions in shuffled order, some missing."""
     generator = torch.Generator().manual_seed(seed)
     count = len(OWNERS)
     place = torch.randperm(count * hold, generator=generator).view(count, hold) % rows
     place = place.masked_fill(torch.rand(count, hold, generator=generator) < 0.2, -1)
     item = torch.randint(8, (count, 4), generator=generator)
     rating = torch.randint(1, 6, (count, 4), generator=generator).double()
-    return Decisions(place, torch.tensor(OWNERS), item, rating)
+    slots = torch.full((count,), 4)
+    entries = Evidence.new(item, rating, torch.zeros_like(rating), slots)
+    return Decisions(place, torch.tensor(OWNERS), entries)
 
 
 def _plain(
-    model: Recommender, effect: Effect, given: Decisions, length: int, discount: float
+    model: Recommender, adjoint: Adjoint, given: Decisions, length: int, discount: float
 ) -> Tensor:
-    """The sum as it is written, one term at a time; nothing where there is no decision."""
-    credit = torch.zeros_like(given.rating)
+    """Return the sum term by term; 0 where there is no decision."""
+    credit = torch.zeros_like(given.entries.rating)
     for d, owner in enumerate(OWNERS):
         for e in range(d, min(d + length, len(OWNERS))):
             if OWNERS[e] != owner or owner < 0:
                 continue
-            for row in given.rows[e].tolist():
+            for row in given.held[e].tolist():
                 if row >= 0:
-                    one = type(effect)(*(field[row : row + 1] for field in effect))
-                    value = worth(model, one, given.item[d : d + 1], given.rating[d : d + 1])
+                    one = type(adjoint)(*(field[row : row + 1] for field in adjoint))
+                    entries = Evidence(*(field[d : d + 1] for field in given.entries))
+                    value = entry_gradient(model, one, entries)
                     credit[d] += discount ** (e - d) * value[0]
     return credit
 
 
 @pytest.fixture
-def effects(make: Make, case: MakeCase) -> Callable[..., tuple[Recommender, Effect]]:
-    def build(kind: str, loss: str, rows: int) -> tuple[Recommender, Effect]:
+def adjoints(make: Make, case: MakeCase) -> Callable[..., tuple[Recommender, Adjoint]]:
+    def build(kind: str, loss: str, rows: int) -> tuple[Recommender, Adjoint]:
         model, given = make(kind, loss, inner_steps=3), case(rows=rows)
-        return model, effect_of(model, given.evidence, given.item, given.rating)[1]
+        return model, loss_and_adjoint(model, given.evidence, given.item, given.rating)[1]
 
     return build
 
 
 @pytest.mark.parametrize("hold", [1, 3])
 @pytest.mark.parametrize(("kind", "loss"), FORMS)
-def test_credit_is_the_double_loop(effects: Any, kind: str, loss: str, hold: int) -> None:
-    model, effect = effects(kind, loss, rows=len(OWNERS) * hold)
+def test_credit_is_the_double_loop(adjoints: Any, kind: str, loss: str, hold: int) -> None:
+    model, adjoint = adjoints(kind, loss, rows=len(OWNERS) * hold)
     given = _decisions(len(OWNERS) * hold, hold)
     sizes = []
     for length in (1, 2, 3, 4, 5, 100):
         for discount in (1.0, 0.7):
-            mine = queue_credit(model, effect, *given, length, discount)
-            expected = _plain(model, effect, given, length, discount)
+            mine = queue_credit(model, adjoint, *given, length, discount)
+            expected = _plain(model, adjoint, given, length, discount)
             torch.testing.assert_close(mine, expected, **TIGHT)
             sizes.append(float(mine.abs().sum()))
     assert len(set(sizes)) > 8
 
 
 @pytest.mark.parametrize("width", [(), (3,), (2, 2)])
-def test_windows_of_any_length(width: tuple[int, ...]) -> None:
-    """Against a loop; exact where all sums are whole numbers."""
+def test_windowed_sums_of_any_length(width: tuple[int, ...]) -> None:
+    """They equal a loop; exactly so for whole numbers."""
     owner = torch.tensor([5] * 13 + [2] * 9 + [-1] * 2)
     field = torch.randint(-9, 9, (24, *width), generator=torch.Generator().manual_seed(0)).double()
     for length in range(1, 27):
@@ -98,57 +101,56 @@ def test_windows_of_any_length(width: tuple[int, ...]) -> None:
             for d in range(22):
                 for e in range(d, min(d + length, 13 if d < 13 else 22)):
                     expected[d] += discount ** (e - d) * field[e]
-            mine = windowed(field, owner, length, discount)
+            mine = windowed_sum(field, owner, length, discount)
             torch.testing.assert_close(mine, expected, atol=1e-12, rtol=0)
             if discount == 1.0:
                 assert torch.equal(mine, expected)
 
 
-def test_windows_do_not_cancel() -> None:
-    """A large value leaves no trace in the sums that it is not part of."""
+def test_windowed_sums_do_not_cancel() -> None:
+    """A large value leaves no rounding error in sums without it."""
     field = torch.tensor([1e12] + [1e-3] * 7, dtype=torch.float32)
-    mine = windowed(field, torch.zeros(8, dtype=torch.int64), 3)
+    mine = windowed_sum(field, torch.zeros(8, dtype=torch.int64), 3)
     torch.testing.assert_close(mine[1:6], torch.full((5,), 3e-3))
 
 
 @pytest.mark.parametrize("hold", [1, 3])
 @pytest.mark.parametrize(("kind", "loss"), FORMS[:3])
-def test_stretches_add_up_to_the_queue(effects: Any, kind: str, loss: str, hold: int) -> None:
-    """Each stretch credits its own predictions, to decisions of earlier stretches too."""
+def test_update_intervals_add_up_to_the_queue(
+    adjoints: Any, kind: str, loss: str, hold: int
+) -> None:
+    """Each interval gives credit by its own predictions, to earlier decisions too."""
     rows = len(OWNERS) * hold
-    model, effect = effects(kind, loss, rows=rows)
+    model, adjoint = adjoints(kind, loss, rows=rows)
     given = _decisions(rows, hold)
     time = torch.tensor([0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 0, 0])[:, None]
     for length in (1, 3, 100):
-        whole = queue_credit(model, effect, *given, length, 0.9)
-        for stretch in range(1, 6):
+        whole = queue_credit(model, adjoint, *given, length, 0.9)
+        for interval in range(1, 6):
             parts = [
-                given._replace(rows=given.rows.masked_fill(time // stretch != part, -1))
+                given._replace(held=given.held.masked_fill(time // interval != part, -1))
                 for part in range(5)
             ]
-            total = sum(queue_credit(model, effect, *one, length, 0.9) for one in parts)
+            total = sum(queue_credit(model, adjoint, *one, length, 0.9) for one in parts)
             torch.testing.assert_close(total, whole, **TIGHT)
 
 
 @pytest.mark.parametrize(("kind", "loss"), FORMS)
-def test_a_stack_is_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
+def test_a_stack_equals_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
     models = [make(kind, loss, seed=seed) for seed in range(2)]
     cases = [case(rows=36, seed=seed) for seed in range(2)]
     given = [_decisions(36, 3, seed) for seed in range(2)]
 
-    def ask(model: Recommender, *fields: Tensor) -> Tensor:
-        past, (item, rating), rest = Evidence(*fields[:6]), fields[6:8], fields[8:]
-        _, effect = effect_of(model, past, item, rating)
-        return queue_credit(model, effect, *rest, 3, 0.8)
+    def compute(model: Recommender, one: Any, decisions: Decisions) -> Tensor:
+        _, adjoint = loss_and_adjoint(model, one.evidence, one.item, one.rating)
+        return queue_credit(model, adjoint, *decisions, 3, 0.8)
 
-    flat = [
-        [*one.evidence, one.item, one.rating, *some] for one, some in zip(cases, given, strict=True)
-    ]
-    together = StackedRecommenders.of(models).call(
-        ask, *(torch.stack(pair) for pair in zip(*flat, strict=True))
-    )
+    pairs = [*zip(cases, given, strict=True)]
+    stacked = tree_map(lambda *leaves: torch.stack(leaves), *pairs)
+    together = StackedRecommenders.of(models).call(compute, *stacked)
     assert together.shape == (2, 12, 4)
     for run, model in enumerate(models):
-        torch.testing.assert_close(together[run], ask(model, *flat[run]), **TIGHT)
-        single = StackedRecommenders.of([model]).call(ask, *(field[None] for field in flat[run]))
+        torch.testing.assert_close(together[run], compute(model, *pairs[run]), **TIGHT)
+        one_run = tree_map(lambda leaf: leaf[None], pairs[run])
+        single = StackedRecommenders.of([model]).call(compute, *one_run)
         torch.testing.assert_close(together[run], single[0], **TIGHT)

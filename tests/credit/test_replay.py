@@ -1,4 +1,4 @@
-"""The yardstick is measured itself: against finite differences, and against every shortcut."""
+"""Replay (Eq. 9) against finite differences, and the other forms of credit against replay."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dips.credit.adjoint import effect_of, worth
-from dips.credit.queue import When, queue_credit
+from dips.credit.adjoint import entry_gradient, loss_and_adjoint
+from dips.credit.queue import Timeline, queue_credit
 from dips.credit.replay import Replayed, Weigh, replay
 from dips.credit.survival import survival_credit
 from dips.numerics.relaxation import drop_one, keep_k
@@ -45,7 +45,7 @@ def _past(seed: int = 0, *, distinct: bool = False) -> Candidates:
 
 
 def _network(phi: Tensor) -> Weigh:
-    """Scores by a small network that sees all weights."""
+    """Return scores of a small network that reads all weights."""
     first, pool, last, ages = phi.view(4, HIDDEN)
 
     def weigh(candidates: Candidates, weight: Tensor) -> Tensor:
@@ -62,8 +62,10 @@ def _phi(seed: int = 1) -> Tensor:
     return _random(4 * HIDDEN, seed=seed) / 2
 
 
-def _met(past: Candidates, user: int, sketch: list[int], first: int, last: int) -> dict[int, int]:
-    """Repeats of the new interactions, counting from 1; those of the sketch are looked up."""
+def _repeats(
+    past: Candidates, user: int, sketch: list[int], first: int, last: int
+) -> dict[int, int]:
+    """Return repeat counts of new interactions; those of the sketch are looked up."""
     item = past.item[user].tolist()
     known = {p: int(past.repeats[user, p]) for p in sketch}
     return {
@@ -75,8 +77,8 @@ def _met(past: Candidates, user: int, sketch: list[int], first: int, last: int) 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed: int) -> None:
-    """One user at a time, with lists: the lowest scores go, and do not come back."""
+def test_losses_are_those_of_hard_sketches(make: Make, schedule: Schedule, seed: int) -> None:
+    """One user at a time, with lists: the lowest scores are dropped for good."""
     model, past, weigh = make("dot", "mse"), _past(seed), _network(_phi(seed))
     found = replay(weigh, model, past, SIZE, schedule)
     refreshes = dict(schedule.refreshes(SIZE, max(LENGTHS) - 1))
@@ -84,11 +86,11 @@ def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed:
     for user, length in enumerate(LENGTHS):
         sketch: list[int] = []
         turn = 0
-        for new, count in _met(own, user, [], 0, SIZE).items():
+        for new, count in _repeats(own, user, [], 0, SIZE).items():
             own.repeats[user, new] = count
         for t in range(length):
             if t in refreshes:
-                for new, count in _met(own, user, sketch, t - refreshes[t], t).items():
+                for new, count in _repeats(own, user, sketch, t - refreshes[t], t).items():
                     own.repeats[user, new] = count
                 pool = [*sketch, *range(t - refreshes[t], t)]
                 weight = torch.zeros(1, t).double()
@@ -119,7 +121,7 @@ def test_losses_are_those_of_the_hard_walk(make: Make, schedule: Schedule, seed:
 def test_gradients_are_finite_differences_of_the_offset_recursion(
     make: Make, schedule: Schedule, kind: str, loss: str, identity: bool
 ) -> None:
-    """With all paths they are; with the identity in their place they are not."""
+    """They are with all paths (Eq. 9), and are not with the identity (Eq. 10)."""
     model, past = make(kind, loss), _past(distinct=kind == "filter_sketch")
     phi = _phi().requires_grad_()
     found = replay(_network(phi), model, past, SIZE, schedule, identity=identity)
@@ -141,7 +143,7 @@ def test_gradients_are_finite_differences_of_the_offset_recursion(
 
 
 def test_gradients_reach_the_recommender(make: Make) -> None:
-    """The same losses train the model's own parameters."""
+    """Losses of a replay are differentiable in the recommender's parameters too."""
     model, past = make("dot", "mse").requires_grad_(), _past()
     found = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0])
     for slope in torch.autograd.grad(found.losses.sum(), list(model.parameters())):
@@ -149,11 +151,11 @@ def test_gradients_reach_the_recommender(make: Make) -> None:
 
 
 def _predictions(
-    past: Candidates, found: Replayed, schedule: Schedule, met: list[Tensor]
+    past: Candidates, found: Replayed, schedule: Schedule, repeats: list[Tensor]
 ) -> tuple[Evidence, list[Tensor], Tensor, Tensor]:
-    """Sketch and target of every prediction after a refresh; [users * turns, hold] their rows.
+    """Return sketches, targets, rows [users * turns, hold] and steps of all predictions.
 
-    And at which step each was. `met` [users, longest] tells for each turn how often things were.
+    `repeats` holds the repeat counts [users, longest] at each refresh.
     """
     refreshes = list(schedule.refreshes(SIZE, max(LENGTHS) - 1))
     ends = [*(seen for seen, _ in refreshes[1:]), max(LENGTHS)]
@@ -167,7 +169,7 @@ def _predictions(
             rows[:, turn, t - seen] = torch.where(past.present[:, t], row, -1)
             age = (t - 1 - torch.arange(longest)).clamp_min(0).double().expand(users, -1)
             slots = torch.full((users,), SIZE)
-            evidence.append((past.item, past.rating, kept, slots, age, met[turn]))
+            evidence.append((past.item, past.rating, kept, slots, age, repeats[turn]))
             steps.append(torch.full((users,), t))
             targets.append((past.item[:, t], past.rating[:, t]))
     merged = Evidence(*map(torch.cat, zip(*evidence, strict=True)))
@@ -182,10 +184,10 @@ def _predictions(
      ("recency_decay", "softmax"), ("filter_sketch", "softmax")],
 )  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_shortcuts_are_replays_with_paths_cut(
+def test_queue_and_survival_are_replays_with_fewer_paths(
     make: Make, schedule: Schedule, kind: str, loss: str, survival: bool
 ) -> None:
-    """Identity in place of the Jacobian: an endless queue. Scores held: survival."""
+    """Queue: the Jacobian is the identity. Survival: scores do not depend on weights."""
     model, past, longest = make(kind, loss), _past(distinct=kind == "filter_sketch"), max(LENGTHS)
     phi = _phi().requires_grad_()
     shown = []
@@ -210,14 +212,17 @@ def test_shortcuts_are_replays_with_paths_cut(
     soft, score, weight, there = (torch.stack(column, 1).flatten(0, 1) for column in columns)
     turns = len(shown)
     owner = torch.arange(len(LENGTHS)).repeat_interleave(turns)
-    everything = [field.repeat_interleave(turns, 0) for field in (past.item, past.rating)]
-    met = [pad(each.repeats, (0, longest - each.repeats.shape[1])).double() for each, _ in shown]
-    evidence, target, rows, step = _predictions(past, found, schedule, met)
-    often = torch.stack(met, 1).flatten(0, 1)
-    when = When(past.position.repeat_interleave(turns, 0), often, step)
-    _, effect = effect_of(model, evidence, *target)
+    repeats = [
+        pad(each.repeats, (0, longest - each.repeats.shape[1])).double() for each, _ in shown
+    ]
+    evidence, target, rows, step = _predictions(past, found, schedule, repeats)
+    item, rating = (field.repeat_interleave(turns, 0) for field in (past.item, past.rating))
+    entries = Evidence.new(item, rating, torch.zeros_like(rating), torch.full((len(item),), SIZE))
+    entries = entries._replace(repeats=torch.stack(repeats, 1).flatten(0, 1))
+    timeline = Timeline(past.position.repeat_interleave(turns, 0), step)
+    _, adjoint = loss_and_adjoint(model, evidence, *target)
     length = 1 if survival else 100
-    credit = queue_credit(model, effect, rows, owner, *everything, length, when=when)
+    credit = queue_credit(model, adjoint, rows, owner, entries, length, timeline=timeline)
     if survival:
         position = torch.arange(longest).expand(len(owner), -1)
         credit = survival_credit(
@@ -228,7 +233,7 @@ def test_shortcuts_are_replays_with_paths_cut(
     assert float(mine.abs().max()) > 1e-3
 
 
-def test_drawn_choices_and_short_histories(make: Make) -> None:
+def test_sampled_choices_and_short_histories(make: Make) -> None:
     model, past = make("dot", "mse"), _past()
     drawn = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0], selector=Sampled())
     greedy = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0])
@@ -243,7 +248,7 @@ def test_drawn_choices_and_short_histories(make: Make) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_a_stack_is_each_model_alone(make: Make, schedule: Schedule) -> None:
+def test_a_stack_equals_each_model_alone(make: Make, schedule: Schedule) -> None:
     models = [make("dot", "mse", seed=seed) for seed in range(2)]
     pasts = [_past(seed) for seed in range(2)]
     phis = torch.stack([_phi(seed) for seed in (1, 2)]).requires_grad_()
@@ -262,13 +267,13 @@ def test_a_stack_is_each_model_alone(make: Make, schedule: Schedule) -> None:
         torch.testing.assert_close(slopes[run], slope, **TIGHT)
 
 
-def test_the_effect_of_a_weight_is_the_replays(make: Make) -> None:
-    """The derivative of a prediction in the weights that made it, dropped ones included."""
+def test_entry_gradients_are_derivatives_of_a_replayed_prediction(make: Make) -> None:
+    """They include the weights of dropped entries."""
     model, past = make("dot", "mse"), _past()
     weight = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * len(LENGTHS)).double().requires_grad_()
     evidence = Evidence.new(past.item[:, :4], past.rating[:, :4], weight, torch.full((4,), SIZE))
     loss = model.losses(model.read(evidence), past.item[:, 4:5], past.rating[:, 4:5])
     (slope,) = torch.autograd.grad(loss.sum(), weight)
     detached = evidence._replace(weight=weight.detach())
-    _, effect = effect_of(model, detached, past.item[:, 4], past.rating[:, 4])
-    torch.testing.assert_close(worth(model, effect, *evidence[:2]), slope, **TIGHT)
+    _, adjoint = loss_and_adjoint(model, detached, past.item[:, 4], past.rating[:, 4])
+    torch.testing.assert_close(entry_gradient(model, adjoint, detached), slope, **TIGHT)

@@ -1,4 +1,4 @@
-"""Survival credit is the derivative of the recursion of weights, scores held."""
+"""Survival credit is the derivative of the recursion of entry weights with constant scores."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _random(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-class Life:
-    """One user's decisions: `periods` new interactions before each, all positions tracked."""
+class History:
+    """One user's decisions, with `periods` new interactions before each; all are tracked."""
 
     def __init__(self, periods: list[int], seed: int = 0) -> None:
         self.periods = periods
@@ -40,7 +40,7 @@ class Life:
         self.value = torch.where(self.tracked, self.value, 0.0)
 
     def relaxed(self, turn: int, weight: Tensor) -> Tensor:
-        """The soft weights after a refresh, written plainly; nu by Newton's iteration."""
+        """Return relaxed weights after a refresh; nu by Newton steps."""
         score = self.score[turn]
         if self.periods[turn] == 1:
             powers = weight * torch.exp(-score)
@@ -52,7 +52,7 @@ class Life:
         return weight * torch.sigmoid(score + nu)
 
     def after(self, turn: int, weight: Tensor, length: int) -> Tensor:
-        """What `weight` after decision `turn` is worth over `length` decisions."""
+        """Return the summed value of weights over `length` decisions from `turn` on."""
         total = (self.value[turn] * weight).sum()
         for later in range(turn + 1, min(turn + length, len(self.periods))):
             new = self.candidate[later] & (self.position[later] >= self.seen[later - 1])
@@ -69,7 +69,7 @@ class Life:
         return total
 
     def kept(self, turn: int) -> Tensor:
-        """Hard weights after decision `turn`."""
+        """Return hard weights after decision `turn`."""
         if turn + 1 == len(self.periods):
             return torch.zeros_like(self.value[0])
         return (self.candidate[turn + 1] & (self.position[0] < self.seen[turn])).double()
@@ -83,64 +83,64 @@ class Life:
 
 
 def _centred(values: Tensor, where: Tensor) -> Tensor:
-    """Without what is common to all."""
+    """Return values minus their mean."""
     return (values - values[where].mean())[where]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 100])
 @pytest.mark.parametrize("periods", [[1] * 7, [3, 2, 4, 2], [1, 3, 1, 1, 2]])
 def test_credit_is_the_derivative_of_the_recursion(periods: list[int], length: int) -> None:
-    """By autograd and by finite differences; in batches up to a constant common to all."""
-    life = Life(periods)
-    mine = life.credit(length)
-    assert float((mine - life.value).abs().max()) > 0.1 or length == 1
+    """By autograd and by finite differences; for batches up to a constant per decision."""
+    history = History(periods)
+    mine = history.credit(length)
+    assert float((mine - history.value).abs().max()) > 0.1 or length == 1
     for turn in range(len(periods)):
-        there = life.tracked[turn]
-        weight = life.kept(turn).requires_grad_()
-        (slope,) = torch.autograd.grad(life.after(turn, weight, length), weight)
+        there = history.tracked[turn]
+        weight = history.kept(turn).requires_grad_()
+        (slope,) = torch.autograd.grad(history.after(turn, weight, length), weight)
         torch.testing.assert_close(_centred(mine[turn], there), _centred(slope, there), **TIGHT)
         if set(periods) == {1}:
             torch.testing.assert_close(mine[turn][there], slope[there], **TIGHT)
         for place in there.nonzero()[:, 0].tolist():
             step = torch.zeros_like(weight)
             step[place] = 1e-5
-            ahead = life.after(turn, life.kept(turn) + step, length)
-            behind = life.after(turn, life.kept(turn) - step, length)
+            ahead = history.after(turn, history.kept(turn) + step, length)
+            behind = history.after(turn, history.kept(turn) - step, length)
             assert float(ahead - behind) / 2e-5 == pytest.approx(float(slope[place]), abs=1e-6)
 
 
 @pytest.mark.parametrize("periods", [[1] * 6, [3, 2, 4, 2]])
-def test_what_is_common_to_all_stays_common(periods: list[int]) -> None:
-    """Also when dropped_candidates are forgotten: only differences between entries count."""
-    life = Life(periods)
-    life.tracked = life.candidate
-    before = life.credit(100)
-    life.value = life.value + _random(len(periods), 1, seed=9)
-    shift = life.credit(100) - before
-    for turn, there in enumerate(life.tracked):
+def test_a_constant_per_decision_stays_constant(periods: list[int]) -> None:
+    """Only differences between entries count, also if dropped candidates are not tracked."""
+    history = History(periods)
+    history.tracked = history.candidate
+    before = history.credit(100)
+    history.value = history.value + _random(len(periods), 1, seed=9)
+    shift = history.credit(100) - before
+    for turn, there in enumerate(history.tracked):
         assert float(shift[turn][there].std()) < 1e-12
         assert bool((shift[turn][~there] == 0).all())
 
 
 @pytest.mark.parametrize("periods", [[1] * 6, [2, 2, 2]])
-def test_slots_may_be_in_any_order(periods: list[int]) -> None:
-    """Entries are recognised by position; empty slots may hold anything."""
-    life, order = Life(periods), torch.Generator().manual_seed(3)
-    expected = life.credit(100)
-    life.score = torch.where(life.tracked, life.score, torch.nan)
-    life.value = torch.where(life.tracked, life.value, torch.nan)
+def test_the_order_of_slots_does_not_matter(periods: list[int]) -> None:
+    """Positions identify entries; empty slots may hold anything."""
+    history, order = History(periods), torch.Generator().manual_seed(3)
+    expected = history.credit(100)
+    history.score = torch.where(history.tracked, history.score, torch.nan)
+    history.value = torch.where(history.tracked, history.value, torch.nan)
     mixed = torch.stack([torch.randperm(9, generator=order) for _ in periods])
     for name in FIELDS:
-        setattr(life, name, getattr(life, name).gather(1, mixed))
-    torch.testing.assert_close(life.credit(100), expected.gather(1, mixed), **TIGHT)
+        setattr(history, name, getattr(history, name).gather(1, mixed))
+    torch.testing.assert_close(history.credit(100), expected.gather(1, mixed), **TIGHT)
 
 
-def test_nothing_flows_between_owners_or_from_padding() -> None:
-    lives = [Life([1] * 4, seed=seed) for seed in (0, 5)]
-    alone = [life.credit(100) for life in lives]
-    both = lives[0]
+def test_users_and_padding_do_not_mix() -> None:
+    histories = [History([1] * 4, seed=seed) for seed in (0, 5)]
+    alone = [history.credit(100) for history in histories]
+    both = histories[0]
     for name in FIELDS:
-        pair = [getattr(life, name) for life in lives]
+        pair = [getattr(history, name) for history in histories]
         empty = torch.zeros_like(pair[0][:2])
         setattr(both, name, torch.cat([*pair, empty]))
     both.periods = [1] * 10
@@ -150,58 +150,58 @@ def test_nothing_flows_between_owners_or_from_padding() -> None:
     assert bool(mine.isfinite().all())
 
 
-def test_bounded_ghosts_stay_with_a_chance() -> None:
-    """Ghosts with low scores: more than all of them goes, unless they are asked as candidates."""
-    life = Life([1] * 7)
-    life.score = torch.where(life.candidate, life.score, life.score - 6)
-    wild, tame = life.credit(100), life.credit(100, bounded=True)
-    assert float(wild.abs().max()) > 1e6
-    assert float(tame.abs().max()) < 30
-    life.tracked = life.candidate
-    torch.testing.assert_close(life.credit(100), life.credit(100, bounded=True))
+def test_bounded_credit_of_dropped_candidates() -> None:
+    """Without the bound, low scores of dropped candidates give probabilities above 1."""
+    history = History([1] * 7)
+    history.score = torch.where(history.candidate, history.score, history.score - 6)
+    unbounded, bounded = history.credit(100), history.credit(100, bounded=True)
+    assert float(unbounded.abs().max()) > 1e6
+    assert float(bounded.abs().max()) < 30
+    history.tracked = history.candidate
+    torch.testing.assert_close(history.credit(100), history.credit(100, bounded=True))
 
 
 @pytest.mark.parametrize("periods", [[1] * 6, [3, 2, 4, 2]])
 def test_stacks_and_single_precision(periods: list[int]) -> None:
-    lives = [Life(periods, seed=seed) for seed in (0, 5)]
+    histories = [History(periods, seed=seed) for seed in (0, 5)]
     owner = torch.zeros(2, len(periods), dtype=torch.int64)
     for dtype, loose in ((torch.float64, 1e-10), (torch.float32, 1e-3)):
-        fields = [torch.stack([getattr(life, name) for life in lives]) for name in FIELDS]
+        fields = [torch.stack([getattr(history, name) for history in histories]) for name in FIELDS]
         fields[:3] = [field.to(dtype) for field in fields[:3]]
         call = torch.func.vmap(lambda *one: survival_credit(*one, SIZE, 100))
         together = call(*fields, owner)
         assert together.dtype == dtype
-        for run, life in enumerate(lives):
-            gap = (together[run].double() - life.credit(100)).abs().max()
+        for run, history in enumerate(histories):
+            gap = (together[run].double() - history.credit(100)).abs().max()
             assert float(gap) < loose
 
 
 @pytest.mark.parametrize("periods", [[1] * 6, [3, 2, 4, 2]])
 def test_extreme_scores_are_harmless(periods: list[int]) -> None:
-    """Finite, and what is common stays common, in float32 with scores thousands apart."""
-    life = Life(periods)
-    life.tracked = life.candidate
-    life.value, life.score = life.value.float(), life.score.float() * 1e4
-    before = life.credit(100)
+    """In float32 with scores thousands apart credit is finite; constants stay constant."""
+    history = History(periods)
+    history.tracked = history.candidate
+    history.value, history.score = history.value.float(), history.score.float() * 1e4
+    before = history.credit(100)
     assert float(before.abs().max()) < 30
-    life.value = life.value + 1
-    shift = life.credit(100) - before
-    for row, there in zip(shift, life.tracked, strict=True):
+    history.value = history.value + 1
+    shift = history.credit(100) - before
+    for row, there in zip(shift, history.tracked, strict=True):
         assert float(row[there].std()) < 1e-5
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 6, 7, 50])
 @pytest.mark.parametrize("periods", [[1] * 9, [3, 2, 4, 2, 1]])
-def test_doubling_equals_sweeping(
+def test_doubling_equals_the_recursion(
     periods: list[int], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life = Life(periods, seed=3)
+    history = History(periods, seed=3)
     owner = torch.tensor([0] * 3 + [1] * (len(periods) - 3))
-    doubling = life.credit(length, owner)
-    monkeypatch.setattr(survival, "WIDE", 0)
-    torch.testing.assert_close(doubling, life.credit(length, owner), **TIGHT)
+    doubling = history.credit(length, owner)
+    monkeypatch.setattr(survival, "MAX_MATRIX_WIDTH", 0)
+    torch.testing.assert_close(doubling, history.credit(length, owner), **TIGHT)
 
 
-def test_one_at_a_time_needs_no_projection() -> None:
-    life = Life([1] * 6, seed=4)
-    torch.testing.assert_close(life.credit(5, online=True), life.credit(5), **TIGHT)
+def test_the_online_form_equals_the_general_form() -> None:
+    history = History([1] * 6, seed=4)
+    torch.testing.assert_close(history.credit(5, online=True), history.credit(5), **TIGHT)

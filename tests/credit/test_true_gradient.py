@@ -1,4 +1,4 @@
-"""The truth at one step is the plain derivative of a replay's last loss."""
+"""The true gradient at one step is the derivative of a replay's last loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.sketch.records import Candidates
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 from dips.testing import random_world
 
 Make = Callable[..., Recommender]
@@ -25,15 +25,17 @@ SCHEDULES = [Schedule((1,)), Schedule((3,))]
 
 
 def _past(t: int, schedule: Schedule) -> Candidates:
-    """The histories of those who predict at step t."""
+    """Return the histories of users with a prediction at step t."""
     data = random_world(LENGTHS, items=8, seed=4)
-    stream = make_stream([data], Columns.of(data))
-    walk = Rollout(stream, size=SIZE, schedule=schedule, keys=stream.keys([0]), noted=[])
-    found = history(walk.trace, (walk.base + t)[stream.length > t])
+    stream = make_stream([data], EventColumns.of(data))
+    rollout = Rollout(
+        stream, size=SIZE, schedule=schedule, keys=stream.keys([0]), recorded_signals=[]
+    )
+    found = history(rollout.trace, (rollout.base + t)[stream.length > t])
     return found._replace(rating=found.rating.double())
 
 
-def test_a_history_ends_with_what_is_predicted() -> None:
+def test_a_history_ends_with_the_predicted_interaction() -> None:
     data = random_world(LENGTHS, items=8, seed=4)
     past = _past(6, SCHEDULES[0])
     assert past.position.tolist() == [list(range(7))] * 2
@@ -60,7 +62,7 @@ def test_losses_can_be_left_out(make: Make, schedule: Schedule, since: int) -> N
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_the_truth_is_the_derivative_of_the_last_loss(make: Make, schedule: Schedule) -> None:
+def test_true_gradient_is_the_derivative_of_the_last_loss(make: Make, schedule: Schedule) -> None:
     model, past = make("dot", "mse"), _past(7, schedule)
     policy = PaperNetwork(items=8, hidden=5, dropout=0.0).double()
     policies = StackedPolicies.of([policy])

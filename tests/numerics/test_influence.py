@@ -10,7 +10,7 @@ from dips.numerics import influence
 from dips.numerics.cuda_graph import CapturedGraph
 from dips.numerics.influence import (
     covariance,
-    eliminate,
+    solve_dense,
     influences,
     linear_influences,
     solve,
@@ -82,13 +82,13 @@ def test_influences_are_the_sensitivity_of_the_optimum() -> None:
 @pytest.mark.parametrize("damping", [0.01, 1.0, 30.0])
 def test_the_gram_form_is_the_dense_one(n: int, dim: int, damping: float) -> None:
     features, slope = _random(7, n, dim, seed=1), _random(7, n, seed=2)
-    bend, weight = _random(7, n, seed=3).abs(), (_random(7, n, seed=4) > -0.5).double()
-    hessian = (features * (weight * bend)[:, :, None]).transpose(1, 2) @ features
+    curvature, weight = _random(7, n, seed=3).abs(), (_random(7, n, seed=4) > -0.5).double()
+    hessian = (features * (weight * curvature)[:, :, None]).transpose(1, 2) @ features
     hessian = hessian + damping * torch.eye(dim).double()
     gradients = slope[:, :, None] * features
     total = (gradients * weight[:, :, None]).sum(1)
     expected = -(gradients @ torch.linalg.solve(hessian, total)[:, :, None])[:, :, 0]
-    mine = linear_influences(features, slope, bend, weight, damping)
+    mine = linear_influences(features, slope, curvature, weight, damping)
     torch.testing.assert_close(mine, expected)
 
 
@@ -96,11 +96,11 @@ def test_the_gram_form_is_the_dense_one(n: int, dim: int, damping: float) -> Non
 def test_elimination_is_a_dense_solver(n: int) -> None:
     rows, target = _random(6, n, n, seed=1), _random(6, n, seed=2)
     positive = rows @ rows.transpose(1, 2)
-    bend = _random(6, n, seed=3).abs()
-    bend[0] = 0.0
-    for matrix in (positive, bend[:, :, None] * positive):
+    curvature = _random(6, n, seed=3).abs()
+    curvature[0] = 0.0
+    for matrix in (positive, curvature[:, :, None] * positive):
         expected = torch.linalg.solve(matrix + 0.4 * torch.eye(n).double(), target)
-        torch.testing.assert_close(eliminate(matrix, 0.4, target), expected)
+        torch.testing.assert_close(solve_dense(matrix, 0.4, target), expected)
 
 
 def test_recorded_on_the_cpu_is_a_plain_call() -> None:
@@ -122,9 +122,9 @@ def test_recorded_on_the_cpu_is_a_plain_call() -> None:
 
 
 def test_the_covariance_is_that_of_the_drawn_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(influence, "PIECE", 4)  # 10 items: two whole pieces and a part
-    chance = _random(3, 10, seed=0).softmax(1)
+    monkeypatch.setattr(influence, "CHUNK_ITEMS", 4)  # 10 items: two whole pieces and a part
+    probability = _random(3, 10, seed=0).softmax(1)
     table = _random(10, 5, seed=1)
-    for row, mine in zip(chance, covariance(chance, table), strict=True):
+    for row, mine in zip(probability, covariance(probability, table), strict=True):
         away = table - row @ table
         torch.testing.assert_close(mine, (away.T * row) @ away)

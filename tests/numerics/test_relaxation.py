@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from dips.numerics.relaxation import drop_one, keep_k, level
+from dips.numerics.relaxation import drop_one, keep_k, top_k_multiplier
 from dips.numerics.topk import project_top_k
 
 ROWS, WIDTH, K = 4, 7, 3
@@ -35,7 +35,7 @@ def test_values_are_those_of_the_projection_and_the_softmax(scale: float) -> Non
 def test_the_level_balances_fractional_weights() -> None:
     scores, _ = _case()
     weight = torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)).double() + 0.5
-    total = (weight * (scores + level(scores, weight, K)).sigmoid()).sum(1)
+    total = (weight * (scores + top_k_multiplier(scores, weight, K)).sigmoid()).sum(1)
     torch.testing.assert_close(total, torch.full((ROWS,), float(K)).double())
 
 

@@ -11,14 +11,14 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from dips.numerics.descent import descend
-from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax
+from dips.numerics.softmax_descent import AllItems, SoftmaxDescent, InnerProblem, descend_softmax
 
 ROWS, ITEMS, DIM, STEPS = 3, 9, 5, 6
 KEPT = torch.tensor([[1, 4], [2, 2], [8, 0]])
 OWN = pytest.mark.parametrize("own", [False, True])
 PULL = pytest.mark.parametrize("pull", [0.0, 0.7])
 Case = dict[str, Tensor]
-Run = Callable[[AllItems, Setting], Tensor]
+Run = Callable[[AllItems, InnerProblem], Tensor]
 
 
 def _case(own: bool, seed: int = 0) -> Case:
@@ -48,18 +48,18 @@ def _features(case: Case) -> Tensor:
     return case["table"] if own is None else torch.cat([case["table"], own], 1)
 
 
-def _given(case: Case, pull: float) -> tuple[AllItems, Setting]:
+def _given(case: Case, pull: float) -> tuple[AllItems, InnerProblem]:
     pulled = (_features(case)[KEPT] * case["weight"][:, :, None]).sum(1)
-    setting = Setting(pulled, case["weight"].sum(1), case["start"], _rate(case), pull)
-    return AllItems(case["table"], case["bias"], case.get("loading")), setting
+    problem = InnerProblem(pulled, case["weight"].sum(1), case["start"], _rate(case), pull)
+    return AllItems(case["table"], case["bias"], case.get("loading")), problem
 
 
-def _plain(items: AllItems, setting: Setting) -> Tensor:
-    return descend_softmax(items, setting, STEPS)
+def _plain(items: AllItems, problem: InnerProblem) -> Tensor:
+    return descend_softmax(items, problem, STEPS)
 
 
-def _fast(items: AllItems, setting: Setting) -> Tensor:
-    user: Tensor = Descent.apply(*items, *setting, STEPS)[0]  # type: ignore[no-untyped-call]
+def _fast(items: AllItems, problem: InnerProblem) -> Tensor:
+    user: Tensor = SoftmaxDescent.apply(*items, *problem, STEPS)[0]  # type: ignore[no-untyped-call]
     return user
 
 
@@ -118,10 +118,10 @@ def test_fast_for_several_runs_is_each_alone(own: bool) -> None:
 
 def test_a_second_derivative_is_refused() -> None:
     """The way back is written out once: nobody gets half of a second derivative."""
-    items, setting = _given(_case(True), 0.0)
-    start = setting.start.clone().requires_grad_()
+    items, problem = _given(_case(True), 0.0)
+    start = problem.start.clone().requires_grad_()
     (slope,) = torch.autograd.grad(
-        _value(_fast(items, setting._replace(start=start))), start, create_graph=True
+        _value(_fast(items, problem._replace(start=start))), start, create_graph=True
     )
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()

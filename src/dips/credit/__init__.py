@@ -1,1 +1,1 @@
-"""How much a decision helped later predictions: which interaction's weight helps which one."""
+"""Credit assignment: gradients of later losses with respect to the entries a decision kept."""

@@ -1,10 +1,24 @@
-"""The effect of a weight: how a prediction's loss changes with the weight of any interaction.
+"""Gradients of a prediction's loss with respect to entry weights, by the adjoint of the inner loop.
 
-For one prediction, let theta_s be the iterates of the inner loop and lambda_s the gradient of the
-predicted interaction's loss in theta_s. The weight of an interaction i, in the sketch or not, has
-the effect  v[i] = - rate * sum_s lambda_{s+1} . grad l_i(theta_s),  less, where what was read is
-struck out, the chance of its item among what is left. An `Effect` holds what this takes for every i
-at once; it is a constant, never differentiated.
+Let theta_0, ..., theta_S be the iterates of the inner loop (Eq. 7) on the weighted sketch loss
+(Eq. 8). Let lambda_s be the gradient of the predicted interaction's loss with respect to theta_s:
+
+    lambda_s = lambda_{s+1} - alpha * H_s lambda_{s+1},    H_s the Hessian of the weighted loss
+
+The gradient with respect to the weight of any interaction i, in the sketch or not, is
+
+    v[i] = d loss / d z_i = - alpha * sum_s lambda_{s+1} . grad loss_i(theta_s)
+
+It is the v of Eq. 10. As S grows, it tends to the influence function of Eq. 11.
+
+| recommender and loss                 | adjoint                  | entry gradient                |
+|--------------------------------------|--------------------------|-------------------------------|
+| dot product, squared error           | `SquaredErrorAdjoint`    | quadratic in the item vector  |
+| dot product, softmax over all items  | `SoftmaxAdjoint`         | linear in the item vector     |
+| dot product, softmax, sketch filtered| `FilteredSoftmaxAdjoint` | linear, less a probability    |
+| any other                            | `TrajectoryAdjoint`      | by autograd through each step |
+
+An adjoint is a constant: nothing here is differentiated again.
 """
 
 from __future__ import annotations
@@ -16,254 +30,290 @@ import torch
 from torch import Tensor
 
 from dips.kernels import softmax_cuda
-from dips.numerics.chunks import pieces
-from dips.numerics.softmax_descent import path, way_back
+from dips.numerics.chunks import split_into_chunks
+from dips.numerics.softmax_descent import backward_pass, forward_pass
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import effects, is_looped
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.sketch_filter import LEAST, before, is_struck, left, struck
+from dips.recommender.sketch_filter import (
+    MIN_REMAINING,
+    filtered_probabilities,
+    filters_in_loss,
+    remaining_probability,
+    without_target,
+)
 
 
-class Path(NamedTuple):
-    """The effect for any recommender: v[i] = - sum_s pulls_s . grad l_i(users_s)."""
+class TrajectoryAdjoint(NamedTuple):
+    """Iterates of the inner loop with the adjoint at each: v[i] = -sum_s adjoint_s . grad loss_i.
 
-    users: Tensor  # [rows, steps, dim] theta_s
-    pulls: Tensor  # [rows, steps, dim] rate * lambda_{s+1}
-
-
-class Quadratic(NamedTuple):
-    """The effect for squared error and scores b + e . user: -2 (e' outer e + (b - r) e . pull)."""
-
-    outer: Tensor  # [rows, dim, dim] sum_s theta_s (rate * lambda_{s+1})'
-    pull: Tensor  # [rows, dim] sum_s rate * lambda_{s+1}
-
-
-class Listwise(NamedTuple):
-    """The effect for the softmax over all items and scores b + e . user: e . pull - common."""
-
-    pull: Tensor  # [rows, dim] sum_s rate * lambda_{s+1}
-    common: Tensor  # [rows] the same for every interaction
-
-
-class Struck(NamedTuple):
-    """The same where what was read is struck out: less the chance that an item takes with it.
-
-    Of an item that stands there twice either entry earns the whole of it: that is rare, where items
-    do not come back.
+    It fits every recommender. It ignores the filter of sketch items.
     """
 
-    pull: Tensor
-    common: Tensor
-    user: Tensor  # [rows, dim] after reading
-    norm: Tensor  # [rows] logarithm of the sum of the chances that are left
-    target: Tensor  # [rows] what is predicted: it is never struck out
+    users: Tensor  # [rows, steps, dim] theta_s
+    adjoints: Tensor  # [rows, steps, dim] alpha * lambda_{s+1}
 
 
-Effect = Path | Quadratic | Listwise | Struck
+class SquaredErrorAdjoint(NamedTuple):
+    """Adjoint for squared error, scores b + e . user: v = -2 (e' outer e + (b - r) e . total)."""
+
+    outer: Tensor  # [rows, dim, dim] sum_s theta_s (alpha * lambda_{s+1})'
+    total: Tensor  # [rows, dim] sum_s alpha * lambda_{s+1}
 
 
-def additive(effect: Effect) -> bool:
-    """Whether the effect on a sum of predictions is the sum of the fields, for the same ages."""
-    return not isinstance(effect, Path | Struck)
+class SoftmaxAdjoint(NamedTuple):
+    """Adjoint for the softmax over all items and scores b + e . user: v = e . total - common."""
+
+    total: Tensor  # [rows, dim] sum_s alpha * lambda_{s+1}
+    common: Tensor  # [rows] the term that all interactions share
+
+
+class FilteredSoftmaxAdjoint(NamedTuple):
+    """Adjoint for the softmax when sketch items are filtered: v = e . total - common - probability.
+
+    A sketch item is removed from the softmax, so its weight also removes its probability. If an
+    item is in the sketch twice, each of both entries gets the whole term. That is rare, because
+    items are filtered only where users do not repeat them.
+    """
+
+    total: Tensor  # [rows, dim] as in SoftmaxAdjoint
+    common: Tensor  # [rows] as in SoftmaxAdjoint
+    user: Tensor  # [rows, dim] user vector after the inner loop
+    log_norm: Tensor  # [rows] logarithm of the softmax denominator over the items that are left
+    target: Tensor  # [rows] predicted item; it is never filtered
+
+
+Adjoint = TrajectoryAdjoint | SquaredErrorAdjoint | SoftmaxAdjoint | FilteredSoftmaxAdjoint
+
+
+def is_additive(adjoint: Adjoint) -> bool:
+    """Return whether summed fields give the summed entry gradients (for entries of equal age)."""
+    return not isinstance(adjoint, TrajectoryAdjoint | FilteredSoftmaxAdjoint)
 
 
 @torch.no_grad()
-def effect_of(
+def loss_and_adjoint(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
-) -> tuple[Tensor, Effect]:
-    """[rows] losses of predicting `item` [rows] from these sketches, and the effects on them."""
+) -> tuple[Tensor, Adjoint]:
+    """Return the loss of each prediction and the adjoint of its inner loop.
+
+    Args:
+        model: Recommender that adapts the user to the sketch.
+        evidence: Sketches, [rows, n].
+        item: Predicted items, [rows].
+        rating: Their ratings, [rows].
+
+    Returns:
+        Losses, [rows], and the adjoint in the closed form that fits the model (see the table).
+    """
     if is_looped(model):
-        loss, pull, common, user = effects(model, evidence, item)
-        return loss, _told(model, Listwise(pull, common), user, loss, item)
+        loss, total, common, user = effects(model, evidence, item)
+        return loss, _filtered(model, SoftmaxAdjoint(total, common), user, loss, item)
     rows = (evidence, item, rating)
-    found = [_effect_of(model, *piece) for piece in pieces(rows, model.breadth)]
+    found = [
+        _chunk_adjoint(model, *chunk) for chunk in split_into_chunks(rows, model.elements_per_row)
+    ]
     losses, parts = zip(*found, strict=True)
     return torch.cat(losses), type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _effect_of(
+def _chunk_adjoint(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
-) -> tuple[Tensor, Effect]:
-    """The same, all rows at once."""
+) -> tuple[Tensor, Adjoint]:
+    """Return losses and adjoint of a chunk of predictions, all rows at once."""
     if isinstance(model, DotProduct) and isinstance(model.loss, SquaredError):
-        return _quadratic(model, evidence, item, rating)
+        return _squared_error_adjoint(model, evidence, item, rating)
     if isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax):
-        return _listwise(model, evidence, item, rating)
-    return path_of(model, evidence, item, rating)
+        return _softmax_adjoint(model, evidence, item, rating)
+    return trajectory_adjoint(model, evidence, item, rating)
 
 
 @torch.no_grad()
-def worth(
-    model: Recommender, effect: Effect, item: Tensor, rating: Tensor, age: Tensor | None = None,
-    repeats: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """[rows, n] effect of the weight of these interactions, in the sketch or not.
+def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> Tensor:
+    """Return the gradient of each prediction's loss with respect to entry weights: v of Eq. 10.
 
-    Their age is that at the prediction; none: they are new. No repeats: once each.
+    Args:
+        model: Recommender of the adjoint.
+        adjoint: Adjoint of each prediction, from `loss_and_adjoint`.
+        entries: Interactions in question, [rows, n], in the sketch or not. Ages are those at the
+            prediction. `weight` and `slots` are not read.
+
+    Returns:
+        d loss / d weight, [rows, n].
     """
-    age = torch.zeros_like(rating) if age is None else age
-    repeats = torch.ones_like(rating) if repeats is None else repeats
-    if isinstance(effect, Path):
+    if isinstance(adjoint, TrajectoryAdjoint):
         if isinstance(model, DotProduct) and not model.loss.listwise:
-            return _linear_worth(model, effect, item, rating)
-        rows = pieces((effect, item, rating, age, repeats), model.breadth)
-        return torch.cat([path_worth(model, *piece) for piece in rows])
+            return _linear_entry_gradient(model, adjoint, entries)
+        chunks = split_into_chunks((adjoint, entries), model.elements_per_row)
+        return torch.cat([trajectory_entry_gradient(model, *chunk) for chunk in chunks])
     assert isinstance(model, DotProduct)
-    if isinstance(effect, Listwise | Struck):
-        value = model.worth(item, effect.pull) - effect.common[:, None]
+    if isinstance(adjoint, SoftmaxAdjoint | FilteredSoftmaxAdjoint):
+        value = model.input_products(entries.item, adjoint.total) - adjoint.common[:, None]
         if model.has_recency_decay or model.counts_repeats:
-            value = model.strength(age, repeats) * value
-        return value - _chances(model, effect, item) if isinstance(effect, Struck) else value
-    features = model.features(item)  # [rows, n, dim]
-    along = _product(features, effect.pull)
-    curve = ((features @ effect.outer) * features).sum(2)
-    return -2 * (curve + (model.intercept(item) - rating) * along)
+            value = model.weight_factor(entries.age, entries.repeats) * value
+        if isinstance(adjoint, FilteredSoftmaxAdjoint):
+            value = value - _filtered_probability(model, adjoint, entries.item)
+        return value
+    features = model.features(entries.item)  # [rows, n, dim]
+    slope = _product(features, adjoint.total)
+    curvature = ((features @ adjoint.outer) * features).sum(2)
+    return -2 * (curvature + (model.intercept(entries.item) - entries.rating) * slope)
 
 
 @torch.no_grad()
-def path_of(
+def trajectory_adjoint(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
-) -> tuple[Tensor, Path]:
-    """The same as `effect_of` in the form that suits every recommender; needs only its `slope`.
+) -> tuple[Tensor, TrajectoryAdjoint]:
+    """Return losses and adjoint of predictions for any recommender, from its `slope` alone.
 
-    It knows nothing of what is struck out.
+    Args:
+        model: Recommender that adapts by gradient descent (Eq. 7).
+        evidence: Sketches, [rows, n].
+        item: Predicted items, [rows].
+        rating: Their ratings, [rows].
+
+    Returns:
+        Losses, [rows], and the adjoint at every step.
     """
-    start = model.start(len(item))
-    rate = model.rate(evidence)[:, None]
+    start = model.initial_user(len(item))
+    rate = model.step_size(evidence)[:, None]
 
-    def step(user: Tensor) -> Tensor:
-        fall = model.slope(user, evidence) + 2 * model.prior_penalty * (user - start)
-        return user - rate * fall
+    def step(user: Tensor) -> Tensor:  # Eq. 7
+        gradient = model.inner_gradient(user, evidence) + 2 * model.prior_penalty * (user - start)
+        return user - rate * gradient
 
     users = [start]
     for _ in range(model.inner_steps):
         users.append(step(users[-1]))
-    loss, along = _target(model, users.pop(), item, rating)
-    pulls = []
+    loss, adjoint = _target_gradient(model, users.pop(), item, rating)
+    adjoints = []
     for user in reversed(users):
-        pulls.append(rate * along)
-        along = torch.func.vjp(step, user)[1](along)[0]
-    return loss, Path(torch.stack(users, 1), torch.stack(pulls[::-1], 1))
+        adjoints.append(rate * adjoint)
+        adjoint = torch.func.vjp(step, user)[1](adjoint)[0]
+    return loss, TrajectoryAdjoint(torch.stack(users, 1), torch.stack(adjoints[::-1], 1))
 
 
-def path_worth(
-    model: Recommender, path: Path, item: Tensor, rating: Tensor, age: Tensor, repeats: Tensor
+def trajectory_entry_gradient(
+    model: Recommender, adjoint: TrajectoryAdjoint, entries: Evidence
 ) -> Tensor:
-    """`worth` for every recommender: pull back through each step's slope to the weights."""
-    slots = torch.zeros_like(item[:, 0])
-    nothing = torch.zeros_like(rating)
-    total = nothing
-    for user, pull in zip(path.users.unbind(1), path.pulls.unbind(1), strict=True):
+    """Return entry gradients, [rows, n], for any recommender: autograd through each step."""
+    zero = torch.zeros_like(entries.rating)
+    total = zero
+    for user, along in zip(adjoint.users.unbind(1), adjoint.adjoints.unbind(1), strict=True):
 
-        def fall(weight: Tensor, user: Tensor = user, pull: Tensor = pull) -> Tensor:
-            past = Evidence(item, rating, weight, slots, age, repeats)
-            return (model.slope(user, past) * pull).sum()
+        def product(weight: Tensor, user: Tensor = user, along: Tensor = along) -> Tensor:
+            return (model.inner_gradient(user, entries._replace(weight=weight)) * along).sum()
 
-        total = total - torch.func.grad(fall)(nothing)
+        total = total - torch.func.grad(product)(zero)
     return total
 
 
-def _linear_worth(model: DotProduct, path: Path, item: Tensor, rating: Tensor) -> Tensor:
-    """Slopes of the scores times what the pulls do to them, all steps at once."""
-    features = model.features(item)  # [rows, n, dim] or [rows, n, channels, dim]
+def _linear_entry_gradient(
+    model: DotProduct, adjoint: TrajectoryAdjoint, entries: Evidence
+) -> Tensor:
+    """Return entry gradients [rows, n] for linear scores and pointwise losses, in closed form."""
+    features = model.features(entries.item)  # [rows, n, dim] or [rows, n, channels, dim]
     flat = features.flatten(1, -2).transpose(1, 2)
-    shape = (len(item), -1, *features.shape[1:-1])
-    scores, along = ((vectors @ flat).reshape(shape) for vectors in path)  # [rows, steps, n, ...]
-    slope = model.loss.slope(model.intercept(item)[:, None] + scores, rating[:, None])
-    effect = (slope * along).sum(1)
-    return -(effect if model.loss.channels == 1 else effect.sum(2))
+    shape = (len(entries.item), -1, *features.shape[1:-1])
+    scores, along = ((vectors @ flat).reshape(shape) for vectors in adjoint)  # [rows, steps, n, .]
+    intercept, rating = model.intercept(entries.item)[:, None], entries.rating[:, None]
+    gradient = (model.loss.derivative(intercept + scores, rating) * along).sum(1)
+    return -(gradient if model.loss.channels == 1 else gradient.sum(2))
 
 
-def _chances(model: DotProduct, effect: Struck, item: Tensor) -> Tensor:
-    """[rows, n] those of items, to what is left."""
-    score = model.predict(effect.user, item) - effect.norm[:, None]
-    chance = score.clamp_max(-math.log(LEAST)).exp()
-    return torch.where(item == effect.target[:, None], 0.0, chance)
+def _filtered_probability(
+    model: DotProduct, adjoint: FilteredSoftmaxAdjoint, item: Tensor
+) -> Tensor:
+    """Return the probability [rows, n] of items among those that are not filtered."""
+    score = model.predict(adjoint.user, item) - adjoint.log_norm[:, None]
+    probability = score.clamp_max(-math.log(MIN_REMAINING)).exp()
+    return torch.where(item == adjoint.target[:, None], 0.0, probability)
 
 
-def _quadratic(
+def _squared_error_adjoint(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
-) -> tuple[Tensor, Quadratic]:
-    """The step is linear, so lambda takes the same one with the targets at 0."""
+) -> tuple[Tensor, SquaredErrorAdjoint]:
+    """Return losses and adjoint: the inner step is linear, so lambda takes it with targets of 0."""
     features = model.features(evidence.item)
-    wanted = evidence.rating - model.intercept(evidence.item)
-    start = model.start(len(item))
-    rate = model.rate(evidence)[:, None]
+    residual = evidence.rating - model.intercept(evidence.item)
+    start = model.initial_user(len(item))
+    rate = model.step_size(evidence)[:, None]
 
-    def step(vector: Tensor, aim: Tensor | float, home: Tensor | float) -> Tensor:
-        error = evidence.weight * (_product(features, vector) - aim)
-        fall = _product(features.transpose(1, 2), error) + model.prior_penalty * (vector - home)
-        return vector - 2 * rate * fall
+    def step(vector: Tensor, target: Tensor | float, prior: Tensor | float) -> Tensor:  # Eq. 7
+        error = evidence.weight * (_product(features, vector) - target)
+        penalty = model.prior_penalty * (vector - prior)
+        return vector - 2 * rate * (_product(features.transpose(1, 2), error) + penalty)
 
     users = [start]
     for _ in range(model.inner_steps):
-        users.append(step(users[-1], wanted, start))
-    loss, along = _target(model, users.pop(), item, rating)
-    pulls = []
+        users.append(step(users[-1], residual, start))
+    loss, adjoint = _target_gradient(model, users.pop(), item, rating)
+    scaled = []
     for _ in users:
-        pulls.append(rate * along)
-        along = step(along, 0.0, 0.0)
-    pull = torch.stack(pulls[::-1], 1)  # [rows, steps, dim]
-    return loss, Quadratic(torch.stack(users, 2) @ pull, pull.sum(1))
+        scaled.append(rate * adjoint)
+        adjoint = step(adjoint, 0.0, 0.0)
+    adjoints = torch.stack(scaled[::-1], 1)  # [rows, steps, dim]
+    return loss, SquaredErrorAdjoint(torch.stack(users, 2) @ adjoints, adjoints.sum(1))
 
 
-def _listwise(
+def _softmax_adjoint(
     model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
-) -> tuple[Tensor, Listwise | Struck]:
-    """Gradients in what the items of the sketch sum up to, and in their weights."""
-    items, setting = model.all_items, model.descent(evidence)
+) -> tuple[Tensor, SoftmaxAdjoint | FilteredSoftmaxAdjoint]:
+    """Return losses and adjoint from the backward pass of the softmax descent."""
+    items, problem = model.all_items, model.inner_problem(evidence)
     if model.fused:
-        gone = softmax_cuda.course(items, setting, model.inner_steps)
+        gone = softmax_cuda.course(items, problem, model.inner_steps)
         user = gone.users[-1]
-        loss, along = _after(model, user, evidence, item, rating)
-        slopes, centres, _ = softmax_cuda.way_back(items, setting, gone, along)
-        pull, common = slopes[1:].sum(0), centres.sum(0)
+        loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating)
+        slopes, centres, _ = softmax_cuda.way_back(items, problem, gone, adjoint)
+        total, common = slopes[1:].sum(0), centres.sum(0)
     else:
-        taken, user = path(items, setting, model.inner_steps)
-        loss, along = _after(model, user, evidence, item, rating)
-        pull, common = torch.zeros_like(along), torch.zeros_like(loss)
-        shared, own = items.split(pull)
-        for back in way_back(items, setting, taken, along):
+        taken, user = forward_pass(items, problem, model.inner_steps)
+        loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating)
+        total, common = torch.zeros_like(adjoint), torch.zeros_like(loss)
+        shared, repeat = items.split(total)
+        for back in backward_pass(items, problem, taken, adjoint):
             shared += back.after[0]
-            own += back.after[1]
-            common += back.centre
-    effect = Listwise(setting.rate[:, None] * pull, setting.rate * common)
-    return loss, _told(model, effect, user, loss, item)
+            repeat += back.after[1]
+            common += back.mean_change
+    found = SoftmaxAdjoint(problem.rate[:, None] * total, problem.rate * common)
+    return loss, _filtered(model, found, user, loss, item)
 
 
-def _told(
-    model: DotProduct, effect: Listwise, user: Tensor, loss: Tensor, item: Tensor
-) -> Listwise | Struck:
-    """The effect, knowing what is struck out where anything is."""
-    if not is_struck(model):
-        return effect
-    return Struck(*effect, user, loss + model.predict(user, item[:, None])[:, 0], item)
+def _filtered(
+    model: DotProduct, adjoint: SoftmaxAdjoint, user: Tensor, loss: Tensor, item: Tensor
+) -> SoftmaxAdjoint | FilteredSoftmaxAdjoint:
+    """Return the adjoint with what the filter needs, if the model filters sketch items."""
+    if not filters_in_loss(model):
+        return adjoint
+    log_norm = loss + model.predict(user, item[:, None])[:, 0]
+    return FilteredSoftmaxAdjoint(*adjoint, user, log_norm, item)
 
 
-def _after(
+def _filtered_target_gradient(
     model: DotProduct, user: Tensor, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`_target`, without what the sketch strikes out."""
-    loss, along = _target(model, user, item, rating)
-    if not is_struck(model):
-        return loss, along
-    own = model.rows(item[:, None])[:, 0]
-    norm = loss[:, None] + model.predict(user, item[:, None])
-    gone = before(item, evidence, struck(model, user, evidence, norm))
-    mean = along + own - (gone[:, :, None] * model.rows(evidence.item)).sum(1)
-    rest = left(gone)
+    """Return loss [rows] and its user gradient [rows, dim], sketch items filtered if set so."""
+    loss, gradient = _target_gradient(model, user, item, rating)
+    if not filters_in_loss(model):
+        return loss, gradient
+    own = model.item_vectors(item[:, None])[:, 0]
+    log_norm = loss[:, None] + model.predict(user, item[:, None])
+    gone = without_target(item, evidence, filtered_probabilities(model, user, evidence, log_norm))
+    mean = gradient + own - (gone[:, :, None] * model.item_vectors(evidence.item)).sum(1)
+    rest = remaining_probability(gone)
     return loss + rest.log(), mean / rest[:, None] - own
 
 
-def _target(
+def _target_gradient(
     model: Recommender, user: Tensor, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """[rows] loss of the predicted interaction, and its gradient [rows, dim] in the user."""
+    """Return the loss [rows] of the predicted interaction and its user gradient [rows, dim]."""
     item, rating = item[:, None], rating[:, None]
-    return model.losses(user, item, rating)[:, 0], model.gradients(user, item, rating)[:, 0]
+    return model.losses(user, item, rating)[:, 0], model.loss_gradients(user, item, rating)[:, 0]
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:
-    """[rows, n, m] times [rows, m], row by row."""
+    """Return matrices [rows, n, m] times vectors [rows, m], row by row."""
     return (matrix @ vector[:, :, None])[:, :, 0]

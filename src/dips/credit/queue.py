@@ -1,107 +1,189 @@
-"""The queue, turned around: what a decision's weights did for the next decisions' predictions.
+"""Credit by a queue of decisions: Eq. 10, with or without a discount.
 
-The paper sums v_t . (z_1 + ... + z_t) over predictions t; here the sums are swapped. A decision is
-credited with the predictions of its next `length` decisions, itself included. Decisions lie in
-order of time, those of a user side by side.
+Eq. 10 sums v_t . (z_1 + ... + z_t) over predictions t. Here the two sums are swapped: a decision
+gets the entry gradients v_t of the predictions of its next `length` decisions, itself included.
+Decisions are in order of time, those of one user consecutive.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from dips.credit.adjoint import Effect, additive, worth
-from dips.recommender.base import Recommender
-from dips.recommender.ncf import rows_of
+from dips.credit.adjoint import Adjoint, entry_gradient, is_additive
+from dips.credit.base import CreditAssignment
+from dips.credit.decisions import CreditedDecisions
+from dips.recommender.base import Evidence, Recommender
+from dips.recommender.ncf import embed
+from dips.sketch.records import Candidates
 
 
-class When(NamedTuple):
-    """Where interactions and predictions stand in their users' histories, and how often it was."""
+@final
+@dataclass(frozen=True)
+class QueueCredit(CreditAssignment):
+    """The paper's credit (Eq. 10): later refreshes pass entry weights on unchanged.
+
+    Args:
+        length: Decisions over which a choice gets credit (Q); 1 is DiPS@1.
+    """
+
+    length: int
+
+    def credit(self, batch: CreditedDecisions) -> Tensor:
+        """Return sums of entry gradients over the next `length` decisions."""
+        return stacked_queue_credit(batch, batch.inputs.candidates, self.length)
+
+    def returns(self, values: Tensor, owner: Tensor) -> Tensor:
+        """Return sums of values over the next `length` decisions of the same user."""
+        return windowed_sum(values, owner, self.length)
+
+
+@final
+@dataclass(frozen=True)
+class DiscountedCredit(CreditAssignment):
+    """Eq. 10 with a discount: a prediction n decisions later counts discount^n.
+
+    Args:
+        length: Decisions over which a choice gets credit (Q).
+        discount: Factor per decision, from 0 to 1.
+    """
+
+    length: int
+    discount: float
+
+    def credit(self, batch: CreditedDecisions) -> Tensor:
+        """Return discounted sums of entry gradients over the next `length` decisions."""
+        candidates = batch.inputs.candidates
+        return stacked_queue_credit(batch, candidates, self.length, self.discount)
+
+    def returns(self, values: Tensor, owner: Tensor) -> Tensor:
+        """Return discounted sums of values over the next `length` decisions of the same user."""
+        return windowed_sum(values, owner, self.length, self.discount)
+
+
+class Timeline(NamedTuple):
+    """Positions of interactions and of predictions in their users' histories."""
 
     position: Tensor  # [decisions, candidates]
-    repeats: Tensor  # [decisions, candidates] as of the decision: it stays so while it is kept
-    step: Tensor  # [rows] how many interactions had happened before a prediction
+    step: Tensor  # [rows] number of interactions before each prediction
 
     def age(self, row: Tensor) -> Tensor:
-        """[decisions, candidates] how old interactions are at these predictions [decisions]."""
+        """Return the ages [decisions, candidates] of interactions at predictions [decisions]."""
         return (self.step[row.clamp_min(0)][:, None] - 1 - self.position).clamp_min(0)
+
+
+@torch.no_grad()
+def stacked_queue_credit(
+    batch: CreditedDecisions, candidates: Candidates, length: int, discount: float = 1.0
+) -> Tensor:
+    """Return `queue_credit` of these entries [runs * decisions, n] for every run of a stack."""
+    runs = batch.stack.runs
+
+    def one_run(
+        model: Recommender, adjoint: Adjoint, held: Tensor, owner: Tensor, entries: Evidence,
+        timeline: Timeline,
+    ) -> Tensor:  # fmt: skip
+        return queue_credit(model, adjoint, held, owner, entries, length, discount, timeline)
+
+    def split(field: Tensor) -> Tensor:
+        return field.view(runs, -1, *field.shape[1:])
+
+    rating = split(candidates.rating)
+    entries = Evidence(
+        split(candidates.token), rating, torch.zeros_like(rating), split(candidates.seen),
+        torch.zeros_like(rating), split(candidates.repeats).to(rating.dtype),
+    )  # fmt: skip
+    timeline = Timeline(split(candidates.position), batch.step)
+    owner = split(batch.inputs.owner)
+    credit: Tensor = batch.stack.call(one_run, batch.adjoint, batch.held, owner, entries, timeline)
+    return credit.flatten(0, 1)
 
 
 def queue_credit(
     model: Recommender,
-    effect: Effect,
-    rows: Tensor,
+    adjoint: Adjoint,
+    held: Tensor,
     owner: Tensor,
-    item: Tensor,
-    rating: Tensor,
+    entries: Evidence,
     length: int,
     discount: float = 1.0,
-    when: When | None = None,
+    timeline: Timeline | None = None,
 ) -> Tensor:
-    """[decisions, candidates] effect of each candidate's weight on what the decision led to.
+    """Return the credit of each entry of each decision: Eq. 10 with the sums swapped.
 
-    `rows` [decisions, hold] are the predictions made from a decision's sketch, as rows of the
-    effect; -1 counts for nothing. `owner` [decisions] is the user, -1 where there is no decision;
-    `item` and `rating` [decisions, candidates]. Length 1 is DiPS@1; discount 1 is the paper's.
-    A recommender in whose eyes interactions fade has to know `when` they were.
+    Args:
+        model: Recommender of the predictions.
+        adjoint: Adjoint of each prediction, [rows, ...].
+        held: Predictions made from a decision's sketch, [decisions, hold], as rows of the adjoint.
+            -1 counts for nothing.
+        owner: User of each decision, [decisions]; -1 where there is no decision.
+        entries: Interactions that get credit, [decisions, n].
+        length: Decisions over which an entry gets credit (Q).
+        discount: Factor per decision; 1 is the paper's.
+        timeline: When entries and predictions happened. Needed if the model has recency decay.
+
+    Returns:
+        [decisions, n]
     """
-    often = None if when is None else when.repeats.to(rating.dtype)
-    if additive(effect) and not model.has_recency_decay:
-        sums = [windowed(_held(field, rows), owner, length, discount) for field in effect]
-        return worth(model, type(effect)(*sums), item, rating, repeats=often)
-    total = torch.zeros_like(rating)
+    if is_additive(adjoint) and not model.has_recency_decay:
+        sums = [windowed_sum(_held_sum(f, held), owner, length, discount) for f in adjoint]
+        return entry_gradient(model, type(adjoint)(*sums), entries)
+    total = torch.zeros_like(entries.rating)
     for lag in range(min(length, len(owner))):
-        ahead = torch.where(follows(owner, lag)[:, None], later(rows, lag), -1)
+        ahead = torch.where(has_later(owner, lag)[:, None], later(held, lag), -1)
         for row in ahead.unbind(1):
-            age = None if when is None else when.age(row).to(rating.dtype)
-            value = worth(model, _take(effect, row), item, rating, age, often)
+            if timeline is not None:
+                entries = entries._replace(age=timeline.age(row).to(total.dtype))
+            value = entry_gradient(model, _take(adjoint, row), entries)
             total = total + discount**lag * torch.where(row[:, None] >= 0, value, 0.0)
     return total
 
 
-def windowed(field: Tensor, owner: Tensor, length: int, discount: float = 1.0) -> Tensor:
-    """[decisions, ...] discounted sums over the next `length` decisions of the same owner.
+def windowed_sum(field: Tensor, owner: Tensor, length: int, discount: float = 1.0) -> Tensor:
+    """Return discounted sums [decisions, ...] over the next `length` decisions of the same user.
 
-    Sums of 1, 2, 4, ... decisions are put together by the digits of the length: nothing cancels.
+    Sums of 1, 2, 4, ... decisions are combined by the binary digits of the length. Unlike
+    differences of prefix sums this has no cancellation.
     """
     total, reach = torch.zeros_like(field), 0
     power, span = field, 1
     left = min(length, len(owner))
     while left:
         if left & 1:
-            total = _plus(total, power, owner, reach, discount**reach)
+            total = _add_later(total, power, owner, reach, discount**reach)
             reach += span
         left >>= 1
         if left:
-            power = _plus(power, power, owner, span, discount**span)
+            power = _add_later(power, power, owner, span, discount**span)
             span *= 2
     return total
 
 
 def later(field: Tensor, lag: int) -> Tensor:
-    """What stands `lag` decisions further on; 0 past the end."""
+    """Return the field `lag` decisions later; 0 past the end."""
     return torch.cat([field[lag:], torch.zeros_like(field[:lag])])
 
 
-def follows(owner: Tensor, lag: int) -> Tensor:
-    """[decisions] whether the same owner decides `lag` decisions further on."""
+def has_later(owner: Tensor, lag: int) -> Tensor:
+    """Return whether [decisions] the same user has a decision `lag` decisions later."""
     return (later(owner + 1, lag) == owner + 1) & (owner >= 0)
 
 
-def _plus(field: Tensor, other: Tensor, owner: Tensor, lag: int, factor: float) -> Tensor:
-    """A field plus what the same owner has `lag` decisions further on, times a factor."""
+def _add_later(field: Tensor, other: Tensor, owner: Tensor, lag: int, factor: float) -> Tensor:
+    """Return a field plus `factor` times what the same user has `lag` decisions later."""
     last = len(owner) - lag
-    same = follows(owner, lag)[:last].to(field.dtype).view(-1, *[1] * (field.dim() - 1))
+    same = has_later(owner, lag)[:last].to(field.dtype).view(-1, *[1] * (field.dim() - 1))
     near = torch.addcmul(field[:last], same, other[lag:], value=factor)
     return torch.cat([near, field[last:]]) if lag else near
 
 
-def _held(field: Tensor, rows: Tensor) -> Tensor:
-    """[decisions, ...] sums of a field over the predictions of each decision."""
-    parts = [_at(field, row) for row in rows.unbind(1)]
-    there = (rows >= 0).view(*rows.shape, *[1] * (field.dim() - 1))
+def _held_sum(field: Tensor, held: Tensor) -> Tensor:
+    """Return sums [decisions, ...] of a field over the predictions of each decision."""
+    parts = [_at(field, row) for row in held.unbind(1)]
+    there = (held >= 0).view(*held.shape, *[1] * (field.dim() - 1))
     return sum(
         (torch.where(there[:, place], part, 0.0) for place, part in enumerate(parts)),
         start=torch.zeros_like(parts[0]),
@@ -109,11 +191,11 @@ def _held(field: Tensor, rows: Tensor) -> Tensor:
 
 
 def _at(field: Tensor, row: Tensor) -> Tensor:
-    """[decisions, ...] a field at these rows; anything where there is none."""
+    """Return a field [decisions, ...] at these rows; any row where there is none."""
     flat = field.flatten(1) if field.dim() > 1 else field[:, None]
-    return rows_of(flat, row.clamp_min(0)).reshape(len(row), *field.shape[1:])
+    return embed(flat, row.clamp_min(0)).reshape(len(row), *field.shape[1:])
 
 
-def _take(effect: Effect, row: Tensor) -> Effect:
-    """The effects of these predictions; any one where there is none."""
-    return type(effect)(*(_at(field, row) for field in effect))
+def _take(adjoint: Adjoint, row: Tensor) -> Adjoint:
+    """Return the adjoints of these predictions; any one where there is none."""
+    return type(adjoint)(*(_at(field, row) for field in adjoint))

@@ -1,24 +1,32 @@
-"""The yardstick: walk every history again under the current parameters, differentiably, all paths.
+"""The full policy gradient (Eq. 9): sketch whole histories again under the current parameters.
 
-Slow and exact but for straight-through: weights are kept for all interactions so far, those that
-were dropped included, and every refresh is differentiated in its scores and in the weights before.
+Entry weights exist for all interactions so far, dropped ones included. Every refresh is
+differentiated with respect to its scores and to the weights before it, so gradients flow along all
+paths. The result is exact but for the straight-through slope of a hard choice. It is slow: use it
+as the reference for the other forms of credit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from dips.credit.base import CreditAssignment
+from dips.credit.decisions import CreditedDecisions
+from dips.errors import ConfigError
 from dips.numerics.relaxation import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.sketch_filter import outcomes
+from dips.recommender.sketch_filter import prediction_losses
+from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
 from dips.sketch.update import join
 from dips.stream.schedule import Schedule
+from dips.stream.users import EventColumns
 
 Weigh = Callable[[Candidates, Tensor], Tensor]
 """Scores [users, n] of all interactions so far, given their weights [users, n]; high means keep."""
@@ -28,14 +36,15 @@ class Choice(NamedTuple):
     """A refresh as it was decided: a constant."""
 
     kept: Tensor  # [users, seen] bool
-    offset: Tensor  # [users, seen] what makes the relaxed weights 0 or 1
+    offset: Tensor  # [users, seen] difference between hard and relaxed weights
 
 
 class Replayed(NamedTuple):
-    """What a replay predicts and what it chose."""
+    """Predictions of a replay, and its refreshes."""
 
     losses: Tensor  # [users, T]; 0 beyond the end of a history
     choices: list[Choice]  # one per refresh
+    weights: list[Tensor]  # [users, seen] entry weights z after each refresh
 
 
 def replay(
@@ -50,23 +59,32 @@ def replay(
     identity: bool = False,
     since: int = 0,
 ) -> Replayed:
-    """The loss of every prediction, connected to the parameters of `weigh` and of the model.
+    """Sketch whole histories and return the loss of every prediction, differentiable throughout.
 
-    `past` [users, T] holds whole histories, position -1 beyond their ends. With the `choices` of an
-    earlier replay these are taken again, and the losses are smooth in the parameters. With
-    `identity` weights pass through the refreshes after their own unchanged, as in the paper.
-    Losses before step `since` are left out: [users, T - since].
+    Args:
+        weigh: Scores of a policy; its parameters may require gradients.
+        model: Recommender; its parameters may require gradients.
+        past: Whole histories, [users, T]; position -1 beyond their ends.
+        size: Sketch size K.
+        schedule: When sketches are refreshed.
+        choices: Choices of an earlier replay. With them losses are smooth in the parameters.
+        selector: Makes the choices if none are given; greedy by default.
+        identity: Set the Jacobian of later refreshes to the identity, as Eq. 10 does.
+        since: Leave out losses before this step.
+
+    Returns:
+        Losses [users, T - since], the choices, and the weights after each refresh.
     """
     select, longest = selector or Greedy(), past.item.shape[1]
     nothing = empty(len(past.item), 1, past.item.device)
     entries = [field[:, 1:] for field in _joined(past, nothing, 0, size).entries]
-    sketch, taken = Sketch(*entries), list(choices)
-    weight, met = torch.ones_like(past.rating[:, :size]), sketch.repeats
+    sketch, taken, weights = Sketch(*entries), list(choices), list[Tensor]()
+    weight, repeats = torch.ones_like(past.rating[:, :size]), sketch.repeats
     filling = range(since, weight.shape[1])
-    losses = [_losses(model, past, weight[:, :t], met, t, t + 1, t) for t in filling]
+    losses = [_losses(model, past, weight[:, :t], repeats, t, t + 1, t) for t in filling]
     refreshes = list(schedule.refreshes(size, longest - 1))
     ends = [*(seen for seen, _ in refreshes), longest]
-    losses.append(_losses(model, past, weight, met, max(size, since), ends[0], size))
+    losses.append(_losses(model, past, weight, repeats, max(size, since), ends[0], size))
     for turn, (seen, period) in enumerate(refreshes):
         candidates = _joined(past, sketch, seen - period, seen)
         weight = torch.cat([weight, torch.ones_like(past.rating[:, :period])], 1)
@@ -78,35 +96,163 @@ def replay(
             slots = select.choose(scores.detach(), candidates, size)
             kept = torch.zeros_like(relaxed.detach()).scatter(1, slots, 1.0)
             taken.append(Choice(kept > 0, kept - relaxed.detach()))
-        weight = relaxed + taken[turn].offset
+        weight = relaxed + taken[turn].offset  # hard values with the relaxed slope: Eq. 4 or Eq. 6
+        weights.append(weight)
         position = torch.where(taken[turn].kept, past.position[:, :seen], -1)
         sketch = candidates.entries._replace(position=position)
-        met = sketch.repeats
-        losses.append(_losses(model, past, weight, met, max(seen, since), ends[turn + 1], size))
-    return Replayed(torch.cat(losses, 1), taken)
+        repeats = sketch.repeats
+        end = ends[turn + 1]
+        losses.append(_losses(model, past, weight, repeats, max(seen, since), end, size))
+    return Replayed(torch.cat(losses, 1), taken, weights)
+
+
+def whole_histories(
+    columns: EventColumns, first: Tensor, length: Tensor, key: Tensor
+) -> Candidates:
+    """Return histories as candidates, [users, longest].
+
+    Args:
+        columns: Interactions of all users.
+        first: Index of each user's first interaction, [users].
+        length: Interactions per user, [users].
+        key: Key of each user's random numbers, [users].
+
+    Returns:
+        All interactions; position -1 beyond the end of a history.
+    """
+    place = torch.arange(int(length.max()), device=first.device)
+    there = place < length[:, None]
+    event = torch.where(there, first[:, None] + place, first[:, None])
+    return Candidates(
+        torch.where(there, place, -1),
+        columns.item[event],
+        columns.rating[event],
+        columns.time[event],
+        torch.ones_like(event),
+        columns.side[event],
+        length,
+        key,
+    )
+
+
+@final
+@dataclass(frozen=True)
+class RecordedSelector(Selector):
+    """Repeats the choices of a rollout."""
+
+    slots: dict[int, Tensor]
+    """[users, size] positions that were kept, by the number of interactions seen."""
+
+    def choose(self, scores: Tensor, candidates: Candidates, size: int) -> Tensor:
+        """Return what was kept when the users had seen so many interactions."""
+        return self.slots[int(candidates.seen[0])]
+
+
+@final
+@dataclass(frozen=True)
+class ReplayCredit(CreditAssignment):
+    """The full gradient (Eq. 9) along the recorded choices: all paths through later refreshes.
+
+    It needs whole histories in a batch, and a policy that takes weights and reads no signals.
+
+    Args:
+        schedule: When sketches are refreshed.
+    """
+
+    schedule: Schedule
+
+    def credit(self, batch: CreditedDecisions) -> Tensor:
+        """Return the gradient of all later losses with respect to the weights after a decision.
+
+        Raises:
+            ConfigError: If the policy reads signals, or histories do not begin in this batch.
+        """
+        if not batch.policies.takes_weights or batch.policies.required_signals:
+            raise ConfigError(
+                "credit 'replay' needs a policy that takes weights and reads no signals: "
+                "set policy = dips, or credit = survival"
+            )
+        inputs = batch.inputs
+        found = torch.zeros_like(inputs.candidates.rating)
+        for run in range(batch.stack.runs):
+            owner, gradients = self._weight_gradients(batch, run)
+            for seen, gradient in gradients.items():
+                decision = (inputs.candidates.seen == seen) & torch.isin(inputs.owner, owner)
+                user = torch.searchsorted(owner, inputs.owner[decision])
+                position = inputs.candidates.position[decision].clamp_min(0)
+                found[decision] = gradient[user].gather(1, position)
+        return found
+
+    def _weight_gradients(
+        self, batch: CreditedDecisions, run: int
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Return the users of a run, ascending, and gradients [users, seen] of each refresh."""
+        trace, rows = batch.trace, batch.predicted[run]
+        assert trace.inputs is not None
+        rows = rows[rows >= 0]
+        owner, place, length = torch.unique(
+            trace.inputs.owner[rows], return_inverse=True, return_counts=True
+        )
+        first = torch.full_like(owner, len(trace.event)).scatter_reduce(0, place, rows, "amin")
+        if bool((trace.step[first] > 0).any()):
+            raise ConfigError(
+                "credit 'replay' needs whole histories in a batch: "
+                "leave update_interval unset, or set credit = survival"
+            )
+        past = whole_histories(trace.columns, trace.event[first], length, trace.inputs.key[first])
+        refreshes = [seen for seen, _ in self.schedule.refreshes(batch.size, int(length.max()) - 1)]
+        selector = RecordedSelector(
+            {seen: _recorded_slots(trace, first, length, seen, batch.size) for seen in refreshes}
+        )
+        policies = batch.policies
+        state = {
+            name: value[run : run + 1].detach().requires_grad_(name in policies.trainable)
+            for name, value in policies.state.items()
+        }
+
+        def weigh(candidates: Candidates, weight: Tensor) -> Tensor:
+            return policies.call(state, candidates, {}, weight)
+
+        def gradients(model: Recommender) -> tuple[Tensor, ...]:
+            found = replay(weigh, model, past, batch.size, self.schedule, selector=selector)
+            return torch.autograd.grad(found.losses.sum(), found.weights)
+
+        if not refreshes:
+            return owner, {}
+        with torch.enable_grad():
+            found = batch.stack.select([run]).call(gradients)
+        return owner, {seen: value[0] for seen, value in zip(refreshes, found, strict=True)}
+
+
+def _recorded_slots(
+    trace: StoredTrace, first: Tensor, length: Tensor, seen: int, size: int
+) -> Tensor:
+    """Return the positions [users, size] kept at this refresh; any where a history has ended."""
+    row = first + torch.where(seen < length, seen, 0)
+    kept = trace.kept[row].long() - trace.event[first][:, None]
+    any_slots = torch.arange(size, device=kept.device)
+    return torch.where((seen < length)[:, None], kept, any_slots)
 
 
 def _joined(past: Candidates, sketch: Sketch, first: int, last: int) -> Candidates:
-    """All interactions before `last`; those that the sketch has dropped stand at position -1."""
+    """Return all interactions before `last`; those dropped from the sketch have position -1."""
     arrivals = Sketch(*(field[:, first:last] for field in past.entries))
     return join(sketch, arrivals, torch.full_like(past.seen, last), past.key)
 
 
 def _losses(
-    model: Recommender, past: Candidates, weight: Tensor, met: Tensor, first: int, last: int,
+    model: Recommender, past: Candidates, weight: Tensor, repeats: Tensor, first: int, last: int,
     slots: int,
 ) -> Tensor:  # fmt: skip
-    """[users, last - first] losses of these interactions after reading the weighted ones.
+    """Return the losses [users, last - first] of these interactions, predicted from the weights.
 
-    `met` [users, seen] is how often each was met while it was remembered.
+    `repeats` [users, seen] is the repeat count of each interaction while it was in the sketch.
     """
     if last <= first:
         return past.rating[:, :0]
-    if (
-        model.has_recency_decay and last > first + 1
-    ):  # as time goes on, the same sketch is read otherwise
+    if model.has_recency_decay and last > first + 1:  # ages change from step to step
         steps = range(first, last)
-        return torch.cat([_losses(model, past, weight, met, t, t + 1, slots) for t in steps], 1)
+        return torch.cat([_losses(model, past, weight, repeats, t, t + 1, slots) for t in steps], 1)
     width = max(1, weight.shape[1])
     evidence = Evidence(
         past.token[:, :width],
@@ -114,9 +260,9 @@ def _losses(
         torch.nn.functional.pad(weight, (0, width - weight.shape[1])),
         torch.full_like(past.seen, slots),
         (first - 1 - past.position[:, :width]).clamp_min(0).to(weight.dtype),
-        met[:, :width].clamp_min(1).to(weight.dtype),
+        repeats[:, :width].clamp_min(1).to(weight.dtype),
     )
     ahead = slice(first, last)
-    next_ones = (past.token[:, ahead], past.rating[:, ahead])
-    losses = outcomes(model, model.read(evidence), evidence, *next_ones)
+    targets = (past.token[:, ahead], past.rating[:, ahead])
+    losses = prediction_losses(model, model.read(evidence), evidence, *targets)
     return torch.where(past.present[:, ahead], losses, 0.0)

@@ -1,9 +1,8 @@
-"""The true gradient of a policy at one step, as the paper's gradient study means it.
+"""The true gradient of a policy at one time step, as in the paper's gradient study.
 
 Every history is sketched again from its first interaction under the current parameters, with new
-greedy choices, and the loss of the next interaction is differentiated along all paths through the
-intermediate sketches. Only a hard choice has the slope of the soft one (straight-through), and
-dropout is off.
+greedy choices. The loss of the next interaction is differentiated along all paths (Eq. 9). A hard
+choice has the straight-through slope. Dropout is off.
 """
 
 from __future__ import annotations
@@ -12,35 +11,28 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dips.credit.replay import replay
+from dips.credit.replay import replay, whole_histories
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
-from dips.recommender.stacked import StackedRecommenders, State
+from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates
 from dips.stream.schedule import Schedule
 
 
 def history(trace: StoredTrace, row: Tensor) -> Candidates:
-    """[users, t + 1] all interactions up to those that are predicted in these rows [users].
+    """Return all interactions up to the predicted one.
 
-    All rows are of one step t, of a walk that noted what the policy was asked.
+    Args:
+        trace: Trace of a rollout that recorded the decision inputs.
+        row: Rows of the trace, [users]; all are predictions of the same step t.
+
+    Returns:
+        [users, t + 1]
     """
-    assert trace.asked is not None
-    seen = trace.step[row] + 1
-    place = torch.arange(int(seen[0]), device=row.device)
-    event = (trace.event[row] - trace.step[row])[:, None] + place
-    columns = trace.columns
-    return Candidates(
-        place.expand_as(event),
-        columns.item[event],
-        columns.rating[event],
-        columns.time[event],
-        torch.ones_like(event),
-        columns.side[event],
-        seen,
-        trace.asked.key[row],
-    )
+    assert trace.inputs is not None
+    first, length = trace.event[row] - trace.step[row], trace.step[row] + 1
+    return whole_histories(trace.columns, first, length, trace.inputs.key[row])
 
 
 def true_gradient(
@@ -51,11 +43,21 @@ def true_gradient(
     schedule: Schedule,
     *,
     identity: bool = False,
-) -> State:
-    """Gradient of the mean loss of the last interactions in the parameters of the one policy.
+) -> StateDict:
+    """Return the gradient of the mean loss of the last interactions in the policy's parameters.
 
-    On the way back every refresh is computed again: what is stored does not grow with the width of
-    the network. With `identity` only the paths that the paper's queue knows.
+    Refreshes are recomputed in the backward pass, so memory does not grow with the network.
+
+    Args:
+        stack: One recommender.
+        policies: One policy; it takes weights and reads no signals.
+        past: Whole histories, [users, t + 1], of equal length.
+        size: Sketch size K.
+        schedule: When sketches are refreshed.
+        identity: Follow only the paths of Eq. 10.
+
+    Returns:
+        One gradient per trainable parameter, with a leading axis of 1.
     """
     names = policies.trainable
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}

@@ -1,9 +1,8 @@
-"""The inner loop: a user's vector descends on the weighted losses of a sketch (Eq. 7).
+"""The inner loop: a user vector descends on the weighted losses of a sketch (Eq. 7 on Eq. 8).
 
-Two forms of the same iteration: by automatic differentiation for any loss, and a closed form for
-scores that are linear in the user's vector (that of the softmax over all items stands in
-`softmax_descent`). Both can be differentiated again. `rounding` rounds the iterate after each step;
-it is the identity except at decision time.
+There are two forms of one iteration: by automatic differentiation for any loss, and in closed form
+for scores that are linear in the user vector. `softmax_descent` has the form for the softmax over
+all items. All can be differentiated again.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import torch
 from torch import Tensor
 
 Rounding = Callable[[Tensor], Tensor]
+"""Applied to the iterate after each step; rounds to the fixed-point grid at decision time."""
 
 
-def keep(value: Tensor) -> Tensor:
-    """Do not round: the `rounding` of training and prediction."""
+def identity(value: Tensor) -> Tensor:
+    """Return the value unchanged: the rounding of training and prediction."""
     return value
 
 
@@ -26,19 +26,28 @@ def descend(
     start: Tensor,
     rate: Tensor,
     steps: int,
-    pull: float = 0.0,
-    rounding: Rounding = keep,
+    penalty: float = 0.0,
+    rounding: Rounding = identity,
 ) -> Tensor:
-    """Gradient descent on `objective(user) -> [rows]`, each row on its own.
+    """Return users after gradient descent (Eq. 7), each row on its own objective.
 
-    `start` [rows, dim], `rate` [rows]; `pull` weighs the regulariser |user - start|^2 of Eq. 2.
+    Args:
+        objective: From users [rows, dim] to losses [rows]: the weighted sum of Eq. 8.
+        start: Users before the first step, [rows, dim].
+        rate: Step size (alpha), [rows].
+        steps: Number of steps.
+        penalty: Weight of the regulariser |user - start|^2 of Eq. 2.
+        rounding: Applied to the iterate after each step.
+
+    Returns:
+        [rows, dim], differentiable in everything that the objective depends on.
     """
     gradient = torch.func.grad(lambda user: objective(user).sum())
     user = start
     for _ in range(steps):
         slope = gradient(user)
-        if pull:
-            slope = slope + 2 * pull * (user - start)
+        if penalty:
+            slope = slope + 2 * penalty * (user - start)
         user = rounding(user - rate[:, None] * slope)
     return user
 
@@ -46,18 +55,30 @@ def descend(
 def descend_linear(
     features: Tensor,
     intercept: Tensor,
-    slope: Callable[[Tensor], Tensor],
+    derivative: Callable[[Tensor], Tensor],
     start: Tensor,
     rate: Tensor,
     steps: int,
-    pull: float = 0.0,
-    rounding: Rounding = keep,
+    penalty: float = 0.0,
+    rounding: Rounding = identity,
 ) -> Tensor:
-    """The same for scores `intercept + features . user`, given d objective / d score.
+    """Return users after gradient descent (Eq. 7) for scores `intercept + features . user`.
 
-    `features` [rows, n, dim], `intercept` [rows, n], `slope(scores) -> [rows, n]`. The iterate
-    moves in the span of the features, user = start + features' c, so with fewer features than
-    dimensions it is the n coefficients c that descend.
+    The iterate stays in the span of the features, user = start + features' c. With fewer features
+    than dimensions the n coefficients c descend instead of the user.
+
+    Args:
+        features: [rows, n, dim]
+        intercept: [rows, n]
+        derivative: From scores [rows, n] to d objective / d score, [rows, n].
+        start: Users before the first step, [rows, dim].
+        rate: Step size (alpha), [rows].
+        steps: Number of steps.
+        penalty: Weight of the regulariser |user - start|^2 of Eq. 2.
+        rounding: Applied to the iterate after each step.
+
+    Returns:
+        [rows, dim]
     """
     scores = intercept + (features @ start[:, :, None])[:, :, 0]
     step = rate[:, None]
@@ -65,17 +86,17 @@ def descend_linear(
         gram = rounding(features @ features.transpose(1, 2))  # [rows, n, n]
         first, coefficients = scores, torch.zeros_like(scores)
         for _ in range(steps):
-            fall = slope(scores)
-            if pull:
-                fall = fall + 2 * pull * coefficients
-            coefficients = rounding(coefficients - step * fall)
+            slope = derivative(scores)
+            if penalty:
+                slope = slope + 2 * penalty * coefficients
+            coefficients = rounding(coefficients - step * slope)
             scores = first + (gram * coefficients[:, None, :]).sum(2)
         return rounding(start + (features.transpose(1, 2) @ coefficients[:, :, None])[:, :, 0])
     user = start
     for _ in range(steps):
-        fall = (features.transpose(1, 2) @ slope(scores)[:, :, None])[:, :, 0]
-        if pull:
-            fall = fall + 2 * pull * (user - start)
-        user = rounding(user - step * fall)
+        slope = (features.transpose(1, 2) @ derivative(scores)[:, :, None])[:, :, 0]
+        if penalty:
+            slope = slope + 2 * penalty * (user - start)
+        user = rounding(user - step * slope)
         scores = intercept + (features @ user[:, :, None])[:, :, 0]
     return user

@@ -1,7 +1,7 @@
-"""The effect of an example's weight on the loss of all at the optimum (the influence function).
+"""Influence functions (Eq. 11): the gradient of a loss in example weights at the inner optimum.
 
-Needs only products with the Hessian; where scores are linear in the parameters these shrink to
-the Gram matrix of the examples, and for a softmax over many items to the covariance of their rows.
+The general form needs only Hessian-vector products. For scores that are linear in the parameters
+it reduces to the Gram matrix of the examples, for a softmax to the covariance of the items' rows.
 """
 
 from __future__ import annotations
@@ -11,32 +11,47 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-PIECE = 1 << 13
-"""Items whose pairs of entries are formed at once."""
+CHUNK_ITEMS = 1 << 13
+"""Items whose outer products are formed at once."""
 
 
-def covariance(chance: Tensor, table: Tensor) -> Tensor:
-    """[rows, dim, dim] of the rows of a table [items, dim] that are drawn with these chances.
+def covariance(probability: Tensor, table: Tensor) -> Tensor:
+    """Return the covariance of a random row of a table: the Hessian of a softmax loss.
 
-    One product of matrices, where every product of the softmax's Hessian with a vector would go
-    through all items again.
+    It is computed once, while each Hessian-vector product would go through all items again.
+
+    Args:
+        probability: Probability of each item, [rows, items].
+        table: Features of the items, [items, dim].
+
+    Returns:
+        [rows, dim, dim]
     """
     dim = table.shape[1]
-    mean = chance @ table
-    second = torch.zeros(len(chance), dim * dim, dtype=chance.dtype, device=chance.device)
-    for low in range(0, len(table), PIECE):
-        rows = table[low : low + PIECE]
+    mean = probability @ table
+    second = torch.zeros(
+        len(probability), dim * dim, dtype=probability.dtype, device=probability.device
+    )
+    for low in range(0, len(table), CHUNK_ITEMS):
+        rows = table[low : low + CHUNK_ITEMS]
         pairs = rows[:, :, None] * rows[:, None, :]  # [items, dim, dim]
-        second = second + chance[:, low : low + PIECE] @ pairs.flatten(1)
+        second = second + probability[:, low : low + CHUNK_ITEMS] @ pairs.flatten(1)
     return second.view(-1, dim, dim) - mean[:, :, None] * mean[:, None, :]
 
 
 def solve(
     product: Callable[[Tensor], Tensor], target: Tensor, damping: float, steps: int
 ) -> Tensor:
-    """Conjugate gradients for (H + damping I) x = target, row by row; `product(v)` is H v.
+    """Solve (H + damping I) x = target by conjugate gradients, row by row.
 
-    A Hessian of rank r needs r + 1 steps. Rows that have converged stand still.
+    Args:
+        product: From vectors v [rows, dim] to H v.
+        target: [rows, dim]
+        damping: Added to the diagonal of the Hessian.
+        steps: Number of steps; a Hessian of rank r needs r + 1.
+
+    Returns:
+        x, [rows, dim]. Rows that have converged no longer change.
     """
     solution = torch.zeros_like(target)  # [rows, dim]
     residual = target
@@ -45,7 +60,7 @@ def solve(
     for _ in range(steps):
         image = product(direction) + damping * direction
         along = (direction * image).sum(1, keepdim=True)
-        size = torch.where(along > 0, size, 0.0)  # a row without curvature is left where it is
+        size = torch.where(along > 0, size, 0.0)  # a row without curvature does not move
         pace = size / along.clamp_min(1e-300)
         solution = solution + pace * direction
         residual = residual - pace * image
@@ -63,31 +78,56 @@ def influences(
     damping: float,
     steps: int,
 ) -> Tensor:
-    """[rows, n] d total / d weight of each example = - total' (H + damping I)^-1 gradient.
+    """Return the influence of each example: -total' (H + damping I)^-1 gradient (Eq. 11).
 
-    `gradients` [rows, n, dim] of what each example adds to what is descended on, `total` [rows,
-    dim] that of the loss of all; the Hessian times a vector is `product`.
+    Args:
+        gradients: Gradient of each example's loss in the parameters, [rows, n, dim].
+        total: Gradient of the loss in question in the parameters, [rows, dim].
+        product: From vectors v [rows, dim] to H v.
+        damping: Added to the diagonal of the Hessian.
+        steps: Conjugate-gradient steps.
+
+    Returns:
+        d total loss / d weight, [rows, n].
     """
     solved = solve(product, total, damping, steps)
     return -(gradients * solved[:, None, :]).sum(2)
 
 
 def linear_influences(
-    features: Tensor, slope: Tensor, bend: Tensor, weight: Tensor, damping: float
+    features: Tensor, slope: Tensor, curvature: Tensor, weight: Tensor, damping: float
 ) -> Tensor:
-    """The same for examples whose losses depend on scores `features . parameters`.
+    """Return the influence (Eq. 11) of examples whose losses depend on `features . parameters`.
 
-    `slope` and `bend` [rows, n] are first and second derivatives of the losses in the scores. With
-    G = F F' and B = diag(weight bend), F (F' B F + d I)^-1 F' = G (B G + d I)^-1.
+    With G = F F' and B = diag(weight * curvature): F (F' B F + d I)^-1 F' = G (B G + d I)^-1.
+
+    Args:
+        features: F, [rows, n, dim].
+        slope: First derivatives of the losses in the scores, [rows, n].
+        curvature: Second derivatives of the losses in the scores, [rows, n].
+        weight: Weights of the examples, [rows, n].
+        damping: Added to the diagonal of the Hessian.
+
+    Returns:
+        d weighted loss / d weight, [rows, n].
     """
     gram = features @ features.transpose(1, 2)  # [rows, n, n]
-    system = (weight * bend)[:, :, None] * gram
-    solved = eliminate(system, damping, weight * slope)
+    system = (weight * curvature)[:, :, None] * gram
+    solved = solve_dense(system, damping, weight * slope)
     return -slope * (gram * solved[:, None, :]).sum(2)
 
 
-def eliminate(matrix: Tensor, damping: float, target: Tensor) -> Tensor:
-    """Gauss-Jordan for small (matrix + damping I) x = target with positive principal minors."""
+def solve_dense(matrix: Tensor, damping: float, target: Tensor) -> Tensor:
+    """Solve small systems (matrix + damping I) x = target by Gauss-Jordan elimination.
+
+    Args:
+        matrix: [rows, n, n]; with the damping its principal minors are positive.
+        damping: Added to the diagonal.
+        target: [rows, n]
+
+    Returns:
+        x, [rows, n]
+    """
     size = matrix.shape[-1]
     ridge = damping * torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     table = torch.cat([matrix + ridge, target[:, :, None]], 2)  # [rows, n, n + 1]

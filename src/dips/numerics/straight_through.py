@@ -1,26 +1,36 @@
-"""The soft choice whose slope replaces that of the hard one. Scores say how much to keep."""
+"""Differentiable relaxations of a hard choice: straight-through, Gumbel and log-probabilities.
+
+A high score means keep. The paper's online scores mean remove, so signs are turned here.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dips.errors import ConfigError
 from dips.numerics.topk import project_top_k
-
-ESTIMATORS = ("straight-through", "gumbel", "reinforce")
-"""How the slope of a choice is estimated."""
 
 
 def soft_keep(scores: Tensor, present: Tensor, size: int) -> Tensor:
-    """[rows, n] how much of each entry is kept: the chance that it stays, were the choice sampled.
+    """Return the probability that each entry is kept if the choice is sampled.
 
-    Rows with one entry too many drop it by softmax (Eq. 4), rows with more are projected (Eq. 5),
-    rows in which everything fits keep everything.
+    Its slope is the straight-through slope of the hard choice. Each row follows its own rule:
+
+    | present entries | rule                                        |
+    |-----------------|---------------------------------------------|
+    | size or fewer   | all are kept                                |
+    | size + 1        | one is removed by softmax (Eq. 4)           |
+    | more            | `size` are kept by Top-K projection (Eq. 5) |
+
+    Args:
+        scores: [rows, n]
+        present: Which slots hold an entry, [rows, n].
+        size: Sketch size K.
+
+    Returns:
+        [rows, n], differentiable in the scores; 0 in empty slots.
     """
-    kept = 1 - _removal(-scores, present).exp()
+    kept = 1 - _log_softmax(-scores, present).exp()
     count = present.sum(-1, keepdim=True)
     if scores.shape[-1] > size + 1:
         kept = torch.where(count > size + 1, project_top_k(scores, size, present), kept)
@@ -30,35 +40,38 @@ def soft_keep(scores: Tensor, present: Tensor, size: int) -> Tensor:
 def gumbel_keep(
     scores: Tensor, noise: Tensor, present: Tensor, size: int, temperature: float
 ) -> Tensor:
-    """[rows, n] how much is kept when one is dropped, relaxed around the drawn `noise`."""
-    kept = 1 - _removal((noise - scores) / temperature, present).exp()
-    crowded = present.sum(-1, keepdim=True) > size
-    return torch.where(present & crowded, kept, present.to(scores.dtype))
+    """Return relaxed keep weights when one entry is removed: the Gumbel softmax of Eq. 4.
+
+    Args:
+        scores: [rows, n]
+        noise: Gumbel noise of the recorded choice, [rows, n].
+        present: Which slots hold an entry, [rows, n].
+        size: Sketch size K.
+        temperature: Of the softmax; lower is closer to the hard choice.
+
+    Returns:
+        [rows, n], differentiable in the scores; 0 in empty slots.
+    """
+    kept = 1 - _log_softmax((noise - scores) / temperature, present).exp()
+    over_full = present.sum(-1, keepdim=True) > size
+    return torch.where(present & over_full, kept, present.to(scores.dtype))
 
 
 def log_removal(scores: Tensor, present: Tensor, dropped: Tensor) -> Tensor:
-    """[rows] log-probability that the entry in slot `dropped` [rows] goes; 0 where that is -1."""
-    chosen = _removal(-scores, present).gather(-1, dropped.clamp_min(0)[..., None])[..., 0]
+    """Return the log-probability of the removal that was sampled (Eq. 4), for REINFORCE.
+
+    Args:
+        scores: [rows, n]
+        present: Which slots hold an entry, [rows, n].
+        dropped: Slot of the removed entry, [rows]; -1 if none was removed.
+
+    Returns:
+        [rows]; 0 where none was removed.
+    """
+    chosen = _log_softmax(-scores, present).gather(-1, dropped.clamp_min(0)[..., None])[..., 0]
     return torch.where(dropped >= 0, chosen, 0.0)
 
 
-def check_estimator(name: str, periods: Sequence[int], choice: str) -> None:
-    """Refuse an estimator that does not exist, or not for this schedule and choice."""
-    if name not in ESTIMATORS:
-        raise ConfigError(f"unknown estimator '{name}': choose one of {', '.join(ESTIMATORS)}")
-    if name == "straight-through":
-        return
-    if any(period != 1 for period in periods):
-        raise ConfigError(
-            f"estimator '{name}' works online only: set every = 1, or estimator = straight-through"
-        )
-    if choice != "sampled":
-        raise ConfigError(
-            f"estimator '{name}' needs drawn choices: set choice = sampled, "
-            "or estimator = straight-through"
-        )
-
-
-def _removal(logits: Tensor, present: Tensor) -> Tensor:
-    """Log-softmax over the present entries; finite in rows without any."""
+def _log_softmax(logits: Tensor, present: Tensor) -> Tensor:
+    """Return the log-softmax over the present entries; finite in rows without any."""
     return logits.masked_fill(~present, torch.finfo(logits.dtype).min).log_softmax(-1)

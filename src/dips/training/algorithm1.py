@@ -215,11 +215,11 @@ class Algorithm1:
     def removal_scores(self, z_hat: Tensor, y: Tensor, dropout: bool) -> Tensor:
         """Return f(z_hat * y; Phi) of Eq. 4, [..., items]: a network of M-128-128-M units."""
         phi, share = self.phi, self.phi.dropout
-        hidden = functional.linear(z_hat * y, phi.enter.T, phi.enter_bias).relu()
-        hidden = phi.middle(functional.dropout(hidden, share, dropout)).relu()
+        hidden = functional.linear(z_hat * y, phi.input_weight.T, phi.input_bias).relu()
+        hidden = phi.hidden(functional.dropout(hidden, share, dropout)).relu()
         hidden = functional.dropout(hidden, share, dropout)
         # a high score of PaperNetwork means keep; the paper's means remove
-        return -functional.linear(hidden, phi.leave, phi.leave_bias[:, 0])
+        return -functional.linear(hidden, phi.output_weight, phi.output_bias[:, 0])
 
     def removal_probabilities(self, z_hat: Tensor, y: Tensor) -> Tensor:
         """Return sigma(f) of Eq. 4, [..., items]; log z_hat masks items outside the sketch."""

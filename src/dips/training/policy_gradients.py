@@ -92,7 +92,7 @@ def estimate_gradients(
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
     with torch.enable_grad():
         signals = current_signals(stack, policies, inputs)
-        scorer = policies.thinned if estimator.uses_dropout else policies
+        scorer = policies.with_dropout_on if estimator.uses_dropout else policies
         scores = scorer.call(state, inputs.candidates, signals)
         value = _credit(estimator, credit, batch)
         terms = estimator.surrogate(scores, inputs, value, size)
