@@ -1,4 +1,4 @@
-"""A browser to look at pages with."""
+"""Fixtures: a browser that opens pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The system's Chromium; its own download is not for every machine."""
+    """Start the system's Chromium, because playwright's download does not fit every machine."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         pytest.skip("there is no Chromium here: make browser installs it")
@@ -25,7 +25,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def look(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Open a page; fails on console messages, errors and requests for anything but the page."""
+    """Open a page; fail on console messages, errors and requests for other resources."""
     complaints: list[str] = []
     contexts = []
 

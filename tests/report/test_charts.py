@@ -1,4 +1,4 @@
-"""Charts: where points lie, what is said of them, and that text stays text."""
+"""Charts: positions of points, descriptions, and escaped text."""
 
 import re
 from xml.etree import ElementTree
@@ -8,16 +8,16 @@ import pytest
 from dips.report.charts import (
     HEIGHT,
     WIDTH,
+    BarSegment,
     Point,
     Series,
-    Share,
     bar_chart,
     interval_chart,
     legend,
     line_chart,
     nice_ticks,
 )
-from tests.report.made import HOSTILE
+from tests.report.fixtures import HOSTILE
 
 LINE = Series("last", 1, (Point(2, 0.1, 0.05, 0.15, "K = 2"), Point(8, 0.3)))
 
@@ -27,7 +27,7 @@ def drawn(svg):
 
 
 def places(svg):
-    """The points of each line."""
+    """Return the points of each line."""
     return [
         [tuple(map(float, pair.split(","))) for pair in found.split()]
         for found in re.findall(r'points="([^"]*)"', svg)
@@ -38,7 +38,7 @@ def chart(*series, **more):
     return line_chart(series, title="t", x_label="size", y_label="recall", **more)
 
 
-def test_points_lie_where_they_should():
+def test_points_are_at_their_coordinates():
     ((low, high),) = places(chart(LINE))
     assert low[0] < high[0]
     assert low[1] > high[1]  # a larger value is higher up
@@ -49,13 +49,14 @@ def test_points_lie_where_they_should():
 
 
 def test_everything_stays_inside():
-    svg = chart(LINE, Series("all", 7, (Point(8, 0.5),), level=True), log_x=True, x_ticks=[2, 8])
+    constant = Series("all", 7, (Point(8, 0.5),), horizontal=True)
+    svg = chart(LINE, constant, log_x=True, x_ticks=[2, 8])
     for line in drawn(svg).iter("line"):
         assert all(0 <= float(line.get(name)) <= WIDTH for name in ("x1", "x2"))
         assert all(0 <= float(line.get(name)) <= HEIGHT for name in ("y1", "y2"))
 
 
-def test_the_label_stands_beside_the_longest_ticks():
+def test_the_label_does_not_overlap_the_longest_ticks():
     series = Series("one", 0, (Point(1, 0.9325), Point(2, 0.9425)))
     svg = chart(series)
     ticks = re.findall(r'<text x="(\d+)"[^>]*text-anchor="end">([\d.]+)<', svg)
@@ -64,10 +65,10 @@ def test_the_label_stands_beside_the_longest_ticks():
     assert int(place) - 7 * len(text) > 11 + 6  # a digit is 7 wide, the label stands at 11
 
 
-def test_whiskers_levels_and_one_point():
+def test_whiskers_horizontal_lines_and_single_points():
     root = drawn(chart(LINE))
     assert len([line for line in root.iter("line") if line.get("class") == "whisker"]) == 1
-    level = chart(Series("all", 7, (Point(8, 0.5),), level=True))
+    level = chart(Series("all", 7, (Point(8, 0.5),), horizontal=True))
     assert "stroke-dasharray" in level
     assert "<polyline" not in level
     assert len(places(chart(Series("one", 0, (Point(4, 0.5),))))) == 1
@@ -80,7 +81,7 @@ def test_it_has_a_name_and_a_description():
     assert root.find("desc").text == "recall by size: last from 0.1 at 2 to 0.3 at 8"
 
 
-def test_text_is_text():
+def test_text_is_escaped():
     hostile = Series(HOSTILE.replace("\x1b", ""), 0, (Point(1, 1, note="<b>"), Point(2, 2)))
     svg = line_chart([hostile], title="<t>", x_label="<x>", y_label="<y>")
     assert "<script" not in svg
@@ -89,19 +90,19 @@ def test_text_is_text():
 
 
 def test_the_legend_shows_lines_as_they_are_drawn():
-    across = Series("all", 7, (Point(8, 0.5),), level=True)
+    across = Series("all", 7, (Point(8, 0.5),), horizontal=True)
     assert legend([LINE]).count("<path") == 1
     assert legend([across]).count("<path") == 0
     assert "stroke-dasharray" in legend([across])
     assert "stroke-dasharray" not in legend([LINE])
 
 
-def test_nothing_is_no_chart():
+def test_without_points_there_is_no_chart():
     assert line_chart([], title="t", x_label="x", y_label="y") == ""
     assert interval_chart([], title="t", x_label="x") == ""
 
 
-def test_intervals_are_about_zero():
+def test_intervals_are_drawn_around_zero():
     rows = [("a", 0, Point(-0.1, 0, -0.2, -0.05, "a: -0.1")), ("b", 1, Point(0.3, 0))]
     root = drawn(interval_chart(rows, title="t", x_label="d"))
     (zero,) = [line for line in root.iter("line") if line.get("class") == "zero"]
@@ -111,7 +112,7 @@ def test_intervals_are_about_zero():
 
 
 def test_bars_are_as_wide_as_their_shares():
-    bars = [("dips", [Share("kept", "red", 0.75), Share("lost", "blue", 0.25)])]
+    bars = [("dips", [BarSegment("kept", "red", 0.75), BarSegment("lost", "blue", 0.25)])]
     svg = bar_chart(bars, title="t")
     first, second = (float(rect.get("width")) for rect in drawn(svg).iter("rect"))
     assert first == pytest.approx(3 * second)

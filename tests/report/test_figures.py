@@ -1,3 +1,5 @@
+"""Figures are PNG files that show their rows."""
+
 import pytest
 from matplotlib.image import imread
 
@@ -14,7 +16,7 @@ def row(policy, size, every, mean, metric="rmse"):
 
 
 def picture(path):
-    """The pixels; fails on anything but a PNG."""
+    """Return the pixels; fail on anything but a PNG."""
     assert path.read_bytes().startswith(b"\x89PNG")
     return imread(path)
 
@@ -66,7 +68,7 @@ def test_other_metrics_are_left_out(tmp_path):
     assert (picture(tmp_path / "a.png") == picture(tmp_path / "b.png")).all()
 
 
-def test_a_policy_without_a_size_does_no_harm(tmp_path):
+def test_a_policy_may_lack_a_size(tmp_path):
     rows = [row("last", 2, 1, 1.0), row("last", 4, 1, 0.9), row("mix:2", 4, 1, 0.8)]
     quality_by_size(rows, "rmse", tmp_path / "figure.png")
     assert_drawn(picture(tmp_path / "figure.png"))
@@ -81,7 +83,7 @@ def test_gradient_shares(tmp_path):
     assert (picture(tmp_path / "a.png") != picture(tmp_path / "b.png")).any()
 
 
-def test_what_others_published_is_marked(tmp_path):
+def test_published_results_are_marked(tmp_path):
     rows = [row("last", size, every, 1 / size) for size in (2, 4) for every in (1, 4)]
     quality_by_size(rows, "rmse", tmp_path / "a.png")
     quality_by_size(rows, "rmse", tmp_path / "b.png", marks=[row("last", 2, 4, 0.45)])

@@ -3,12 +3,12 @@
 import pytest
 
 from dips.report.quality import (
-    colours,
     difference_chart,
-    equal_sizes,
-    equal_table,
+    equal_quality_sentence,
+    equal_quality_sizes,
+    equal_quality_table,
     means_table,
-    sentence,
+    policy_colours,
     size_chart,
 )
 
@@ -25,7 +25,7 @@ def rows(metric="rmse", every=1, sign=1, **policies):
     ]  # fmt: skip
 
 
-def test_the_paper_stands_beside_and_differences_are_coloured():
+def test_the_paper_s_values_are_shown_with_marked_differences():
     html = means_table(rows(dips={2: 0.95, 4: 0.95}), "rmse", 1, "ml-1m")
     assert "paper&#x27;s" not in html
     assert "paper's DiPS 0.9543" in html
@@ -39,7 +39,7 @@ def test_more_is_better_for_a_recall():
     assert '<span class="tag better">+0.0837</span>' in html
 
 
-def test_the_best_of_each_size_is_bold_and_everything_does_not_count():
+def test_the_best_of_each_size_is_bold_without_the_full_history():
     html = means_table(rows(learned=LEARNED, last=LAST, all={8: 0.5}), "rmse", 1, "")
     assert html.count('class="best"') == 3
     assert '<span class="best">0.9100</span>' in html
@@ -47,49 +47,53 @@ def test_the_best_of_each_size_is_bold_and_everything_does_not_count():
 
 
 def test_sizes_at_equal_quality():
-    found = equal_sizes(rows(learned=LEARNED, last=LAST), "rmse", 1, "learned")
+    found = equal_quality_sizes(rows(learned=LEARNED, last=LAST), "rmse", 1, "learned")
     assert found["last"][2].size == pytest.approx(8**0.5)  # halfway between 2 and 4
     assert found["last"][4].size == pytest.approx(32**0.5)
     assert found["last"][8].bound == "above"
-    assert sentence(rows(learned=LEARNED, last=LAST), "rmse", 1, "learned", "last") == (
-        "learned at 4 equals last at 5.66"
-    )
-    assert sentence(rows(learned=LEARNED), "rmse", 1, "learned", "last") == ""
+    assert equal_quality_sentence(
+        rows(learned=LEARNED, last=LAST), "rmse", 1, "learned", "last"
+    ) == ("learned at 4 equals last at 5.66")
+    assert equal_quality_sentence(rows(learned=LEARNED), "rmse", 1, "learned", "last") == ""
 
 
-def test_beyond_the_sizes_it_says_only_who_is_better():
-    def said(learned):
-        return sentence(rows(learned={4: learned}, last=LAST), "rmse", 1, "learned", "last")
+def test_outside_the_tested_sizes_the_sentence_says_which_is_better():
+    def sentence(learned):
+        return equal_quality_sentence(
+            rows(learned={4: learned}, last=LAST), "rmse", 1, "learned", "last"
+        )
 
-    assert said(0.5) == "learned at 4 is better than last at 8"
-    assert said(0.99) == "last at 2 is better than learned at 4"
+    assert sentence(0.5) == "learned at 4 is better than last at 8"
+    assert sentence(0.99) == "last at 2 is better than learned at 4"
 
 
-def test_what_is_known_is_coloured_and_what_is_not_is_not():
-    html = equal_table(rows(learned=LEARNED, last=LAST), "rmse", 1, "learned")
+def test_known_ratios_are_coloured_and_unknown_ones_are_not():
+    html = equal_quality_table(rows(learned=LEARNED, last=LAST), "rmse", 1, "learned")
     assert "1.41 ×" in html  # noqa: RUF001
     assert '<span class="better">more than 8</span>' in html
-    turned = equal_table(rows(learned=LEARNED, last=LAST), "rmse", 1, "last")
+    turned = equal_quality_table(rows(learned=LEARNED, last=LAST), "rmse", 1, "last")
     assert '<span class="worse">less than 2</span>' in turned
-    narrow = equal_table(rows(learned={8: 0.1}, last={2: 0.9, 4: 0.8}), "rmse", 1, "learned")
+    narrow = equal_quality_table(
+        rows(learned={8: 0.1}, last={2: 0.9, 4: 0.8}), "rmse", 1, "learned"
+    )
     assert '<span class="soft">more than 4</span>' in narrow
-    wide = equal_table(rows(learned={2: 0.9}, last={4: 0.5, 8: 0.4}), "rmse", 1, "learned")
+    wide = equal_quality_table(rows(learned={2: 0.9}, last={4: 0.5, 8: 0.4}), "rmse", 1, "learned")
     assert '<span class="soft">less than 4</span>' in wide
 
 
-def test_as_many_is_neither_better_nor_worse():
-    html = equal_table(rows(learned=LAST, last=LAST), "rmse", 1, "learned")
+def test_an_equal_size_is_neither_better_nor_worse():
+    html = equal_quality_table(rows(learned=LAST, last=LAST), "rmse", 1, "learned")
     assert html.count("<small class='soft'>1.00 ×</small>") == 3  # noqa: RUF001
     assert "worse" not in html
 
 
-def test_a_size_that_was_not_tried_twice_has_no_equal():
-    assert equal_table(rows(learned=LEARNED, last={4: 0.9}), "rmse", 1, "learned") == ""
+def test_a_policy_with_one_size_has_no_equal_quality_size():
+    assert equal_quality_table(rows(learned=LEARNED, last={4: 0.9}), "rmse", 1, "learned") == ""
 
 
-def test_lines_by_size_or_by_cost():
+def test_charts_by_size_and_by_cost():
     mine = rows(learned=LEARNED, last=LAST, all={8: 0.9})
-    names = colours(["learned", "last", "all"])
+    names = policy_colours(["learned", "last", "all"])
     by_size = size_chart(mine, "rmse", 1, colour=names, title="t")
     assert by_size.count("<polyline") == 2
     assert "lower is better; whiskers" in by_size
@@ -105,7 +109,7 @@ def test_lines_by_size_or_by_cost():
     assert size_chart(mine, "rmse", 4, colour=names, title="t") == ""
 
 
-def test_differences_turn_with_the_side():
+def test_differences_change_sign_with_the_side():
     pair = {"a": "last", "b": "learned", "size": 4, "every": 1, "metric": "rmse", "diff": 0.01,
             "low": 0.005, "high": 0.02, "p": 0.01}  # fmt: skip
     html = difference_chart([pair], "rmse", 1, "last", {"learned": 0})
@@ -116,7 +120,7 @@ def test_differences_turn_with_the_side():
 
 
 def test_known_policies_keep_their_colours_and_others_get_their_own():
-    found = colours(["mine", "last", "learned", "frequent"])
+    found = policy_colours(["mine", "last", "learned", "frequent"])
     assert (found["learned"], found["last"]) == (0, 1)
     assert len(set(found.values())) == 4
-    assert colours(["last"])["last"] == 1
+    assert policy_colours(["last"])["last"] == 1

@@ -1,4 +1,4 @@
-"""The report: what is on it, and how it behaves in Chromium."""
+"""The report: its content, and its behaviour in Chromium."""
 
 import csv
 import re
@@ -6,9 +6,9 @@ from html import unescape as html_unescape
 
 import pytest
 
-from dips.report.report_page import leading, metrics_of, report_page
+from dips.report.report_page import metrics_of, reference_policy, report_page
 from dips.report.results import read_results
-from tests.report.made import (
+from tests.report.fixtures import (
     overflow,
     write_comparison,
     write_experiment,
@@ -44,7 +44,7 @@ def path(html, tmp_path_factory):
     return place
 
 
-def test_everything_is_on_it(html):
+def test_all_results_are_shown(html):
     headings = re.findall(r"<h2>(.*?)</h2>", html)
     assert headings == [
         "Policies on ml-1m", "Policy transfer: toy", "Sessions with a sketch: toy",
@@ -85,7 +85,7 @@ def test_anchors_lead_somewhere(html):
     assert len(wanted) == 8 + 1
 
 
-def test_a_lone_run_is_enough(tmp_path):
+def test_a_single_run_is_enough(tmp_path):
     html = render(write_run(tmp_path / "run"))
     assert "Results of 1 single run." in html
     assert "No command was recorded" in html
@@ -102,7 +102,7 @@ def change(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_cards_give_credit_to_who_chose(tmp_path):
+def test_cards_name_the_kept_policy(tmp_path):
     place = write_comparison(tmp_path / "compare")
     assert "chosen by" not in cards_of(place)  # what older results do not say
     with (place / "rows.csv").open() as file:
@@ -112,38 +112,38 @@ def test_cards_give_credit_to_who_chose(tmp_path):
     assert "<b>learned at 4 equals last at 5.66 (chosen by frequent)</b>" in cards_of(place)
 
 
-def test_cards_call_chance_chance(tmp_path):
+def test_cards_say_what_is_not_significant(tmp_path):
     place = write_comparison(tmp_path / "compare")
-    assert "chance" not in cards_of(place)
+    assert "significant" not in cards_of(place)
     change(place / "paired.csv", "-0.005", "0.005")
-    assert "ahead of last it may be chance" in cards_of(place)
-    assert "the difference may be chance" in cards_of(place)
+    assert "not significant against last" in cards_of(place)
+    assert "the difference is not significant" in cards_of(place)
 
 
-def test_the_deciding_metric_comes_first():
+def test_the_primary_metric_comes_first():
     rows = [{"metric": name} for name in ("mrr@20", "recall@20", "ndcg@20")]
     assert metrics_of(rows) == ["recall@20", "mrr@20"]
 
 
-def test_others_are_held_against_ours_or_the_best():
+def test_policies_are_compared_with_learned_or_the_best():
     def row(policy, mean):
         return {"policy": policy, "size": 4, "every": 1, "metric": "rmse", "mean": mean}
 
-    assert leading([row("last", 0.9), row("learned", 1.0)], "rmse") == "learned"
-    assert leading([row("last", 0.9), row("reservoir", 0.8)], "rmse") == "reservoir"
-    assert leading([row("last", 0.9), row("all", 0.1)], "rmse") == "last"
+    assert reference_policy([row("last", 0.9), row("learned", 1.0)], "rmse") == "learned"
+    assert reference_policy([row("last", 0.9), row("reservoir", 0.8)], "rmse") == "reservoir"
+    assert reference_policy([row("last", 0.9), row("all", 0.1)], "rmse") == "last"
 
 
-def test_two_comparisons_of_the_same_data_are_told_apart(tmp_path):
+def test_two_comparisons_of_the_same_data_have_different_titles(tmp_path):
     html = render(write_comparison(tmp_path / "one"), write_comparison(tmp_path / "two"))
     assert "Policies on ml-1m (one)" in html
     assert "Policies on ml-1m (two)" in html
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (390, "dark")])
-def test_it_renders_without_scrolling_sideways(look, path, width, scheme):
+def test_it_does_not_scroll_horizontally(look, path, width, scheme):
     view = look(path, width=width, scheme=scheme)
-    assert view.get_by_role("heading", level=1).inner_text() == "Which interactions to keep"
+    assert view.get_by_role("heading", horizontal=1).inner_text() == "Which interactions to keep"
     assert overflow(view) == 0
     view.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert overflow(view) == 0
@@ -166,7 +166,7 @@ def test_charts_are_drawn_and_have_names(look, path):
     assert line.evaluate("e => getComputedStyle(e).stroke") == "rgb(31, 95, 139)"
 
 
-def test_tables_and_figures_are_reached_by_keys(look, path):
+def test_tables_and_figures_can_be_reached_by_keyboard(look, path):
     view = look(path)
     view.keyboard.press("Tab")
     assert view.evaluate("document.activeElement.textContent") == "Skip to the content"

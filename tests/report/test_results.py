@@ -1,13 +1,13 @@
-"""Reading what dips wrote, and saying what is wrong with the rest."""
+"""Reading result directories, and errors for damaged ones."""
 
 import pytest
 
 from dips.errors import RunError
 from dips.report.results import read_results
-from tests.report.made import write_comparison, write_experiment, write_gradients, write_run
+from tests.report.fixtures import write_comparison, write_experiment, write_gradients, write_run
 
 
-def test_everything_is_found(tmp_path):
+def test_all_results_are_found(tmp_path):
     write_comparison(tmp_path / "a" / "compare")
     write_experiment(tmp_path / "a" / "transfer", "transfer")
     write_run(tmp_path / "run")
@@ -30,7 +30,7 @@ def test_transfer_comes_before_sessions(tmp_path):
     assert kinds == ["transfer", "session"]
 
 
-def test_numbers_are_numbers_and_splits_common_shifts_are_gone(tmp_path):
+def test_numbers_are_converted_and_common_shifts_are_removed(tmp_path):
     (comparison,) = read_results([write_comparison(tmp_path / "c")]).comparisons
     first = comparison.summary[0]
     assert (first["policy"], first["size"], first["mean"], first["std"]) == (
@@ -58,7 +58,7 @@ def test_without_runs_the_origin_or_the_directory_names_the_data(tmp_path):
         ("origin.json", "{", r"origin\.json is damaged"),
     ],
 )  # fmt: skip
-def test_damage_is_named(file, content, sentence, tmp_path):
+def test_damaged_files_are_named(file, content, sentence, tmp_path):
     place = write_comparison(tmp_path / "c")
     (place / file).unlink()
     if content is not None:
@@ -67,7 +67,7 @@ def test_damage_is_named(file, content, sentence, tmp_path):
         read_results([place])
 
 
-def test_what_is_not_there_is_said(tmp_path):
+def test_missing_results_are_reported(tmp_path):
     with pytest.raises(RunError, match="there is no such directory"):
         read_results([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
@@ -75,3 +75,10 @@ def test_what_is_not_there_is_said(tmp_path):
         read_results([write_run(tmp_path / "run"), tmp_path / "empty"])
     with pytest.raises(RunError, match="there is nothing to report"):
         read_results([])
+
+
+def test_a_run_of_the_first_version_is_refused(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "config.json").write_text('{"policy": "last"}')
+    with pytest.raises(RunError, match=r"written by dips 0\.1: train the run again"):
+        read_results([run])

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from dips.report.story_page import story_page
-from tests.report.made import HOSTILE, make_story, overflow, without_effects
+from tests.report.fixtures import HOSTILE, make_story, overflow, without_gradients
 
 
 @pytest.fixture
-def written(tmp_path):
+def page_of(tmp_path):
     def write(story):
         path = tmp_path / "story.html"
         path.write_text(story_page(story), encoding="utf-8")
@@ -24,7 +24,7 @@ def test_text_is_escaped():
     assert "&lt;script&gt;document" in html
 
 
-def test_the_cells_say_what_happened():
+def test_cells_have_labels():
     html = story_page(make_story())
     assert (
         'aria-label="Heat &amp; Dust (1983), kept for prediction 2: helped much (-0.500)"' in html
@@ -38,14 +38,14 @@ def test_the_cells_say_what_happened():
     assert 'class="d2 hit"' in hits
 
 
-def test_what_is_not_known_is_not_called_little():
-    html = story_page(without_effects(make_story()))
+def test_without_gradients_no_effect_is_shown():
+    html = story_page(without_gradients(make_story()))
     assert "hardly changed it" not in html
     assert "no inner loop" in html
 
 
-def test_it_works_by_pointer_and_by_keys(look, written):
-    view = look(written(make_story(title=HOSTILE)))
+def test_it_works_by_pointer_and_by_keys(look, page_of):
+    view = look(page_of(make_story(title=HOSTILE)))
     assert view.title() == "The story of user u1"
     panel = view.locator("#panel")
     assert "1: " in panel.inner_text()  # the first prediction, before anything is touched
@@ -69,19 +69,19 @@ def test_it_works_by_pointer_and_by_keys(look, written):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_does_not_scroll_sideways(look, written, scheme):
+def test_a_phone_does_not_scroll_horizontally(look, page_of, scheme):
     story = make_story(explicit=False, title="A long title without an end " * 4)
     many = tuple(dataclasses.replace(story.steps[2], t=t) for t in range(60))
-    view = look(written(dataclasses.replace(story, steps=many)), width=390, scheme=scheme)
+    view = look(page_of(dataclasses.replace(story, steps=many)), width=390, scheme=scheme)
     assert overflow(view) == 0
     assert view.locator(".matrix").evaluate("e => e.scrollWidth > e.clientWidth")
     ink = view.evaluate("getComputedStyle(document.body).color")
     assert (ink == "rgb(31, 37, 48)") == (scheme == "light")
 
 
-def test_the_matrix_has_names_for_screen_readers(look, written):
-    view = look(written(make_story()))
-    grid = view.get_by_role("grid", name="What was kept of user u1, by prediction")
+def test_the_matrix_has_accessible_names(look, page_of):
+    view = look(page_of(make_story()))
+    grid = view.get_by_role("grid", name="Sketch items of user u1, by prediction")
     assert grid.get_by_role("rowheader").count() == 2
     assert grid.get_by_role("columnheader").count() == 4
     view.get_by_text("All predictions in words").click()

@@ -1,1 +1,1 @@
-"""Results for people: figures and tables from plain rows. Knows nothing of how they were made."""
+"""Tables, charts and pages from plain rows of results. Knows nothing about training."""

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: numbers in, markup out. Colours come from the page's style."""
+"""Charts as inline SVG, from plain numbers. The page's style sheet has the colours."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from html import escape
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 46
 COLOURS = 12
-"""How many colours there are; more series begin again, dashed."""
-ACROSS = ' stroke-dasharray="6 4"'
-"""How a line across is drawn."""
-Place = Callable[[float], float]
+"""Number of colours; further series reuse them with dashed lines."""
+DASHED = ' stroke-dasharray="6 4"'
+"""Attribute of a horizontal line."""
+Scale = Callable[[float], float]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point with an interval around it, if there is one, and what is said of it."""
+    """A point with an optional interval and a tooltip (`note`)."""
 
     x: float
     y: float
@@ -29,18 +29,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one name; `colour` also decides the marker."""
+    """Points of one name; the colour index also selects the marker."""
 
     name: str
     colour: int
     points: tuple[Point, ...]
-    level: bool = False
-    """Whether it is one height for every x: a line across."""
+    horizontal: bool = False
+    """Whether it is drawn as a horizontal line at the height of its one point."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """A part of a bar."""
+class BarSegment:
+    """One segment of a stacked bar; sizes sum to 1."""
 
     name: str
     colour: str
@@ -56,25 +56,47 @@ def line_chart(
     log_x: bool = False,
     x_ticks: Sequence[float] = (),
 ) -> str:
-    """Lines with markers and whiskers over a common x."""
+    """Return an SVG of lines with markers and interval whiskers.
+
+    Args:
+        series: The lines.
+        title: Accessible name of the chart.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        log_x: Whether the x axis is logarithmic.
+        x_ticks: Ticks of the x axis; by default round numbers.
+
+    Returns:
+        SVG markup, empty without points.
+    """
     points = [point for one in series for point in one.points]
     if not points:
         return ""
     heights = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     y_ticks = nice_ticks(min(heights), max(heights))
-    across = [p.x for one in series if not one.level for p in one.points] or [p.x for p in points]
-    marks = list(x_ticks) or nice_ticks(min(across), max(across))
-    x = _scale(min(*across, *marks), max(*across, *marks), LEFT + 14, WIDTH - RIGHT - 14, log_x)
+    xs = [p.x for one in series if not one.horizontal for p in one.points]
+    xs = xs or [p.x for p in points]
+    marks = list(x_ticks) or nice_ticks(min(xs), max(xs))
+    x = _scale(min(*xs, *marks), max(*xs, *marks), LEFT + 14, WIDTH - RIGHT - 14, log_x)
     y = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     parts = [_y_axis(y, y_ticks, y_label), _x_axis(x, marks, x_label)]
     for index, one in enumerate(series):
-        parts.append(_drawn(one, x, y, 3.0 * (index - (len(series) - 1) / 2)))
-    said = f"{y_label} by {x_label}: " + "; ".join(map(_in_words, series))
-    return _svg(title, said, HEIGHT, parts)
+        parts.append(_draw_series(one, x, y, 3.0 * (index - (len(series) - 1) / 2)))
+    description = f"{y_label} by {x_label}: " + "; ".join(map(_describe_series, series))
+    return _svg(title, description, HEIGHT, parts)
 
 
 def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_label: str) -> str:
-    """A row for each name: the difference (x of the point) and its interval, about zero."""
+    """Return an SVG with one row per name: a difference and its interval, around zero.
+
+    Args:
+        rows: Name, colour index and point; the difference is the x of the point.
+        title: Accessible name of the chart.
+        x_label: Label of the x axis.
+
+    Returns:
+        SVG markup, empty without rows.
+    """
     if not rows:
         return ""
     step, top = 26, 12
@@ -95,12 +117,12 @@ def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_labe
             f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{at}" y2="{at}" '
             f'stroke="{ink}" stroke-width="2"/>{marker(colour, x(point.x), at)}</g>'
         )
-    said = "; ".join(point.note for _, _, point in rows)
-    return _svg(title, said, bottom + BOTTOM, parts)
+    description = "; ".join(point.note for _, _, point in rows)
+    return _svg(title, description, bottom + BOTTOM, parts)
 
 
-def bar_chart(bars: Sequence[tuple[str, Sequence[Share]]], *, title: str) -> str:
-    """A bar of 100 % for each name, cut into shares."""
+def bar_chart(bars: Sequence[tuple[str, Sequence[BarSegment]]], *, title: str) -> str:
+    """Return an SVG with one stacked bar of 100 % per name."""
     step, top, left = 40, 6, 150
     wide = WIDTH - RIGHT - left
     parts = []
@@ -124,27 +146,27 @@ def bar_chart(bars: Sequence[tuple[str, Sequence[Share]]], *, title: str) -> str
                 )
             parts.append("</g>")
             at += width
-    said = "; ".join(
+    description = "; ".join(
         f"{name}: " + ", ".join(f"{share.name} {share.size:.1%}" for share in shares)
         for name, shares in bars
     )
-    return _svg(title, said, top + step * len(bars), parts)
+    return _svg(title, description, top + step * len(bars), parts)
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Names with their lines and markers."""
+    """Return a list of the series' names with their lines and markers."""
     rows = "".join(
         f'<li><svg viewBox="0 0 26 12" aria-hidden="true"><line x1="1" x2="25" y1="6" y2="6" '
         f'stroke="var(--c{one.colour % COLOURS})" stroke-width="2"'
-        f"{ACROSS if one.level else _dash(one.colour)}/>"
-        f"{'' if one.level else marker(one.colour, 13, 6)}</svg>{escape(one.name)}</li>"
+        f"{DASHED if one.horizontal else _dash(one.colour)}/>"
+        f"{'' if one.horizontal else marker(one.colour, 13, 6)}</svg>{escape(one.name)}</li>"
         for one in series
     )
     return f'<ul class="legend">{rows}</ul>'
 
 
 def marker(colour: int, x: float, y: float) -> str:
-    """A small shape: colours alone do not tell lines apart for everyone."""
+    """Return a marker: some readers cannot distinguish lines by colour."""
     shapes = (
         "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
         "M-3.6 -3.6h7.2v7.2h-7.2Z",
@@ -161,7 +183,7 @@ def marker(colour: int, x: float, y: float) -> str:
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About so many round numbers that enclose both ends.
+    """Return about `count` round numbers that enclose both ends.
 
     >>> nice_ticks(0.13, 0.29)
     [0.1, 0.15, 0.2, 0.25, 0.3]
@@ -175,16 +197,16 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(place * step, 10) for place in range(first, last + 1)]
 
 
-def _scale(low: float, high: float, start: float, end: float, log: bool = False) -> Place:
-    """From values to places; a logarithm where asked."""
-    turn: Place = math.log if log else float
+def _scale(low: float, high: float, start: float, end: float, log: bool = False) -> Scale:
+    """Return a linear or logarithmic map from values to pixels."""
+    turn: Scale = math.log if log else float
     first, span = turn(low), turn(high) - turn(low)
     if span == 0:
         return lambda value: (start + end) / 2
     return lambda value: start + (turn(value) - first) / span * (end - start)
 
 
-def _y_axis(y: Place, ticks: Sequence[float], label: str) -> str:
+def _y_axis(y: Scale, ticks: Sequence[float], label: str) -> str:
     lines = "".join(
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>'
         f'<text x="{LEFT - 8}" y="{y(t) + 4:.1f}" text-anchor="end">{t:.6g}</text>'
@@ -197,7 +219,7 @@ def _y_axis(y: Place, ticks: Sequence[float], label: str) -> str:
     )
 
 
-def _x_axis(x: Place, ticks: Sequence[float], label: str, at: float = HEIGHT - BOTTOM) -> str:
+def _x_axis(x: Scale, ticks: Sequence[float], label: str, at: float = HEIGHT - BOTTOM) -> str:
     marks = "".join(
         f'<line class="axis" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{at}" y2="{at + 4}"/>'
         f'<text x="{x(t):.1f}" y="{at + 18}" text-anchor="middle">{t:.6g}</text>'
@@ -209,16 +231,16 @@ def _x_axis(x: Place, ticks: Sequence[float], label: str, at: float = HEIGHT - B
     )
 
 
-def _drawn(series: Series, x: Place, y: Place, aside: float) -> str:
-    """One line; whiskers stand a little aside of those of other lines."""
+def _draw_series(series: Series, x: Scale, y: Scale, aside: float) -> str:
+    """Return one line; `aside` shifts its whiskers in x so that lines do not overlap."""
     colour = series.colour
     ink = f"var(--c{colour % COLOURS})"
-    if series.level:
+    if series.horizontal:
         height = y(series.points[0].y)
         return (
             f'<g><title>{escape(series.points[0].note)}</title><line x1="{LEFT}" '
             f'x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{ink}" '
-            f'stroke-width="2"{ACROSS}/></g>'
+            f'stroke-width="2"{DASHED}/></g>'
         )
     path = " ".join(f"{x(p.x) + aside:.1f},{y(p.y):.1f}" for p in series.points)
     parts = [f'<polyline class="line" points="{path}" stroke="{ink}"{_dash(colour)}/>']
@@ -239,16 +261,16 @@ def _dash(colour: int) -> str:
     return "" if colour < COLOURS else ' stroke-dasharray="5 3"'
 
 
-def _in_words(series: Series) -> str:
+def _describe_series(series: Series) -> str:
     first, last = series.points[0], series.points[-1]
-    if series.level or first == last:
+    if series.horizontal or first == last:
         return f"{series.name} {first.y:.4g}"
     return f"{series.name} from {first.y:.4g} at {first.x:.4g} to {last.y:.4g} at {last.x:.4g}"
 
 
-def _svg(title: str, said: str, height: float, parts: Sequence[str]) -> str:
+def _svg(title: str, description: str, height: float, parts: Sequence[str]) -> str:
     label = escape(title, quote=True)
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{label}">'
-        f"<title>{escape(title)}</title><desc>{escape(said)}</desc>{''.join(parts)}</svg>"
+        f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{''.join(parts)}</svg>"
     )

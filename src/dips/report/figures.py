@@ -1,4 +1,4 @@
-"""Pictures as files. Draws plain rows; knows nothing of training."""
+"""Figures as PNG files, from plain rows. Knows nothing about training."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 LINES = ("-", "--", ":", "-.")
-CROWDED = 6
-"""With more policies than this their names stand outside."""
+MAX_INSIDE = 6
+"""Most policies whose legend fits inside the panel."""
 SHARES = {"preserved": "tab:green", "negated": "tab:red", "zeroed": "lightgray"}
-"""What can become of an entry, and its colour."""
+"""Colour of each outcome of a gradient entry."""
 
 
 def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Training loss and validation score by epoch."""
+    """Draw training loss and validation score by epoch.
+
+    Args:
+        history: Lines of log.jsonl: `epoch`, `train_loss`, `valid`, optionally `baseline`.
+        path: The PNG file.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -31,8 +36,8 @@ def training_curve(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     known = [line for line in history if "baseline" in line]
     if known:
         baseline = [abs(line["baseline"]) for line in known]
-        met = [line["epoch"] for line in known]
-        second += right.plot(met, baseline, color="tab:gray", marker=".", label="its best rival")
+        epochs = [line["epoch"] for line in known]
+        second += right.plot(epochs, baseline, color="tab:gray", marker=".", label="best baseline")
     right.set_ylabel(f"validation {history[0].get('metric', '')}".strip())
     figure.legend(handles=[*first, *second], loc="outside upper center", ncols=3)
     figure.savefig(path, format="png", dpi=120)
@@ -46,10 +51,15 @@ def quality_by_size(
     marks: Sequence[Mapping[str, Any]] = (),
     note: str = "mean, std over splits",
 ) -> None:
-    """One line per policy: the mean metric over the sketch size, with its standard deviation.
+    """Draw the mean metric by sketch size, one line per policy and one panel per period.
 
-    Policies among `levels` have no size, and are a level to compare with. `marks` are rows of means
-    that others have published: a cross in the colour of the policy. `note` says what is drawn.
+    Args:
+        summary: Rows with `policy`, `size`, `every`, `metric`, `mean` and `std`.
+        metric: The metric to draw.
+        path: The PNG file.
+        levels: Policies without a size, drawn as horizontal lines.
+        marks: Rows of published means, drawn as crosses in the colour of the policy.
+        note: Title of the legend.
     """
     from matplotlib.figure import Figure
 
@@ -87,9 +97,9 @@ def quality_by_size(
         panel.grid(alpha=0.3)
     better = "lower" if metric in ("rmse", "logloss") else "higher"
     panels[0].set_ylabel(f"test {metric} ({better} is better)")
-    crowded = len(policies) > CROWDED
+    outside = len(policies) > MAX_INSIDE
     keys = panels[-1].get_legend_handles_labels()
-    if crowded:
+    if outside:
         figure.legend(*keys, loc="outside right upper", title=note)
     else:
         panels[-1].legend(*keys, loc="best", title=note)
@@ -99,7 +109,13 @@ def quality_by_size(
 def gradient_shares(
     ours: Mapping[str, Mapping[str, float]], paper: Mapping[str, Mapping[str, float]], path: Path
 ) -> None:
-    """StackedPolicies bars: what became of the non-zero entries of true gradients, by method."""
+    """Draw stacked bars of the sign of non-zero true gradient entries, by method.
+
+    Args:
+        ours: Shares of `preserved`, `negated` and `zeroed` entries by method.
+        paper: The shares that the paper reports, by method.
+        path: The PNG file.
+    """
     from matplotlib.figure import Figure
 
     bars = [(f"{name}\n{who}", found[name]) for name in ours

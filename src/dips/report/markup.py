@@ -1,4 +1,4 @@
-"""Small pieces of a page: tables, figures, sections. Text is escaped here, once."""
+"""HTML elements of a page: tables, figures, sections. Text is escaped here, once."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from html import escape
 
 @dataclass(frozen=True)
 class Markup:
-    """Text that is markup already."""
+    """HTML that is not escaped again."""
 
     html: str
 
 
 Cell = str | Markup
-"""What stands in a table: plain text, or markup."""
+"""Content of a table cell: plain text or markup."""
 
 
-def shown(cell: Cell) -> str:
-    """A cell as markup."""
+def to_html(cell: Cell) -> str:
+    """Return a cell as HTML; plain text is escaped."""
     return cell.html if isinstance(cell, Markup) else escape(cell)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> str:
-    """A table whose rows begin with their names; where it is too wide it scrolls by itself."""
+    """Return a table; the first cell of each row is its header. A wide table scrolls."""
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
-        f'<tr><th scope="row">{shown(row[0])}</th>'
-        + "".join(f"<td>{shown(cell)}</td>" for cell in row[1:])
+        f'<tr><th scope="row">{to_html(row[0])}</th>'
+        + "".join(f"<td>{to_html(cell)}</td>" for cell in row[1:])
         + "</tr>"
         for row in rows
     )
@@ -42,7 +42,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> 
 
 
 def figure(title: str, note: str, chart: str, *, key: str = "", numbers: str = "") -> str:
-    """A chart with its title, its legend, and the same numbers as a table to unfold."""
+    """Return a chart with title, note and legend; empty without a chart.
+
+    Args:
+        title: Title of the figure.
+        note: Text after the title.
+        chart: SVG markup.
+        key: Markup of the legend.
+        numbers: A table of the same numbers, folded.
+    """
     if not chart:
         return ""
     unfold = f"<details><summary>The numbers</summary>{numbers}</details>" if numbers else ""
@@ -52,33 +60,37 @@ def figure(title: str, note: str, chart: str, *, key: str = "", numbers: str = "
     )
 
 
-def charts(*figures: str) -> str:
-    """Figures side by side where there is room."""
+def figure_grid(*figures: str) -> str:
+    """Return a responsive grid of figures; empty without figures."""
     drawn = "".join(figures)
     return f'<div class="charts">{drawn}</div>' if drawn else ""
 
 
 def section(name: str, title: str, *parts: str) -> str:
-    """A part of the page with an anchor."""
+    """Return a section with an anchor; empty without content."""
     body = "".join(parts)
     anchor = escape(name, quote=True)
     return f'<section id="{anchor}"><h2>{escape(title)}</h2>{body}</section>' if body else ""
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of plain text."""
+    """Return a paragraph of escaped text."""
     return f"<p>{escape(text)}</p>"
 
 
-def difference(value: float, *, good: bool, digits: int = 4) -> str:
-    """A signed number, green where it is good and red where it is not."""
+def difference_tag(value: float, *, good: bool, digits: int = 4) -> str:
+    """Return a signed number, marked as better or worse."""
     if round(value, digits) == 0:
         return f'<span class="tag">{0:.{digits}f}</span>'
     return f'<span class="tag {"better" if good else "worse"}">{value:+.{digits}f}</span>'
 
 
-def seconds(value: float) -> str:
-    """A time for people."""
+def format_seconds(value: float) -> str:
+    """Return a duration as text.
+
+    >>> format_seconds(125)
+    '2:05 min'
+    """
     if value < 100:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)

@@ -1,4 +1,4 @@
-"""A page as one file: style and script inside, nothing from anywhere else, everything escaped."""
+"""Self-contained HTML pages: style and script are inside, nothing is loaded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from string import Template
 
 
 def asset(name: str) -> str:
-    """A file that lies beside this module."""
+    """Return the text of a file of this package."""
     return files("dips.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def page(title: str, body: str, *, style: str = "", script: str = "") -> str:
-    """The whole page; the body is markup, the title is text.
+    """Return a whole page. Its content security policy forbids requests and other scripts.
 
-    The page forbids the browser all loading, and every script but the one given.
+    Args:
+        title: Title of the page, plain text.
+        body: Markup of the body.
+        style: Further CSS.
+        script: JavaScript; the only one that the page allows.
     """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template(asset("page.html")).substitute(

@@ -1,6 +1,6 @@
-"""Quality by sketch size: tables beside the paper's, charts, differences, sizes at equal quality.
+"""Tables and charts of quality by sketch size, paired differences and sizes at equal quality.
 
-Reads rows of means (policy, size, every, metric, mean, std, spread, n) and of pairs.
+Input are rows of means (policy, size, every, metric, mean, std, spread, n) and of paired tests.
 """
 
 from __future__ import annotations
@@ -8,67 +8,67 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dips.evaluation.equivalence import EqualSize, equal_size
+from dips.evaluation.equal_quality_size import EqualQualitySize, equal_quality_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
-from dips.evaluation.verdict import beyond_chance
+from dips.evaluation.verdict import is_significant
 from dips.report.charts import Point, Series, interval_chart, legend, line_chart
-from dips.report.markup import Cell, Markup, difference, figure, shown, table
-from dips.report.paper import paper_figure
+from dips.report.markup import Cell, Markup, difference_tag, figure, table, to_html
+from dips.report.paper_tables import published_result
 
 Row = Mapping[str, Any]
 NO_SKETCH = "no sketch"
-LEVEL = ("all", NO_SKETCH)
-"""What has no size: it is drawn as a line across."""
-KNOWN = ("learned", "last", "reservoir", "dips", "dips@1", "hardest", "influence", "all")
-"""These have the same colour on every page; others take what is left, in order."""
+WITHOUT_SIZE = ("all", NO_SKETCH)
+"""Policies without a sketch size, drawn as horizontal lines."""
+FIXED_COLOURS = ("learned", "last", "reservoir", "dips", "dips@1", "hardest", "influence", "all")
+"""Policies with the same colour on every page; others take the remaining colours in order."""
 
 
-def policies(rows: Sequence[Row]) -> list[str]:
-    """The policies in the order in which they first come."""
+def policy_names(rows: Sequence[Row]) -> list[str]:
+    """Return the distinct policies, in order of first occurrence."""
     return list(dict.fromkeys(row["policy"] for row in rows))
 
 
-def colours(names: Sequence[str]) -> dict[str, int]:
-    """A colour for each name, the same wherever it is shown."""
-    taken = {name: KNOWN.index(name) for name in names if name in KNOWN}
+def policy_colours(names: Sequence[str]) -> dict[str, int]:
+    """Return a colour index for each policy."""
+    taken = {name: FIXED_COLOURS.index(name) for name in names if name in FIXED_COLOURS}
     free = [place for place in range(64) if place not in taken.values()]
     others = [name for name in names if name not in taken]
     return {**taken, **dict(zip(others, free, strict=False))}
 
 
 def periods(rows: Sequence[Row]) -> list[int]:
-    """The refresh periods, shortest first."""
+    """Return the refresh periods, shortest first."""
     return sorted({row["every"] for row in rows})
 
 
-def refreshed(every: int) -> str:
-    """A period in words."""
+def refresh_text(every: int) -> str:
+    """Return a refresh period in words."""
     return "refreshed at every interaction" if every == 1 else f"refreshed every {every}"
 
 
-def chosen(rows: Sequence[Row], metric: str, every: int) -> list[Row]:
-    """The means of one metric at one period."""
+def select_rows(rows: Sequence[Row], metric: str, every: int) -> list[Row]:
+    """Return the rows of one metric and one refresh period."""
     return [row for row in rows if row["metric"] == metric and row["every"] == every]
 
 
-def best_of(values: Sequence[float], metric: str) -> float:
-    """The best of some values of a metric."""
+def best_value(values: Sequence[float], metric: str) -> float:
+    """Return the smallest or largest value, depending on the metric."""
     return min(values) if metric in LOWER_IS_BETTER else max(values)
 
 
 def _best(values: Sequence[float], metric: str) -> float | None:
-    return best_of(values, metric) if values else None
+    return best_value(values, metric) if values else None
 
 
 def means_table(rows: Sequence[Row], metric: str, every: int, data: str) -> str:
-    """Policies by size, the best of each size in bold, and below the paper's where it has one."""
-    mine = chosen(rows, metric, every)
+    """Return a table of policies by size, the best in bold, with the paper's values if any."""
+    mine = select_rows(rows, metric, every)
     sizes = sorted({row["size"] for row in mine})
     place = {(row["policy"], row["size"]): row for row in mine}
-    baselines = [row for row in mine if row["policy"] not in LEVEL]  # what keeps everything wins
-    best = {s: _best([row["mean"] for row in baselines if row["size"] == s], metric) for s in sizes}
+    sized = [row for row in mine if row["policy"] not in WITHOUT_SIZE]  # a full history would win
+    best = {s: _best([row["mean"] for row in sized if row["size"] == s], metric) for s in sizes}
     lines: list[list[Cell]] = []
-    for policy in policies(mine):
+    for policy in policy_names(mine):
         cells = [
             _mean(place.get((policy, size)), best[size], data, metric, every) for size in sizes
         ]
@@ -76,7 +76,7 @@ def means_table(rows: Sequence[Row], metric: str, every: int, data: str) -> str:
     better = "lower" if metric in LOWER_IS_BETTER else "higher"
     splits = max(row["n"] for row in mine)
     over = f"mean and standard deviation over {splits} splits" if splits > 1 else "one split"
-    caption = f"Test {metric} ({better} is better), {refreshed(every)}; {over}, best in bold"
+    caption = f"Test {metric} ({better} is better), {refresh_text(every)}; {over}, best in bold"
     return table(["policy", *(f"K = {size}" for size in sizes)], lines, caption)
 
 
@@ -87,13 +87,13 @@ def _mean(row: Row | None, best: float | None, data: str, metric: str, every: in
     if row["mean"] == best:
         value = f'<span class="best">{value}</span>'
     spread = f"<small>± {row['std']:.4f}</small>" if row["n"] > 1 else ""
-    paper = paper_figure(data, metric, every, row["size"], row["policy"])
+    paper = published_result(data, metric, every, row["size"], row["policy"])
     if paper is None:
         return Markup(value + spread)
     ahead = row["mean"] - paper.mean
     good = ahead < 0 if metric in LOWER_IS_BETTER else ahead > 0
-    baseline_config = f"<small>paper's {paper.method} {paper.mean:.4f}</small>"
-    return Markup(f"{value}{spread}{baseline_config}<small>{difference(ahead, good=good)}</small>")
+    published = f"<small>paper's {paper.method} {paper.mean:.4f}</small>"
+    return Markup(f"{value}{spread}{published}<small>{difference_tag(ahead, good=good)}</small>")
 
 
 def size_chart(
@@ -106,10 +106,20 @@ def size_chart(
     x_label: str = "sketch size K",
     cost: Callable[[int, int], float] = lambda size, every: size,
 ) -> str:
-    """Quality over the size, or over what a size costs, with one line per policy."""
-    mine = chosen(rows, metric, every)
+    """Return a chart of quality by sketch size or its cost, one line per policy.
+
+    Args:
+        rows: Rows of means.
+        metric: The metric to draw.
+        every: The refresh period to draw.
+        colour: Colour index by policy.
+        title: Title of the figure.
+        x_label: Label of the x axis.
+        cost: Maps a size and a refresh period to the x axis.
+    """
+    mine = select_rows(rows, metric, every)
     series = []
-    for policy in policies(mine):
+    for policy in policy_names(mine):
         own = sorted((row for row in mine if row["policy"] == policy), key=lambda r: r["size"])
         points = tuple(
             Point(
@@ -123,8 +133,8 @@ def size_chart(
             for row in own
         )
         if points:
-            series.append(Series(policy, colour[policy], points, level=policy in LEVEL))
-    ticks = sorted({p.x for one in series if not one.level for p in one.points})
+            series.append(Series(policy, colour[policy], points, horizontal=policy in WITHOUT_SIZE))
+    ticks = sorted({p.x for one in series if not one.horizontal for p in one.points})
     chart = line_chart(
         series, title=title, x_label=x_label, y_label=f"test {metric}", log_x=True, x_ticks=ticks
     )
@@ -141,7 +151,7 @@ def size_chart(
 
 
 def _heights(series: Series, ticks: Sequence[float]) -> list[str]:
-    if series.level:
+    if series.horizontal:
         return [f"{series.points[0].y:.4f}"] * len(ticks)
     found = {point.x: f"{point.y:.4f}" for point in series.points}
     return [found.get(tick, "") for tick in ticks]
@@ -150,7 +160,7 @@ def _heights(series: Series, ticks: Sequence[float]) -> list[str]:
 def difference_chart(
     paired: Sequence[Row], metric: str, every: int, against: str, colour: Mapping[str, int]
 ) -> str:
-    """Differences to one policy with their 95 % intervals, from the paired tests."""
+    """Return a chart of differences to one policy, with 95 % intervals of the paired tests."""
     rows, lines = [], list[list[Cell]]()
     for row in sorted(paired, key=lambda row: (_other(row, against), row["size"])):
         if row["metric"] != metric or row["every"] != every or against not in (row["a"], row["b"]):
@@ -163,9 +173,9 @@ def difference_chart(
         note = f"{name}: {diff:+.4f}, {low:+.4f} to {high:+.4f}, p = {row['p']:.3g}"
         rows.append((name, colour.get(other, 7), Point(diff, 0.0, low, high, note)))
         good = diff < 0 if metric in LOWER_IS_BETTER else diff > 0
-        tag = Markup(difference(diff, good=good))
+        tag = Markup(difference_tag(diff, good=good))
         lines.append([name, tag, f"{low:+.4f} to {high:+.4f}", f"{row['p']:.3g}"])
-    title = f"Difference to {against}, {refreshed(every)}"
+    title = f"Difference to {against}, {refresh_text(every)}"
     better = "left" if metric in LOWER_IS_BETTER else "right"
     note = f"paired bootstrap over users, 95 % intervals; {better} of zero is better"
     chart = interval_chart(rows, title=title, x_label=f"difference of {metric}")
@@ -173,12 +183,12 @@ def difference_chart(
     return figure(title, note, chart, numbers=table(head, lines, title))
 
 
-def may_be_chance(
+def is_not_significant(
     paired: Sequence[Row], metric: str, cell: tuple[int, int], pair: set[str]
 ) -> bool:
-    """Whether two policies were tested at a size and a period, and the test cannot tell them."""
+    """Return whether a paired test of two policies was made and is not significant."""
     return any(
-        not beyond_chance(row)
+        not is_significant(row)
         for row in paired
         if (row["metric"], row["size"], row["every"]) == (metric, *cell)
         and {row["a"], row["b"]} == pair
@@ -189,19 +199,19 @@ def _other(row: Row, against: str) -> str:
     return str(row["a"] if row["b"] == against else row["b"])
 
 
-def equal_sizes(
+def equal_quality_sizes(
     rows: Sequence[Row], metric: str, every: int, of: str
-) -> dict[str, dict[int, EqualSize]]:
-    """By other policy and size of this one: how large the other must be for the same quality."""
-    mine = [row for row in chosen(rows, metric, every) if row["size"] > 0]
+) -> dict[str, dict[int, EqualQualitySize]]:
+    """Return, by other policy and by size of `of`, the size at which the other is equally good."""
+    mine = [row for row in select_rows(rows, metric, every) if row["size"] > 0]
     own = {row["size"]: row["mean"] for row in mine if row["policy"] == of}
-    found: dict[str, dict[int, EqualSize]] = {}
-    for other in policies(mine):
+    found: dict[str, dict[int, EqualQualitySize]] = {}
+    for other in policy_names(mine):
         points = {row["size"]: row["mean"] for row in mine if row["policy"] == other}
-        if other in (of, *LEVEL) or len(points) < 2:
+        if other in (of, *WITHOUT_SIZE) or len(points) < 2:
             continue
         found[other] = {
-            size: equal_size(
+            size: equal_quality_size(
                 list(points), list(points.values()), mean,
                 lower_is_better=metric in LOWER_IS_BETTER,
             )
@@ -210,9 +220,9 @@ def equal_sizes(
     return found
 
 
-def equal_table(rows: Sequence[Row], metric: str, every: int, of: str) -> str:
-    """Sizes at equal quality; what lies beyond the sizes that were tried is said to."""
-    found = equal_sizes(rows, metric, every, of)
+def equal_quality_table(rows: Sequence[Row], metric: str, every: int, of: str) -> str:
+    """Return a table of sizes at equal quality; sizes outside the tested range are bounds."""
+    found = equal_quality_sizes(rows, metric, every, of)
     sizes = sorted({size for by_size in found.values() for size in by_size})
     if not sizes:
         return ""
@@ -221,14 +231,14 @@ def equal_table(rows: Sequence[Row], metric: str, every: int, of: str) -> str:
         for other, by_size in found.items()
     ]
     caption = (
-        f"Size that other policies need for the {metric} of {of}, {refreshed(every)}; "
+        f"Size that other policies need for the {metric} of {of}, {refresh_text(every)}; "
         "linear in log size between the sizes tried, never beyond them"
     )
     return table(["", *(f"{of} at {size}" for size in sizes)], lines, caption)
 
 
-def _ratio(found: EqualSize, size: int) -> Cell:
-    """Green where the other needs more; where it needs as many or nobody knows, no colour."""
+def _ratio(found: EqualQualitySize, size: int) -> Cell:
+    """Return a cell, marked better if the other needs a larger size, worse if a smaller one."""
     ratio = found.ratio(size)
     if found.bound == "above":
         tone = "better" if ratio >= 1 else "soft"
@@ -237,7 +247,8 @@ def _ratio(found: EqualSize, size: int) -> Cell:
     else:
         tone = {1: "better", 0: "soft", -1: "worse"}[_sign(round(ratio, 2) - 1)]
     times = f"<small class='{tone}'>{ratio:.2f} ×</small>" if found.exact else ""  # noqa: RUF001
-    return Markup(f'<span class="{"" if found.exact else tone}">{shown(str(found))}</span>{times}')
+    size_tone = "" if found.exact else tone
+    return Markup(f'<span class="{size_tone}">{to_html(str(found))}</span>{times}')
 
 
 def _sign(value: float) -> int:
@@ -245,15 +256,18 @@ def _sign(value: float) -> int:
 
 
 def middle_size(rows: Sequence[Row], metric: str, every: int, of: str) -> int:
-    """The size of a policy that stands for all of them."""
-    mine = chosen(rows, metric, every)
+    """Return the middle one of the sizes of a policy."""
+    mine = select_rows(rows, metric, every)
     sizes = sorted(row["size"] for row in mine if row["policy"] == of and row["size"] > 0)
     return int(sizes[len(sizes) // 2])
 
 
-def sentence(rows: Sequence[Row], metric: str, every: int, of: str, to: str) -> str:
-    """'learned at 4 equals last at 5.6', at the middle size; beyond the sizes, who is better."""
-    by_size = equal_sizes(rows, metric, every, of).get(to)
+def equal_quality_sentence(rows: Sequence[Row], metric: str, every: int, of: str, to: str) -> str:
+    """Return a sentence such as 'learned at 4 equals last at 5.6', at the middle size.
+
+    Outside the tested sizes it says which one is better.
+    """
+    by_size = equal_quality_sizes(rows, metric, every, of).get(to)
     if not by_size:
         return ""
     size = middle_size(rows, metric, every, of)

@@ -1,4 +1,4 @@
-"""The report: everything that was found, on one self-contained page."""
+"""The report: all results on one self-contained page."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dips.evaluation.metrics import headline
-from dips.evaluation.verdict import choosers
-from dips.report.markup import Cell, charts, paragraph, section, table
+from dips.evaluation.metrics import primary_metric
+from dips.evaluation.verdict import count_kept_policies
+from dips.report.markup import Cell, figure_grid, paragraph, section, table
 from dips.report.page import page
-from dips.report.paper import CLAIMS, TABLES, paper_figure
+from dips.report.paper_tables import CLAIMS, TABLES, published_result
 from dips.report.quality import (
-    LEVEL,
     NO_SKETCH,
-    best_of,
-    chosen,
-    colours,
+    WITHOUT_SIZE,
+    best_value,
     difference_chart,
-    equal_table,
-    may_be_chance,
+    equal_quality_sentence,
+    equal_quality_table,
+    is_not_significant,
     means_table,
     middle_size,
     periods,
-    policies,
-    sentence,
+    policy_colours,
+    policy_names,
+    select_rows,
     size_chart,
 )
 from dips.report.results import Comparison, Experiment, Results, Row
-from dips.report.runs import (
+from dips.report.run_sections import (
     compared_curves,
     gradient_figures,
     origins,
@@ -41,20 +41,26 @@ from dips.report.runs import (
 from dips.report.stages import stages_table
 
 Bytes = Callable[[int, int, bool], float]
-"""From size, period and whether there are ratings to the bytes that a user's record takes."""
+"""Bytes of a user's record, by sketch size, refresh period and whether there are ratings."""
 ABOUT = ("kind", "data", "sizes", "seeds", "every")
-"""What an experiment tells of itself beside its reader's settings."""
+"""Fields of an experiment that are shown as settings."""
 TITLES = {"transfer": "Policy transfer", "session": "Sessions with a sketch"}
 
 
 def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
-    """The whole page."""
-    names = [p for c in results.comparisons for p in policies(c.summary)]
-    names += [p for e in results.experiments for p in policies(e.summary)]
-    colour = colours(list(dict.fromkeys([*names, NO_SKETCH])))
+    """Return the report as one HTML page.
+
+    Args:
+        results: What `read_results` found.
+        bytes_of: Bytes of a user's record, by size, refresh period and whether there are ratings.
+        version: Version of dips, for the footer.
+    """
+    names = [p for c in results.comparisons for p in policy_names(c.summary)]
+    names += [p for e in results.experiments for p in policy_names(e.summary)]
+    colour = policy_colours(list(dict.fromkeys([*names, NO_SKETCH])))
     runs = [*results.runs, *(run for c in results.comparisons for run in c.runs)]
-    told = "".join(stages_table(paper) for paper in results.papers)
-    parts: list[tuple[str, str, str]] = [("stages", "What was run", told)]
+    stages = "".join(stages_table(paper) for paper in results.papers)
+    parts: list[tuple[str, str, str]] = [("stages", "What was run", stages)]
     for place, comparison in enumerate(results.comparisons):
         body = _comparison(comparison, colour, bytes_of)
         parts.append((f"compare-{place}", _title(comparison, results.comparisons), body))
@@ -67,64 +73,64 @@ def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
     parts.append(("timings", "Timings", _timings(results)))
     parts.append(("settings", "Settings", _settings(results)))
     parts.append(("origins", "Commands and environment", origins(_origins(results))))
-    there = [(name, title, body) for name, title, body in parts if body]
-    links = "".join(f'<li><a href="#{n}">{escape(title)}</a></li>' for n, title, _ in there)
+    sections = [(name, title, body) for name, title, body in parts if body]
+    links = "".join(f'<li><a href="#{n}">{escape(title)}</a></li>' for n, title, _ in sections)
     body = f"""<header>
 <h1>Which interactions to keep</h1>
-<p class="lede">{escape(_lede(results))}</p>
+<p class="summary">{escape(_summary_sentence(results))}</p>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 </header>
-<main id="main">{_cards(results)}{"".join(section(*part) for part in there)}</main>
-<footer>Made by dips {escape(version)}. Nothing on this page is loaded from anywhere.</footer>"""
+<main id="main">{_cards(results)}{"".join(section(*part) for part in sections)}</main>
+<footer>Made by dips {escape(version)}. This page loads nothing from the network.</footer>"""
     return page("dips: which interactions to keep", body)
 
 
 def _title(found: Comparison, others: Sequence[Comparison]) -> str:
-    """What a comparison is of; by its directory, too, where there are several of the same data."""
-    twins = [other for other in others if other.data == found.data]
-    return f"Policies on {found.data}" + (f" ({found.name})" if len(twins) > 1 else "")
+    """Return a title, with the directory if several comparisons have the same data."""
+    same_data = [other for other in others if other.data == found.data]
+    return f"Policies on {found.data}" + (f" ({found.name})" if len(same_data) > 1 else "")
 
 
 def metrics_of(summary: Sequence[Row]) -> list[str]:
-    """The metrics that are shown, the deciding one first, and at most one more."""
+    """Return the metrics to show: the primary one, and at most one more."""
     names = list(dict.fromkeys(row["metric"] for row in summary))
-    first = headline(dict.fromkeys(names, 0.0))
+    first = primary_metric(dict.fromkeys(names, 0.0))
     return [first, *(name for name in names if name != first)][:2]
 
 
-def best_at_the_middle(summary: Sequence[Row], metric: str) -> Mapping[str, Any]:
-    """The best policy at the middle size and the shortest period: one number for a whole table."""
-    rows = chosen(summary, metric, periods(summary)[0])
-    rows = [row for row in rows if row["policy"] not in LEVEL] or rows
+def best_at_middle_size(summary: Sequence[Row], metric: str) -> Mapping[str, Any]:
+    """Return the row of the best policy at the middle size and the shortest period."""
+    rows = select_rows(summary, metric, periods(summary)[0])
+    rows = [row for row in rows if row["policy"] not in WITHOUT_SIZE] or rows
     sizes = sorted({row["size"] for row in rows})
     middle = [row for row in rows if row["size"] == sizes[len(sizes) // 2]]
-    best = best_of([row["mean"] for row in middle], metric)
+    best = best_value([row["mean"] for row in middle], metric)
     return next(row for row in middle if row["mean"] == best)
 
 
-def leading(summary: Sequence[Row], metric: str) -> str:
-    """The policy that others are held against: ours, or else the best."""
-    if "learned" in policies(summary):
+def reference_policy(summary: Sequence[Row], metric: str) -> str:
+    """Return the policy that others are compared with: `learned`, or else the best."""
+    if "learned" in policy_names(summary):
         return "learned"
-    return str(best_at_the_middle(summary, metric)["policy"])
+    return str(best_at_middle_size(summary, metric)["policy"])
 
 
-def _lede(results: Results) -> str:
+def _summary_sentence(results: Results) -> str:
     counted = {
         "comparison": len(results.comparisons),
         "experiment": len(results.experiments),
         "single run": len(results.runs),
     }
-    told = [f"{n} {name}{'s' if n > 1 else ''}" for name, n in counted.items() if n]
-    said = ", ".join(told[:-1]) + (" and " if told[1:] else "") + told[-1]
+    counts = [f"{n} {name}{'s' if n > 1 else ''}" for name, n in counted.items() if n]
+    listed = ", ".join(counts[:-1]) + (" and " if counts[1:] else "") + counts[-1]
     return (
         f"Sketching policies keep K of each user's interactions; a recommender reads them and "
-        f"predicts the next one. Results of {said}."
+        f"predicts the next one. Results of {listed}."
     )
 
 
 def _cards(results: Results) -> str:
-    """The first things to know: who is best, and sizes at equal quality."""
+    """Return the key results: the best policies, and sizes at equal quality."""
     cards: list[tuple[str, str]] = []
     for found in results.comparisons:
         cards += [_best(found), *_equal(found, f"on {found.data}")]
@@ -135,41 +141,42 @@ def _cards(results: Results) -> str:
 
 
 def _best(found: Comparison) -> tuple[str, str]:
-    """Who is best at the middle size, and before whom that may be chance."""
+    """Return the best policy at the middle size, and differences that are not significant."""
     metric, every = metrics_of(found.summary)[0], periods(found.summary)[0]
-    best = best_at_the_middle(found.summary, metric)
-    who, size = str(best["policy"]), best["size"]
-    said = f"best {metric} on {found.data} at K = {size}: {best['mean']:.4f}"
-    alike = [
+    best = best_at_middle_size(found.summary, metric)
+    policy, size = str(best["policy"]), best["size"]
+    text = f"best {metric} on {found.data} at K = {size}: {best['mean']:.4f}"
+    similar = [
         other
-        for other in policies(found.summary)
-        if other not in LEVEL and may_be_chance(found.paired, metric, (size, every), {who, other})
+        for other in policy_names(found.summary)
+        if other not in WITHOUT_SIZE
+        and is_not_significant(found.paired, metric, (size, every), {policy, other})
     ]
-    doubt = f"; ahead of {', '.join(alike)} it may be chance" if alike else ""
-    return who + _credit(found.rows, who, size, every), said + doubt
+    doubt = f"; not significant against {', '.join(similar)}" if similar else ""
+    return policy + _kept_policies(found.rows, policy, size, every), text + doubt
 
 
 def _equal(found: Comparison | Experiment, where: str) -> list[tuple[str, str]]:
-    """Sizes at equal quality against what people use today."""
+    """Return sizes at equal quality against `last` and `reservoir`."""
     summary = found.summary
     metric, every = metrics_of(summary)[0], periods(summary)[0]
-    of = leading(summary, metric)
+    of = reference_policy(summary, metric)
     size = middle_size(summary, metric, every, of)
     cards = []
     for to in ("last", "reservoir"):
-        said = sentence(summary, metric, every, of, to) if to != of else ""
-        chance = may_be_chance(found.paired, metric, (size, every), {of, to})
-        if said:
-            credit = _credit(found.rows, of, size, every)
-            doubt = "; the difference may be chance" if chance else ""
-            cards.append((said + credit, f"by {metric} {where}{doubt}"))
+        text = equal_quality_sentence(summary, metric, every, of, to) if to != of else ""
+        chance = is_not_significant(found.paired, metric, (size, every), {of, to})
+        if text:
+            kept = _kept_policies(found.rows, of, size, every)
+            doubt = "; the difference is not significant" if chance else ""
+            cards.append((text + kept, f"by {metric} {where}{doubt}"))
     return cards
 
 
-def _credit(rows: Sequence[Row], policy: str, size: int, every: int) -> str:
-    """Who chose in the runs of a cell, where it was not the policy itself."""
+def _kept_policies(rows: Sequence[Row], policy: str, size: int, every: int) -> str:
+    """Return the policies that the runs of a cell kept, if they differ from the asked one."""
     cell = [row for row in rows if (row["size"], row.get("every", every)) == (size, every)]
-    names = sorted(choosers(cell, policy))
+    names = sorted(count_kept_policies(cell, policy))
     return "" if names in ([], [policy]) else f" (chosen by {', '.join(names)})"
 
 
@@ -177,17 +184,17 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> s
     metrics, summary = metrics_of(found.summary), found.summary
     metric, every = metrics[0], periods(summary)
     rated = metric in ("rmse", "logloss")
-    of = leading(summary, metric)
-    against = "last" if "last" in policies(summary) and of != "last" else of
+    of = reference_policy(summary, metric)
+    against = "last" if "last" in policy_names(summary) and of != "last" else of
     covered = any(
-        paper_figure(found.data, row["metric"], row["every"], row["size"], row["policy"])
+        published_result(found.data, row["metric"], row["every"], row["size"], row["policy"])
         for row in summary
     )
-    said = paragraph(
-        f"Below our figures: the paper's ({TABLES[metric]}) and the difference, green where ours "
-        "is better. learned is held against the paper's DiPS."
+    note = paragraph(
+        f"Below our results: those of the paper ({TABLES[metric]}) and the difference, green if "
+        "ours is better. learned is compared with the paper's DiPS."
         if covered and metric in TABLES
-        else "The paper has no figures for this data set."
+        else "The paper has no results for this dataset."
     )
     tables, others = (
         [means_table(summary, name, e, found.data) for name in names for e in every]
@@ -207,11 +214,11 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> s
         for e in every
     ]
     pairs = [difference_chart(found.paired, metric, e, against, colour) for e in every]
-    equal = [equal_table(summary, metric, e, of) for e in every]
+    equal = [equal_quality_table(summary, metric, e, of) for e in every]
     return "".join([
-        said, *tables, charts(*by_size, *by_bytes, *pairs),
+        note, *tables, figure_grid(*by_size, *by_bytes, *pairs),
         "<h3>Sizes at equal quality</h3>" if any(equal) else "", *equal,
-        "<h3>By another measure</h3>" if others else "", *others,
+        "<h3>By another metric</h3>" if others else "", *others,
     ])  # fmt: skip
 
 
@@ -233,17 +240,17 @@ def _experiment(found: Experiment, colour: dict[str, int]) -> str:
     ]
     tables = [means_table(found.summary, metric, every, "") for metric in metrics]
     pairs = difference_chart(found.paired, metrics[0], every, "reservoir", colour)
-    told = "".join(f"<li>{escape(text)}</li>" for text in _told(found, metrics))
+    listed = "".join(f"<li>{escape(text)}</li>" for text in _findings(found, metrics))
     return "".join([
         paragraph(CLAIMS[found.kind]),
-        f"<h3>Here</h3><ul>{told}</ul>" if told else "",
-        *tables, charts(*figures, pairs),
-        equal_table(sized, metrics[0], every, leading(sized, metrics[0])),
+        f"<h3>Here</h3><ul>{listed}</ul>" if listed else "",
+        *tables, figure_grid(*figures, pairs),
+        equal_quality_table(sized, metrics[0], every, reference_policy(sized, metrics[0])),
     ])  # fmt: skip
 
 
-def _told(found: Experiment, metrics: Sequence[str]) -> list[str]:
-    """What an experiment says of itself, metric by metric."""
+def _findings(found: Experiment, metrics: Sequence[str]) -> list[str]:
+    """Return the findings of an experiment as sentences."""
     saved = [
         f"{row['metric']}: {row['sentence']}"
         for row in found.about.get("saved") or []
@@ -268,7 +275,7 @@ def _curves(results: Results, colour: dict[str, int]) -> str:
 
 def _timings(results: Results) -> str:
     compared = [
-        timings(found.runs, f"{found.name} (runs of a stack train side by side)")
+        timings(found.runs, f"{found.name} (stacked runs train together)")
         for found in results.comparisons
     ]
     return "".join([*compared, timings(results.runs, "Single runs")])
@@ -276,15 +283,17 @@ def _timings(results: Results) -> str:
 
 def _settings(results: Results) -> str:
     compared = [settings_tables(c.runs, c.name) for c in results.comparisons if c.runs]
-    alone = [settings_tables([run], run.name) for run in results.runs]
-    told = [_about(found) for found in results.experiments]
-    return "".join([*compared, *told, *alone])
+    single = [settings_tables([run], run.name) for run in results.runs]
+    experiments = [_about(found) for found in results.experiments]
+    return "".join([*compared, *experiments, *single])
 
 
 def _about(found: Experiment) -> str:
-    told = {name: value for name, value in found.about.items() if name in ABOUT}
-    told |= {f"reader: {name}": value for name, value in (found.about.get("reader") or {}).items()}
-    rows: list[list[Cell]] = [[name, str(value)] for name, value in told.items()]
+    values = {name: value for name, value in found.about.items() if name in ABOUT}
+    values |= {
+        f"target model: {name}": value for name, value in (found.about.get("reader") or {}).items()
+    }
+    rows: list[list[Cell]] = [[name, str(value)] for name, value in values.items()]
     if not rows:
         return ""
     inner = table(["setting", "value"], rows, f"{found.name}: settings")

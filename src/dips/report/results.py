@@ -1,4 +1,4 @@
-"""Results as directories hold them, read into plain rows: comparisons, experiments, runs."""
+"""Read result directories into plain rows: comparisons, experiments, runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from dips.errors import RunError
 from dips.evaluation.split_deviation import within_splits
 
-WHOLE = {"size", "every", "seed", "n"}
-WORDS = {"policy", "kept_policy", "metric", "a", "b"}
+INTEGER_COLUMNS = {"size", "every", "seed", "n"}
+TEXT_COLUMNS = {"policy", "kept_policy", "metric", "a", "b"}
 EXPERIMENTS = ("transfer", "session")
-DEEPEST = 2
-"""How far down results are looked for."""
+MAX_DEPTH = 2
+"""Levels of subdirectories that are searched."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A trained run."""
+class RunRecord:
+    """The files of a run directory."""
 
     name: str
     config: Row
@@ -34,20 +34,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `dips compare` leaves: rows, means, pairs, and the runs where they are kept."""
+    """The files of `dips compare`: rows, means, paired tests, and runs if they were kept."""
 
     name: str
     data: str
     rows: list[Row]
     summary: list[Row]
     paired: list[Row]
-    runs: list[Run]
+    runs: list[RunRecord]
     origin: Row
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What `dips transfer` and `dips session` leave: policies by size, and what it is about."""
+    """The files of `dips transfer` or `dips session`: rows, means, paired tests, description."""
 
     kind: str
     name: str
@@ -60,25 +60,32 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that was found, in the order in which it was named."""
+    """All results, in the order of the directories."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     experiments: list[Experiment] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
     papers: list[Row] = field(default_factory=list)
-    """What `dips paper` says of its stages."""
+    """Contents of paper.json files: the stages of `dips paper`."""
 
 
-def read_results(places: Sequence[Path]) -> Results:
-    """Read directories of results, or directories of these."""
-    if not places:
+def read_results(directories: Sequence[Path]) -> Results:
+    """Read result directories, or directories that contain them.
+
+    Args:
+        directories: What `dips compare`, `transfer`, `session`, `paper` or `train` wrote.
+
+    Raises:
+        RunError: If a directory is missing, has no results, or holds a damaged file.
+    """
+    if not directories:
         raise RunError("there is nothing to report: name directories that dips wrote")
     found = Results()
-    for place in places:
+    for place in directories:
         if not place.is_dir():
             raise RunError(f"{place}: there is no such directory; give one that dips wrote")
         before = len(found.comparisons) + len(found.experiments) + len(found.runs)
-        _add(found, place, DEEPEST)
+        _add(found, place, MAX_DEPTH)
         if len(found.comparisons) + len(found.experiments) + len(found.runs) == before:
             raise RunError(
                 f"{place}: there are no results in it; give what 'dips compare', 'transfer' or "
@@ -88,7 +95,7 @@ def read_results(places: Sequence[Path]) -> Results:
 
 
 def _add(found: Results, place: Path, depth: int) -> None:
-    """What a directory is, or what lies below it."""
+    """Add the results of a directory, or of its subdirectories."""
     experiment = next((kind for kind in EXPERIMENTS if (place / f"{kind}.json").exists()), None)
     if experiment is not None:
         found.experiments.append(_experiment(place, experiment))
@@ -97,14 +104,15 @@ def _add(found: Results, place: Path, depth: int) -> None:
     elif (place / "metrics.json").exists():
         found.runs.append(_run(place))
     elif depth:
-        if told := _optional(place / "paper.json"):
-            found.papers.append(told)
-        for below in sorted((path for path in place.iterdir() if path.is_dir()), key=_turn):
+        if stages := _optional(place / "paper.json"):
+            found.papers.append(stages)
+        subdirectories = [path for path in place.iterdir() if path.is_dir()]
+        for below in sorted(subdirectories, key=_directory_order):
             _add(found, below, depth - 1)
 
 
-def _turn(place: Path) -> tuple[bool, int, str]:
-    """Directories in order of their names; those of experiments, as dips names them, come last."""
+def _directory_order(place: Path) -> tuple[bool, int, str]:
+    """Sort by name; the directories `transfer` and `session` come last."""
     named = place.name in EXPERIMENTS
     return named, EXPERIMENTS.index(place.name) if named else 0, place.name
 
@@ -128,7 +136,7 @@ def _experiment(place: Path, kind: str) -> Experiment:
 
 
 def _with_spread(summary: list[Row], rows: list[Row], prefix: str) -> list[Row]:
-    """Means with what is left of their deviation when splits' common ups and downs are gone."""
+    """Add `spread`: the deviation over splits after their common shift is removed."""
     spread: dict[tuple[str, str, int, int], float] = {}
     for metric in {row["metric"] for row in summary}:
         values: dict[tuple[str, int, int], dict[int, float]] = {}
@@ -147,19 +155,27 @@ def _with_spread(summary: list[Row], rows: list[Row], prefix: str) -> list[Row]:
     ]
 
 
-def _run(place: Path) -> Run:
+def _run(place: Path) -> RunRecord:
     history = []
     if (place / "log.jsonl").exists():
         lines = (place / "log.jsonl").read_text().splitlines()
         history = [_parsed(line, place / "log.jsonl") for line in lines]
-    return Run(
+    return RunRecord(
         place.resolve().name,
-        _json(place / "config.json"),
+        _settings(place),
         _json(place / "metrics.json"),
         history,
         _optional(place / "gradients.json") or None,
         _optional(place / "origin.json"),
     )
+
+
+def _settings(place: Path) -> Row:
+    """Return the resolved settings of a run, and the source of its data."""
+    document = _json(place / "config.json")
+    if "resolved" not in document:
+        raise RunError(f"{place} was written by dips 0.1: train the run again")
+    return {**document["resolved"], "data": document["data"]}
 
 
 def _finished(place: Path) -> bool:
@@ -188,7 +204,7 @@ def _parsed(text: str, path: Path) -> Row:
 
 
 def _table(path: Path) -> list[Row]:
-    """A CSV with numbers where numbers are."""
+    """Return the rows of a CSV file with numbers converted."""
     try:
         with path.open(newline="") as file:
             return list(_rows(csv.DictReader(file), path))
@@ -202,12 +218,12 @@ def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
 
 
 def _value(name: str, text: str | None, path: Path, line: int) -> Any:
-    if name in WORDS:
+    if name in TEXT_COLUMNS:
         return text or ""
     try:
-        return int(text or "") if name in WHOLE else float(text or "")
+        return int(text or "") if name in INTEGER_COLUMNS else float(text or "")
     except ValueError:
-        if name in WHOLE or text is None:
+        if name in INTEGER_COLUMNS or text is None:
             raise RunError(
                 f"{path}, line {line}: {name} is '{text}', not a number; make it again"
             ) from None

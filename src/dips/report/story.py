@@ -1,4 +1,4 @@
-"""The story of one user as text and as a picture: kept items by time, and what they did."""
+"""The story of one user as text and as a figure: sketches over time and entry gradients."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import unicodedata
 from pathlib import Path
 
 from dips.evaluation.metrics import CUTOFF
-from dips.evaluation.story import Refresh, Step, Story, cell
+from dips.evaluation.story import PredictionStep, Refresh, Story, item_gradient
 
 SLIGHT, STRONG = 0.05, 0.5
-"""Shares of the largest effect that is shown: below the first it is none, above the second much."""
-NARROWEST, WIDEST = 80, 200
+"""Shares of the largest gradient: below the first an effect is none, above the second strong."""
+MIN_WIDTH, MAX_WIDTH = 80, 200
+"""Characters of a line of text."""
 MARKS = {2: "++", 1: "+", 0: ".", -1: "-", -2: "--"}
-"""How an effect looks by its `degree`: plus helped, minus hurt."""
+"""Mark of each effect level: plus helped, minus hurt."""
 
 
-def largest_effect(story: Story) -> float:
-    """What effects are measured against."""
-    cells = (cell(step, item)[1] for step in story.steps for item in story.rows())
+def largest_gradient(story: Story) -> float:
+    """Return the largest absolute entry gradient of the story."""
+    cells = (item_gradient(step, item)[1] for step in story.steps for item in story.kept_items())
     return max(map(abs, cells), default=0.0)
 
 
-def degree(effect: float, largest: float) -> int:
-    """2 helped much, 1 helped, 0 little, -1 hurt, -2 hurt much. A negative effect helps."""
+def effect_level(effect: float, largest: float) -> int:
+    """Return 2 (helped much), 1, 0 (little), -1 or -2 (hurt much); a negative gradient helps."""
     share = abs(effect) / largest if largest else 0.0
     if share < SLIGHT:
         return 0
@@ -32,81 +33,88 @@ def degree(effect: float, largest: float) -> int:
 
 
 def heading(story: Story) -> str:
-    """One sentence: who, what policy, how much is shown."""
+    """Return a sentence with the user, the policy and the number of interactions shown."""
     part = f"{story.part} user" if story.part else "not in the run"
-    who = story.policy
-    if story.of != who:
-        who = f"{who} (in a run of {story.of}, better on validation than what was learned)"
+    policy = story.policy
+    if story.run_policy != policy:
+        policy = f"{policy} (baseline of a {story.run_policy} run, better on validation)"
     shown = len(story.steps)
     how = f"the last {shown} of {story.length}" if shown < story.length else f"all {story.length}"
     return (
-        f"User {plain(story.user)} of {story.data} ({part}): {who} keeps {story.size}, "
+        f"User {printable(story.user)} of {story.data} ({part}): {policy} keeps {story.size}, "
         f"refreshed every {', '.join(map(str, story.periods))}; {how} interactions"
     )
 
 
-def outcome(step: Step, story: Story) -> str:
-    """How a prediction went, in words."""
+def outcome(step: PredictionStep, story: Story) -> str:
+    """Return the outcome of a prediction in words."""
     if not story.explicit:
         place = f"rank {step.rank:g} of {story.items}"
         return f"{'hit' if step.hit else 'miss'}, {place}"
     return f"rated {step.rating:g}, predicted {step.estimate:.2f}, error {step.error:.2f}"
 
 
-def helpers(step: Step, story: Story) -> str:
-    """Which kept item helped a prediction most, and which one hurt it most."""
-    told = [(kept.effect, kept.item) for kept in step.kept if kept.effect is not None]
-    if not told:
+def most_helpful(step: PredictionStep, story: Story) -> str:
+    """Return which sketch entry helped a prediction most, and which one hurt it most."""
+    gradients = [
+        (kept.entry_gradient, kept.item) for kept in step.kept if kept.entry_gradient is not None
+    ]
+    if not gradients:
         return ""
-    best, worst = min(told), max(told)
-    said = [f"{story.name(best[1])} {best[0]:+.3f} helped most"] if best[0] < 0 else []
+    best, worst = min(gradients), max(gradients)
+    parts = [f"{story.item_name(best[1])} {best[0]:+.3f} helped most"] if best[0] < 0 else []
     if worst[0] > 0:
-        said.append(f"{story.name(worst[1])} {worst[0]:+.3f} hurt most")
-    return "; ".join(said)
+        parts.append(f"{story.item_name(worst[1])} {worst[0]:+.3f} hurt most")
+    return "; ".join(parts)
 
 
-def why(refresh: Refresh, story: Story) -> str:
-    """What was dropped at a refresh, and the scores of everything that could stay."""
+def refresh_reason(refresh: Refresh, story: Story) -> str:
+    """Return what a refresh dropped and kept, with the scores of all candidates."""
     ranked = sorted(refresh.candidates, key=lambda candidate: -candidate.score)
-    named = [(f"{story.name(c.item)} ({number(c.score)})", c.stays) for c in ranked]
+    named = [(f"{story.item_name(c.item)} ({format_score(c.score)})", c.stays) for c in ranked]
     gone = ", ".join(text for text, stays in named if not stays)
     kept = ", ".join(text for text, stays in named if stays)
     return f"after {refresh.seen}: dropped {gone}; kept {kept}"
 
 
-def number(score: float) -> str:
-    """A score for people; nothing is minus nothing."""
+def format_score(score: float) -> str:
+    """Return a score with three digits, without negative zero."""
     return f"{round(score, 3) + 0.0:.3f}"
 
 
-def plain(text: str) -> str:
-    """Without characters that move a terminal's cursor or change its colours."""
+def printable(text: str) -> str:
+    """Return the text without control characters, which could change a terminal."""
     return "".join("?" if unicodedata.category(c).startswith("C") else c for c in text)
 
 
 def story_text(story: Story, width: int = 100) -> str:
-    """The whole story, in lines that fit; earlier steps are left out where they do not."""
-    width = min(max(width, NARROWEST), WIDEST)
+    """Return the story as text; the oldest steps are left out if they do not fit.
+
+    Args:
+        story: The story of one user.
+        width: Characters of a line, from 80 to 200.
+    """
+    width = min(max(width, MIN_WIDTH), MAX_WIDTH)
     column = 1 + max(len(str(story.length)), 3 if story.explicit else 2)
     named = min(32, width // 3)
     story = story.last(min(len(story.steps), (width - named) // column) or 1)
     lines = textwrap.wrap(heading(story), width)
     lines += ["", *_matrix(story, named, column), "", *textwrap.wrap(_legend(story), width)]
-    lines += ["", "What was predicted"]
+    lines += ["", "Predictions"]
     for step in story.steps:
-        told = [f"{step.t + 1}: {story.name(step.item)}", outcome(step, story)]
-        lines += _wrapped("; ".join(filter(None, [*told, helpers(step, story)])), width)
+        parts = [f"{step.t + 1}: {story.item_name(step.item)}", outcome(step, story)]
+        lines += _wrapped("; ".join(filter(None, [*parts, most_helpful(step, story)])), width)
     gone = [refresh for refresh in story.refreshes if refresh.dropped]
     if gone:
-        lines += ["", "What was dropped, and why: the lowest scores go"]
+        lines += ["", "Refreshes: the lowest scores are dropped"]
     for refresh in gone:
-        lines += _wrapped(why(refresh, story), width)
+        lines += _wrapped(refresh_reason(refresh, story), width)
     return "\n".join(lines) + "\n"
 
 
 def _matrix(story: Story, named: int, column: int) -> list[str]:
-    """A line per kept item, under the numbers of the predictions and how they went."""
-    largest = largest_effect(story)
+    """Return a line per sketch item, below the numbers and outcomes of the predictions."""
+    largest = largest_gradient(story)
 
     def line(name: str, values: list[str]) -> str:
         shown = _short(name, named - 1)
@@ -121,29 +129,35 @@ def _matrix(story: Story, named: int, column: int) -> list[str]:
         line("interaction", [str(step.t + 1) for step in story.steps]),
         line("error" if story.explicit else f"in the top {CUTOFF}", results),
     ]
-    for item in story.rows():
-        found = [cell(step, item) for step in story.steps]
-        marks = [MARKS[degree(effect, largest)] if there else "" for there, effect in found]
-        lines.append(line(story.name(item), marks))
+    for item in story.kept_items():
+        found = [item_gradient(step, item) for step in story.steps]
+        marks = [MARKS[effect_level(effect, largest)] if there else "" for there, effect in found]
+        lines.append(line(story.item_name(item), marks))
     return lines
 
 
 def _legend(story: Story) -> str:
-    if not story.is_known:
-        return ". kept; this recommender has no inner loop, so what helped is not known"
+    if not story.has_gradients:
+        return ". kept; this recommender has no inner loop, so there are no entry gradients"
     return "kept, and: ++ helped much, + helped, . hardly changed it, - hurt, -- hurt much"
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(plain(text), width, initial_indent="  ", subsequent_indent="     ")
+    return textwrap.wrap(printable(text), width, initial_indent="  ", subsequent_indent="     ")
 
 
 def draw_story(story: Story, path: Path, kind: str) -> None:
-    """The matrix as a picture (kind png or svg): columns by outcome, cells by effect."""
+    """Draw the matrix of sketch items by predictions, coloured by entry gradient.
+
+    Args:
+        story: The story of one user.
+        path: The file to write.
+        kind: `png` or `svg`.
+    """
     from matplotlib.colors import TwoSlopeNorm
     from matplotlib.figure import Figure
 
-    rows, largest = story.rows(), largest_effect(story) or 1.0
+    rows, largest = story.kept_items(), largest_gradient(story) or 1.0
     columns = len(story.steps)
     figure = Figure(figsize=(4.6 + 0.34 * columns, 2.6 + 0.28 * len(rows)), layout="constrained")
     panel = figure.subplots()
@@ -158,7 +172,7 @@ def draw_story(story: Story, path: Path, kind: str) -> None:
         (place, row, effect)
         for place, step in enumerate(story.steps)
         for row, item in enumerate(rows)
-        for there, effect in [cell(step, item)]
+        for there, effect in [item_gradient(step, item)]
         if there
     ]
     if cells:
@@ -167,7 +181,7 @@ def draw_story(story: Story, path: Path, kind: str) -> None:
             x, y, c=effect, s=90, marker="s", cmap="PRGn_r",
             norm=TwoSlopeNorm(0.0, -largest, largest), edgecolors="dimgray", linewidths=0.6,
         )  # fmt: skip
-    if cells and story.is_known:
+    if cells and story.has_gradients:
         bar = figure.colorbar(drawn, ax=panel, shrink=0.6, pad=0.02)
         bar.set_label("helped  ←  effect on the loss of this prediction  →  hurt")
     _label(panel, story, rows)
@@ -175,13 +189,13 @@ def draw_story(story: Story, path: Path, kind: str) -> None:
 
 
 def _label(panel: object, story: Story, rows: list[str]) -> None:
-    """Names on both axes; a title of anyone's is text, never a formula."""
+    """Label both axes; item titles are text and never parsed as formulas."""
     from matplotlib.axes import Axes
 
     assert isinstance(panel, Axes)
-    names = [_short(story.name(item)) for item in rows]
+    names = [_short(story.item_name(item)) for item in rows]
     panel.set_yticks(range(len(rows)), names, fontsize=8, parse_math=False)
-    below = [f"{_short(story.name(step.item), 22)}  {step.t + 1}" for step in story.steps]
+    below = [f"{_short(story.item_name(step.item), 22)}  {step.t + 1}" for step in story.steps]
     panel.set_xticks(range(len(below)), below, rotation=90, fontsize=8, parse_math=False)
     panel.set_xlim(-0.5, len(below) - 0.5)
     panel.set_ylim(max(len(rows), 1) - 0.5, -0.5)
@@ -196,7 +210,7 @@ def _label(panel: object, story: Story, rows: list[str]) -> None:
 
 
 def _short(text: str, most: int = 34) -> str:
-    """Cut in the middle: names often begin alike, and differ at their ends."""
-    text = plain(text)
+    """Shorten a name in the middle, because names often differ at their ends."""
+    text = printable(text)
     end = (most - 1) // 3
     return text if len(text) <= most else f"{text[: most - 1 - end]}…{text[-end:]}"

@@ -1,8 +1,8 @@
-"""The paper's figures, against its tables by eye."""
+"""Results of the paper, copied from its tables by hand."""
 
 import pytest
 
-from dips.report.paper import paper_figure
+from dips.report.paper_tables import published_result
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from dips.report.paper import paper_figure
         (("foursquare", "mrr@20", 1, 8, "reservoir"), ("Random", 0.0397, 0.0001)),
     ],
 )
-def test_figures(cell, expected):
-    assert paper_figure(*cell) == expected
+def test_values_of_the_tables(cell, expected):
+    assert published_result(*cell) == expected
 
 
-def test_learned_is_held_against_dips():
-    assert paper_figure("ml-1m", "rmse", 1, 4, "learned") == ("DiPS", 0.9418, 0.0018)
+def test_learned_is_compared_with_dips():
+    assert published_result("ml-1m", "rmse", 1, 4, "learned") == ("DiPS", 0.9418, 0.0018)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_learned_is_held_against_dips():
         ("ml-1m", "rmse", 1, 4, "last"),
     ],
 )
-def test_where_the_paper_is_silent(cell):
-    assert paper_figure(*cell) is None
+def test_cells_that_the_paper_does_not_have(cell):
+    assert published_result(*cell) is None
 
 
 def test_every_cell_of_the_three_tables_is_there():
@@ -47,4 +47,4 @@ def test_every_cell_of_the_three_tables_is_there():
             for every in (1, 4):
                 for size in (2, 4, 8):
                     for policy in ("reservoir", "hardest", "influence", "dips@1", "dips"):
-                        assert paper_figure(name, metric, every, size, policy) is not None
+                        assert published_result(name, metric, every, size, policy) is not None

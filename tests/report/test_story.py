@@ -1,4 +1,4 @@
-"""The story as text and as pictures."""
+"""The story of a user as text and as figures."""
 
 import dataclasses
 
@@ -6,20 +6,20 @@ import pytest
 from matplotlib.image import imread
 
 from dips.report.story import (
-    degree,
     draw_story,
+    effect_level,
+    format_score,
     heading,
-    helpers,
-    number,
+    most_helpful,
     outcome,
-    plain,
+    printable,
+    refresh_reason,
     story_text,
-    why,
 )
-from tests.report.made import HOSTILE, make_story, without_effects
+from tests.report.fixtures import HOSTILE, make_story, without_gradients
 
 BAR = "<!-- helped  ←  effect on the loss of this prediction  →  hurt -->"
-"""The label of the colours: below 0 it helped, as in words."""
+"""Label of the colour bar: a negative gradient helped."""
 
 
 def test_the_text_shows_the_matrix_the_predictions_and_the_drops():
@@ -56,38 +56,37 @@ def test_lines_fit_the_terminal_and_the_newest_steps_are_shown(width):
     assert text.splitlines()[[*map(len, text.splitlines())].index(0) + 1].split()[-1] == "300"
 
 
-def test_who_helped_and_who_hurt():
+def test_the_entries_that_helped_and_hurt_most_are_named():
     story = make_story()
-    assert helpers(story.steps[0], story) == ""
-    assert helpers(story.steps[2], story) == "Heat & Dust (1983) +0.100 hurt most"
+    assert most_helpful(story.steps[0], story) == ""
+    assert most_helpful(story.steps[2], story) == "Heat & Dust (1983) +0.100 hurt most"
 
 
-def test_degrees():
-    assert [degree(e, 1.0) for e in (-1, -0.5, -0.2, -0.04, 0, 0.04, 0.2, 0.5)] == [
+def test_effect_levels():
+    assert [effect_level(e, 1.0) for e in (-1, -0.5, -0.2, -0.04, 0, 0.04, 0.2, 0.5)] == [
         2, 2, 1, 0, 0, 0, -1, -2,
     ]  # fmt: skip
-    assert degree(-1.0, 0.0) == 0
+    assert effect_level(-1.0, 0.0) == 0
 
 
-def test_scores_have_no_minus_nothing():
-    assert [number(x) for x in (-0.0, -0.0004, -1.0)] == ["0.000", "0.000", "-1.000"]
+def test_scores_have_no_negative_zero():
+    assert [format_score(x) for x in (-0.0, -0.0004, -1.0)] == ["0.000", "0.000", "-1.000"]
 
 
-def test_a_recommender_without_effects_is_said_to_have_none(tmp_path):
-    text = story_text(without_effects(make_story()))
+def test_a_recommender_without_gradients_says_so(tmp_path):
+    text = story_text(without_gradients(make_story()))
     assert "no inner loop" in text
     assert "helped most" not in text
-    draw_story(without_effects(make_story()), tmp_path / "a.svg", "svg")
+    draw_story(without_gradients(make_story()), tmp_path / "a.svg", "svg")
     assert BAR not in (tmp_path / "a.svg").read_text()
 
 
-def test_a_rival_and_a_stranger_are_named():
-    story = dataclasses.replace(make_story(), of="learned", part="")
-    told = " ".join(heading(story).split())
-    assert "of toy (not in the run): last (in a run of learned, better on" in told
+def test_a_baseline_and_a_user_outside_the_run_are_named():
+    story = dataclasses.replace(make_story(), run_policy="learned", part="")
+    assert "of toy (not in the run): last (baseline of a learned run, better on" in heading(story)
 
 
-def test_long_names_that_begin_alike_are_told_apart():
+def test_long_names_with_equal_beginnings_stay_different():
     lines = [
         story_text(make_story(title=f"{'A very long title ' * 3}{part}"), 80).splitlines()[4]
         for part in ("one", "two")
@@ -96,18 +95,18 @@ def test_long_names_that_begin_alike_are_told_apart():
     assert "…" in lines[0]
 
 
-def test_titles_cannot_move_the_cursor():
-    assert plain("a\x1b[31m\nb\u202e") == "a?[31m?b?"
+def test_control_characters_are_removed():
+    assert printable("a\x1b[31m\nb\u202e") == "a?[31m?b?"
     assert "\x1b" not in story_text(make_story(title=HOSTILE))
 
 
-def test_why_names_all_candidates():
+def test_a_refresh_names_all_candidates():
     story = make_story()
-    assert why(story.refreshes[0], story).count("(") == 4  # three scores and a year
+    assert refresh_reason(story.refreshes[0], story).count("(") == 4  # three scores and a year
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_pictures(explicit, tmp_path):
+def test_figures(explicit, tmp_path):
     story = make_story(explicit=explicit, title=HOSTILE)
     draw_story(story, tmp_path / "story.png", "png")
     pixels = imread(tmp_path / "story.png")[..., :3]
@@ -130,8 +129,8 @@ def test_the_shade_is_the_error(tmp_path):
     assert (imread(tmp_path / "a.png") != imread(tmp_path / "b.png")).any()
 
 
-def test_a_story_without_a_sketch_yet_is_drawn(tmp_path):
+def test_a_story_with_an_empty_sketch_is_drawn(tmp_path):
     story = make_story()
     short = dataclasses.replace(story, steps=story.steps[:1], refreshes=(), length=1)
     draw_story(short, tmp_path / "a.png", "png")
-    assert "What was dropped" not in story_text(short)
+    assert "Refreshes" not in story_text(short)

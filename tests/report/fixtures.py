@@ -1,4 +1,4 @@
-"""Stories and results made by hand, as small as can be."""
+"""Small stories and result directories, written by hand."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dips.evaluation.story import Candidate, Kept, Refresh, Step, Story
+from dips.evaluation.story import PredictionStep, Refresh, ScoredCandidate, SketchEntry, Story
 
 HOSTILE = "<script>document.title='owned'</script>\"' & $x_1$ \x1b[31m"
 
 
 def make_story(*, explicit: bool = True, title: str = "Heat & Dust (1983)") -> Story:
-    """Three predictions; item a has the title, b and c have none."""
-    sketches = [(), (Kept(0, "a", -0.5),), (Kept(0, "a", 0.1), Kept(1, "b", 0.001))]
+    """Return a story of three predictions; only item a has a title."""
+    two = (SketchEntry(0, "a", 0.1), SketchEntry(1, "b", 0.001))
+    sketches = [(), (SketchEntry(0, "a", -0.5),), two]
     outcomes = [(4.0, 3.5, 21.0), (5.0, 4.9, 20.0), (1.0, 3.0, 1.5)]
     steps = tuple(
-        Step(
+        PredictionStep(
             t=t,
             item="abc"[t],
             rating=rating if explicit else None,
@@ -29,19 +30,19 @@ def make_story(*, explicit: bool = True, title: str = "Heat & Dust (1983)") -> S
         )
         for t, (rating, guess, rank) in enumerate(outcomes)
     )
-    candidates = (Candidate(0, "a", -0.0, True), Candidate(1, "b", 1.5, True),
-                  Candidate(2, "c", -2.25, False))  # fmt: skip
+    candidates = (ScoredCandidate(0, "a", -0.0, True), ScoredCandidate(1, "b", 1.5, True),
+                  ScoredCandidate(2, "c", -2.25, False))  # fmt: skip
     return Story(
-        user="u1", data="toy", part="test", policy="last", of="last", size=2, periods=(1,),
+        user="u1", data="toy", part="test", policy="last", run_policy="last", size=2, periods=(1,),
         explicit=explicit, items=50, length=3, titles={"a": title}, steps=steps,
         refreshes=(Refresh(2, candidates), Refresh(3, candidates)),
     )  # fmt: skip
 
 
-def without_effects(story: Story) -> Story:
-    """The same, told by a recommender that cannot know what helped."""
+def without_gradients(story: Story) -> Story:
+    """Return the story of a recommender without entry gradients."""
     steps = [
-        replace(step, kept=tuple(replace(kept, effect=None) for kept in step.kept))
+        replace(step, kept=tuple(replace(kept, entry_gradient=None) for kept in step.kept))
         for step in story.steps
     ]
     return replace(story, steps=tuple(steps))
@@ -64,14 +65,14 @@ MEANS = {
 
 
 def write_comparison(place: Path, *, metric: str = "rmse", data: str = "ml-1m") -> Path:
-    """What `dips compare` writes, with numbers of ours: K = 2, 4, 8, two seeds, two periods."""
+    """Write a result of `dips compare`: K = 2, 4, 8, two seeds, two periods."""
     rows, summary, paired = [], [], []
     for policy, by_size in MEANS.items():
         for size, mean in by_size.items():
             for every in (1, 4):
                 cell = {"policy": policy, "size": size, "every": every}
                 for seed in (0, 1):
-                    value = mean + 0.1 * seed  # the splits differ, alike for all
+                    value = mean + 0.1 * seed  # the splits differ by a common shift
                     rows.append({**cell, "seed": seed, f"valid_{metric}": size**seed,
                                  f"test_{metric}": value})  # fmt: skip
                 summary.append({**cell, "metric": metric, "mean": mean, "std": 0.01, "n": 2})
@@ -89,10 +90,10 @@ def write_comparison(place: Path, *, metric: str = "rmse", data: str = "ml-1m") 
 
 
 def write_run(place: Path, *, policy: str = "learned", data: str = "ml-1m") -> Path:
-    """What `dips train` writes, as far as a report reads it."""
+    """Write the files of a run directory that a report reads."""
     place.mkdir(parents=True)
-    config = {"policy": policy, "size": 4, "every": 1, "seed": 0, "periods": [], "data": data,
-              "baseline": "last" if policy == "learned" else "", "dim": 32}  # fmt: skip
+    config = {"policy": policy, "size": 4, "every": 1, "seed": 0, "periods": [],
+              "baselines": ("last",) if policy == "learned" else "", "dim": 32}  # fmt: skip
     metrics = {"policy": policy, "size": 4, "every": 1, "data": data, "epochs": 2,
                "kept_policy": "last", "valid": {"rmse": 0.9123}, "test": {"rmse": 0.9234},
                "train_seconds": 75.0, "interactions_per_second": 1234.5,
@@ -101,7 +102,9 @@ def write_run(place: Path, *, policy: str = "learned", data: str = "ml-1m") -> P
         {"epoch": e, "train_loss": 1 / e, "valid": 0.9 / e, "metric": "rmse", "baseline": 0.8}
         for e in (1, 2)
     ]
-    (place / "config.json").write_text(json.dumps(config))
+    (place / "config.json").write_text(
+        json.dumps({"data": data, "asked": config, "resolved": config})
+    )
     (place / "metrics.json").write_text(json.dumps(metrics))
     (place / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history))
     return place
@@ -115,7 +118,7 @@ def write_gradients(place: Path) -> None:
 
 
 def write_experiment(place: Path, kind: str) -> Path:
-    """What `dips transfer` and `dips session` write, as far as a report reads it."""
+    """Write the files of `dips transfer` or `dips session` that a report reads."""
     sizes = {"transfer": {1: 0.1, 2: 0.2, 4: 0.3}, "session": {0: 0.05, 2: 0.2, 4: 0.3}}[kind]
     rows, summary = [], []
     for policy, lift in (("learned", 0.05), ("reservoir", 0.0)):
@@ -135,7 +138,7 @@ def write_experiment(place: Path, kind: str) -> Path:
 
 
 def overflow(view: Any) -> int:
-    """How far the page itself can be scrolled sideways."""
+    """Return how far the page scrolls horizontally, in pixels."""
     script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     found: int = view.evaluate(script)
     return found

@@ -1,4 +1,4 @@
-"""What runs tell beside their quality: gradients, training curves, timings, settings, origins."""
+"""Sections about runs: gradients, training curves, timings, settings, commands."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from html import escape
 from statistics import mean
 from typing import Any
 
-from dips.evaluation.metrics import headline
-from dips.report.charts import Point, Series, Share, bar_chart, legend, line_chart
-from dips.report.markup import Cell, Markup, charts, figure, paragraph, seconds, table
-from dips.report.results import Comparison, Row, Run
+from dips.evaluation.metrics import primary_metric
+from dips.report.charts import BarSegment, Point, Series, bar_chart, legend, line_chart
+from dips.report.markup import Cell, Markup, figure, figure_grid, format_seconds, paragraph, table
+from dips.report.results import Comparison, Row, RunRecord
 
 SHARES = {"preserved": "var(--c2)", "negated": "var(--c1)", "zeroed": "var(--c7)"}
-"""What can become of an entry of the true gradient, and its colour."""
-UNRECORDED = "No command was recorded: these were made from Python, or by an older dips."
+"""Colour of each outcome of a gradient entry."""
+UNRECORDED = "No command was recorded: these results come from Python, or from an older dips."
 CELL = ("policy", "size", "every", "seed", "periods")
-"""Settings that a table is over."""
+"""Settings that name a cell of the comparison; they are not listed."""
 
 
-def gradient_figures(runs: Sequence[Run]) -> str:
-    """What became of the entries of the true policy gradient, ours beside the paper's."""
-    return charts(*(_gradients(run) for run in runs if run.gradients))
+def gradient_figures(runs: Sequence[RunRecord]) -> str:
+    """Return charts of the signs of true policy gradients, with the paper's."""
+    return figure_grid(*(_gradients(run) for run in runs if run.gradients))
 
 
-def _gradients(run: Run) -> str:
+def _gradients(run: RunRecord) -> str:
     found = run.gradients or {}
     bars, lines = [], list[list[Cell]]()
     for method in found["ours"]:
         for who, shares in (("here", found["ours"]), ("paper", found["paper_ml_1m"])):
             name, own = f"{method}, {who}", shares[method]
-            bars.append((name, [Share(part, ink, own[part]) for part, ink in SHARES.items()]))
+            bars.append((name, [BarSegment(part, ink, own[part]) for part, ink in SHARES.items()]))
             lines.append([name, *(f"{own[part]:.1%}" for part in (*SHARES, "made_nonzero"))])
     title = f"Signs of the true policy gradient: {run.name}"
     note = (
@@ -46,28 +46,29 @@ def _gradients(run: Run) -> str:
     return figure(title, note, chart, key=f'<ul class="legend">{key}</ul>', numbers=numbers)
 
 
-def run_scores(runs: Sequence[Run]) -> str:
-    """What single runs came to on validation and test, and who chose."""
+def run_scores(runs: Sequence[RunRecord]) -> str:
+    """Return a table of the scores of single runs, and the policy that each run kept."""
     rows: list[list[Cell]] = []
     for run in runs:
         own = run.metrics
         valid, test = own.get("valid") or {}, own.get("test") or {}
         names = list(valid) or list(test)
         size = "–" if own["policy"] == "all" else str(own["size"])  # noqa: RUF001
-        metric = headline(dict.fromkeys(names, 0.0)) if names else ""
+        metric = primary_metric(dict.fromkeys(names, 0.0)) if names else ""
         values = [f"{part[metric]:.4f}" if metric in part else "–" for part in (valid, test)]  # noqa: RUF001
         kept = str(own.get("kept_policy", own["policy"]))
         rows.append([run.name, str(own["policy"]), size, metric, *values, kept])
     head = ["run", "policy", "K", "metric", "validation", "test", "chosen by"]
-    return table(head, rows, "Single runs: scores of the epoch that stayed") if rows else ""
+    return table(head, rows, "Single runs: scores of the selected epoch") if rows else ""
 
 
-def run_curves(runs: Sequence[Run]) -> str:
-    """Training loss and validation of single runs by epoch."""
-    return charts(*(_curve(run, what) for run in runs if run.history for what in ("valid", "loss")))
+def run_curves(runs: Sequence[RunRecord]) -> str:
+    """Return charts of training loss and validation score of single runs by epoch."""
+    with_history = [run for run in runs if run.history]
+    return figure_grid(*(_curve(run, what) for run in with_history for what in ("valid", "loss")))
 
 
-def _curve(run: Run, what: str) -> str:
+def _curve(run: RunRecord, what: str) -> str:
     metric = str(run.history[0].get("metric", "score"))
     if what == "loss":
         lines = {"training loss": [(row["epoch"], row["train_loss"]) for row in run.history]}
@@ -77,13 +78,13 @@ def _curve(run: Run, what: str) -> str:
         baselines = [
             (row["epoch"], abs(row["baseline"])) for row in run.history if "baseline" in row
         ]
-        lines |= {"its best rival": baselines} if baselines else {}
+        lines |= {"best baseline": baselines} if baselines else {}
         label = f"validation {metric}"
-    return _epochs(f"{run.name}: {label}", label, lines, {"training loss": 1, "its best rival": 7})
+    return _epochs(f"{run.name}: {label}", label, lines, {"training loss": 1, "best baseline": 7})
 
 
 def compared_curves(comparison: Comparison, colour: Mapping[str, int]) -> str:
-    """Validation by epoch at the middle size and each period: means over splits."""
+    """Return charts of validation scores by epoch at the middle size: means over splits."""
     runs = [run for run in comparison.runs if run.history]
     if not runs:
         return ""
@@ -103,7 +104,7 @@ def compared_curves(comparison: Comparison, colour: Mapping[str, int]) -> str:
         }
         title = f"Validation {metric} by epoch, K = {size}, every {every}"
         figures.append(_epochs(title, f"validation {metric}", means, colour))
-    return charts(*figures)
+    return figure_grid(*figures)
 
 
 def _epochs(
@@ -129,8 +130,8 @@ def _epochs(
     return figure(title, "", chart, key=key, numbers=table(["epoch", *lines], rows, title))
 
 
-def timings(runs: Sequence[Run], caption: str) -> str:
-    """How long runs took, what they needed, by policy."""
+def timings(runs: Sequence[RunRecord], caption: str) -> str:
+    """Return a table of training time, throughput and memory by policy."""
     groups: dict[str, list[Row]] = {}
     for run in runs:
         groups.setdefault(run.metrics["policy"], []).append(run.metrics)
@@ -141,7 +142,7 @@ def timings(runs: Sequence[Run], caption: str) -> str:
             policy,
             str(len(own)),
             f"{mean(row['epochs'] for row in own):.1f}",
-            seconds(mean(row["train_seconds"] for row in own)),
+            format_seconds(mean(row["train_seconds"] for row in own)),
             f"{mean(row['interactions_per_second'] for row in own):,.0f}",
             f"{max(row['peak_memory_bytes'] for row in own) / 2**20:,.0f} MB",
         ]
@@ -151,20 +152,20 @@ def timings(runs: Sequence[Run], caption: str) -> str:
     return table(head, rows, f"{caption}: means over runs")
 
 
-def settings_tables(runs: Sequence[Run], caption: str) -> str:
-    """What the policies' settings differ in, and, to unfold, what they share."""
+def settings_tables(runs: Sequence[RunRecord], caption: str) -> str:
+    """Return tables of the settings that differ between policies and, folded, the others."""
     by_policy: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         own = by_policy.setdefault(str(run.config["policy"]), {})
         for name, value in run.config.items():
             own.setdefault(name, set()).add(_setting(value))
     names = [name for name in _union(by_policy.values()) if name not in CELL]
-    told = {n: [_joined(own.get(n, set())) for own in by_policy.values()] for n in names}
+    values = {n: [_joined(own.get(n, set())) for own in by_policy.values()] for n in names}
     own_rows: list[list[Cell]] = [
-        [name, *cells] for name, cells in told.items() if len(set(cells)) > 1
+        [name, *cells] for name, cells in values.items() if len(set(cells)) > 1
     ]
     shared: list[list[Cell]] = [
-        [name, cells[0]] for name, cells in told.items() if len(set(cells)) == 1
+        [name, cells[0]] for name, cells in values.items() if len(set(cells)) == 1
     ]
     differing = ""
     if own_rows:
@@ -189,25 +190,22 @@ def _union(groups: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def origins(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """By name of the results: the exact command, and where it ran."""
+    """Return the command and the environment of each result."""
     parts = []
     for name, origin in found:
         command = origin.get("command")
-        said = f"<h3>{escape(name)}</h3>"
+        title = f"<h3>{escape(name)}</h3>"
         if not command:
-            parts.append(
-                said
-                + paragraph(
-                    "No command was recorded: these were made from Python, or by an older dips."
-                )
-            )
+            parts.append(title + paragraph(UNRECORDED))
             continue
         words = command if isinstance(command, str) else " ".join(map(str, command))
-        parts.append(f"{said}<pre>{escape(words)}</pre>{_facts(origin.get('environment') or {})}")
+        parts.append(
+            f"{title}<pre>{escape(words)}</pre>{_environment(origin.get('environment') or {})}"
+        )
     return "".join(parts)
 
 
-def _facts(environment: Mapping[str, Any]) -> str:
+def _environment(environment: Mapping[str, Any]) -> str:
     rows: list[list[Cell]] = [
         [str(name), Markup(f"<span>{escape(str(value))}</span>")]
         for name, value in environment.items()
