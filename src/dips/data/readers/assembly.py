@@ -30,7 +30,7 @@ class RawRows:
     """Rows as a reader found them, with original ids."""
 
     frame: pl.DataFrame
-    """Columns `user`, `item`, optionally `rating`, `time` and event columns (prefix `SIDE`)."""
+    """The columns `user`, `item`, optionally `rating`, `time` and event columns (prefix `SIDE`)."""
     where: Callable[[int], str]
     """Return file and line of a row, for error messages."""
 
