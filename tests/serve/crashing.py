@@ -1,7 +1,8 @@
-"""Kill a keeper over and over, and see what is left. Run it: python tests/serve/crashing.py --help.
+"""Kill a keeper many times, and compare its store with the fold after each kill.
 
-The process that is killed reads a log and acknowledges; what must be in the store is known outside
-it, from the log and the acknowledgements alone, by the plain fold.
+Run it: `python tests/serve/crashing.py --help`. The killed process applies a log of events and
+acknowledges them. The expected state is computed outside of it, from the log and the
+acknowledgements alone.
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dips.serve.keeper import Keeper, open_keeper
-from dips.serve.stores.base import Store, open_store
+from dips.serve.stores.base import Store
+from dips.serve.stores.registry import open_store
+from tests.serve.fold import fold, state_of
 from tests.serve.models import make_model
-from tests.serve.fold import fold, told
 
 SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
-PIECE = 3
-"""Events in a commit: those of a batch overlap, all but the last."""
+COMMIT = 3
+"""Events in a commit: the commits of a batch overlap with the next ones, except the last."""
 POLICIES = ("frequent", "last")
 POINTS = ("random", "before", "inside", "after")
 
 
 @dataclass
 class Report:
-    """What happened."""
+    """Counts of a crash test."""
 
     kills: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
-    ahead: int = 0
-    """Kills after which a commit was found that nobody had been told of."""
+    unacknowledged: int = 0
+    """Kills after which the store held a commit that was not acknowledged."""
     lost: int = 0
-    wrong: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
-class Deadly:
-    """A store that kills its process at a marked point of its n-th commit."""
+class KillingStore:
+    """Store that kills its process before, inside or after its n-th commit."""
 
     def __init__(self, store: Store, point: str, turn: int) -> None:
         self._store, self._point, self._turn = store, point, turn
@@ -59,16 +61,16 @@ class Deadly:
         now = self._point if self._turn == 0 else ""
         if now == "before":
             die()
-        end = self._store.stage(change)
+        write = self._store.stage(change)
 
-        def second_half() -> None:
-            if now == "inside":  # all rows are written, not yet committed
+        def write_and_die() -> None:
+            if now == "inside":  # all rows are written, but not committed
                 self._store.connection.set_trace_callback(lambda sql: sql == "COMMIT" and die())
-            end()
+            write()
             if now == "after":
                 die()
 
-        return second_half
+        return write_and_die
 
 
 def die() -> None:
@@ -76,7 +78,7 @@ def die() -> None:
 
 
 def write_log(length: int, seed: int) -> list[dict]:
-    """Events with duplicates, late ones, ids and sequences, erasures and swaps."""
+    """Return events with ids or sequence numbers, duplicates, late events, erasures and swaps."""
     rng, log, seq = random.Random(seed), [], Counter()
     for place in range(length):
         user, chance = f"user {rng.randrange(USERS)}", rng.random()
@@ -86,7 +88,7 @@ def write_log(length: int, seed: int) -> list[dict]:
         elif chance < 0.02:
             log.append({"swap": rng.choice(POLICIES)})
         elif chance < 0.2 and log:
-            log.append(rng.choice(log[-20:]))  # once more, or late
+            log.append(rng.choice(log[-20:]))  # a duplicate or a late event
         elif user in ("user 0", "user 1"):
             log.append({**event, "id": f"event {place}"})
         else:
@@ -96,7 +98,7 @@ def write_log(length: int, seed: int) -> list[dict]:
 
 
 def steps(log: list[dict], start: int) -> list[tuple[int, list[dict]]]:
-    """(end, entries) of every commit from `start` on: batches of events, others alone."""
+    """Return (end, entries) of every step from `start` on: a batch, or one other entry."""
     found, place = [], start
     while place < len(log):
         end = place + 1
@@ -107,10 +109,10 @@ def steps(log: list[dict], start: int) -> list[tuple[int, list[dict]]]:
     return found
 
 
-def live(url: str, log: list[dict], start: int, point: str, turn: int, out: int) -> None:
-    """The life of a process: apply the log from `start` on, and tell what is durable."""
+def apply_log(url: str, log: list[dict], start: int, point: str, turn: int, out: int) -> None:
+    """Apply the log from `start` on, and write the end of each durable step to `out`."""
     policy = [POLICIES[0], *(entry["swap"] for entry in log[:start] if "swap" in entry)][-1]
-    keeper = Keeper(trained(policy), Deadly(open_store(url), point, turn), batch=PIECE)
+    keeper = Keeper(trained(policy), KillingStore(open_store(url), point, turn), batch=COMMIT)
     os.write(out, b"0\n")
     for end, entries in steps(log, start):
         if "forget" in entries[0]:
@@ -127,18 +129,20 @@ def trained(policy: str):
     return make_model(policy, SIZE, PERIODS)
 
 
-def one_life(url: str, log: list[dict], start: int, point: str, rng: random.Random) -> list[int]:
-    """Start a process, kill it, and return what it acknowledged."""
-    told_by, out = os.pipe()
+def run_and_kill(
+    url: str, log: list[dict], start: int, point: str, rng: random.Random
+) -> list[int]:
+    """Start a process, kill it, and return the ends that it acknowledged."""
+    source, out = os.pipe()
     turn = rng.randint(1, 12) if point != "random" else 0
     child = os.fork()
     if child == 0:
         try:
-            live(url, log, start, point, turn, out)
+            apply_log(url, log, start, point, turn, out)
         finally:
             os._exit(0)
     os.close(out)
-    with os.fdopen(told_by, "rb") as acks:
+    with os.fdopen(source, "rb") as acks:
         first = acks.readline()
         if point == "random":
             time.sleep(rng.random() * 0.05)
@@ -149,28 +153,28 @@ def one_life(url: str, log: list[dict], start: int, point: str, rng: random.Rand
 
 
 def crash(url: str, kills: int, seed: int) -> Report:
-    """Kill so many lives over one log; after each, compare the store with the fold."""
+    """Kill processes that apply one log; after each kill compare the store with the fold."""
     rng, report, log = random.Random(seed), Report(), write_log(200 * kills, seed)
-    safe = 0
+    durable = 0
     for turn in range(kills):
         point = POINTS[turn % len(POINTS)]
-        acks = one_life(url, log, safe, point, rng)
-        safe = max([safe, *acks])
+        acks = run_and_kill(url, log, durable, point, rng)
+        durable = max([durable, *acks])
         report.kills[point] += 1
-        if safe >= len(log):
+        if durable >= len(log):
             break
-        ends = [*range(safe, steps(log, safe)[0][0], PIECE), steps(log, safe)[0][0]]
+        ends = [*range(durable, steps(log, durable)[0][0], COMMIT), steps(log, durable)[0][0]]
         with open_keeper(trained(POLICIES[0]), url) as keeper:
-            held = told(keeper, [f"user {n}" for n in range(USERS)])
-            faults = keeper._store.verify()
-        wanted = [fold(log[:end], POLICIES[0], SIZE, PERIODS) for end in ends]
-        if held in wanted[1:] and held != wanted[0]:
-            report.ahead += 1
-        elif held != wanted[0]:
+            held = state_of(keeper, [f"user {n}" for n in range(USERS)])
+            damaged = keeper._store.verify()
+        expected = [fold(log[:end], POLICIES[0], SIZE, PERIODS) for end in ends]
+        if held in expected[1:] and held != expected[0]:
+            report.unacknowledged += 1
+        elif held != expected[0]:
             report.lost += 1
-            report.wrong.append(f"kill {turn} ({point}) at line {safe}")
-        report.wrong += faults
-    report.acknowledged = safe
+            report.faults.append(f"kill {turn} ({point}) at line {durable}")
+        report.faults += damaged
+    report.acknowledged = durable
     return report
 
 
@@ -186,10 +190,10 @@ def main() -> None:
         report = crash(url, given.kills, given.seed)
     print(json.dumps({
         "kills": dict(report.kills), "acknowledged": report.acknowledged,
-        "committed_unacknowledged": report.ahead, "lost_or_twice": report.lost,
-        "faults": report.wrong, "seconds": round(time.monotonic() - began, 1),
+        "committed_unacknowledged": report.unacknowledged, "lost_or_twice": report.lost,
+        "faults": report.faults, "seconds": round(time.monotonic() - began, 1),
     }))  # fmt: skip
-    sys.exit(1 if report.lost or report.wrong else 0)
+    sys.exit(1 if report.lost or report.faults else 0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A store that now and then cannot write."""
+"""Provide a store whose commits fail on purpose."""
 
 from __future__ import annotations
 
 
 class Failing:
-    """A SQLite store of which some second halves of commits fail, by their turn."""
+    """SQLite store whose n-th writes fail, for given n."""
 
     def __init__(self, store):
         self._store, self._turns, self._turn = store, set(), 0
@@ -13,20 +13,20 @@ class Failing:
         return getattr(self._store, name)
 
     def fail(self, turns):
-        """Fail at these commits, counted from now on."""
+        """Fail at these commits, counted from 1 on."""
         self._turns, self._turn = set(turns), 0
 
     def stage(self, change):
         self._turn += 1
-        end = self._store.stage(change)
+        write = self._store.stage(change)
         if self._turn not in self._turns:
-            return end
+            return write
 
         def failing():
             run = self._store.connection.execute
             run("PRAGMA query_only = ON")
             try:
-                end()
+                write()
             finally:
                 run("PRAGMA query_only = OFF")
 

@@ -1,4 +1,4 @@
-"""Bundles made by hand: untrained, but with weights that matter."""
+"""Models for tests: not trained, but with random parameters of some size."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make_model(
     predicted_score: bool = False,
     **more: bool,
 ) -> TrainedModel:
-    """A run of this policy over items "0", "1", ... rated from 1 to 5."""
-    stars = (1.0, 2.0, 3.0, 4.0, 5.0) if loss == "cce" else ()
-    scale = {"low": 1.0, "high": 5.0, "stars": stars}
+    """Return a model with this policy, over items "0", "1", ... with ratings from 1 to 5."""
+    values = (1.0, 2.0, 3.0, 4.0, 5.0) if loss == "cce" else ()
+    scale = {"low": 1.0, "high": 5.0, "rating_values": values}
     offset = 3.0 if loss == "mse" else 0.0
     spec = RecommenderSpec(
-        form=form, loss=loss, items=items, dim=DIM, offset=offset, **scale, **more
+        kind=form, loss=loss, items=items, dim=DIM, offset=offset, **scale, **more
     )
     recommender = make_recommender(spec, seed)
     shape = {"items": items, "dim": DIM, "center": 3.0, "spread": 1.2, "residual": residual}
@@ -58,7 +58,7 @@ def make_model(
 
 
 def events_of(data) -> list[dict]:
-    """The events of a dataset in order of time, users interleaved."""
+    """Return the events of a dataset in order of time, users interleaved."""
     found = []
     for user in range(data.users):
         for place in range(data.events(user).start, data.events(user).stop):

@@ -1,4 +1,4 @@
-"""Killed at random and at marked points, a keeper loses nothing and applies nothing twice."""
+"""A keeper that is killed loses no acknowledged event and applies none twice."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from tests.serve import crashing
 
 
 @pytest.fixture
-def here(monkeypatch):
-    """Lives are forked from this process: it must not report what they do."""
+def small_batches(monkeypatch):
     monkeypatch.setattr(crashing, "BATCH", 5)
 
 
-def test_nothing_acknowledged_is_lost(lasting, here):
-    """The same as `make crash`, with fewer kills."""
-    report = crashing.crash(lasting, kills=12, seed=7)
-    assert report.wrong == []
+def test_nothing_acknowledged_is_lost(durable, small_batches):
+    """Run `make crash` with fewer kills."""
+    report = crashing.crash(durable, kills=12, seed=7)
+    assert report.faults == []
     assert report.lost == 0
-    assert report.ahead > 0  # some were killed between the commit and its acknowledgement
+    assert report.unacknowledged > 0  # some kills fell between commit and acknowledgement
     assert report.acknowledged > 50
     assert dict(report.kills) == dict.fromkeys(crashing.POINTS, 3)
 
 
-def test_the_suite_notices_a_keeper_that_lies(lasting, here, monkeypatch):
-    """One that acknowledges before it has committed is found out."""
+def test_an_acknowledgement_before_the_commit_is_detected(durable, small_batches, monkeypatch):
+    """The crash test fails for a keeper that acknowledges what was not committed."""
 
-    class Late(crashing.Deadly):
+    class Unwritten(crashing.KillingStore):
         def stage(self, change):
-            if self._turn > 1:  # an acknowledged commit that never happens
+            if self._turn > 1:  # acknowledged, but never written
                 self._turn -= 1
                 return lambda: None
             return super().stage(change)
 
-    monkeypatch.setattr(crashing, "Deadly", Late)
-    assert crashing.crash(lasting, kills=4, seed=7).lost > 0
+    monkeypatch.setattr(crashing, "KillingStore", Unwritten)
+    assert crashing.crash(durable, kills=4, seed=7).lost > 0

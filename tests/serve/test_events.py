@@ -1,4 +1,4 @@
-"""Events: everything the contract names is read, everything else is refused by name."""
+"""Events: valid fields are parsed, invalid ones are refused by name."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dips.data.interactions import Side
-from dips.data.side_information import Coded, SideInformation
+from dips.data.interactions import EventColumn
+from dips.data.side_information import ColumnEncoding, SideInformation
 from dips.serve.events import (
-    LONGEST_LINE,
-    LONGEST_NAME,
+    MAX_LINE_BYTES,
+    MAX_NAME_BYTES,
     Event,
     EventError,
-    Rules,
-    read_event,
-    read_line,
+    EventSchema,
+    parse_event,
+    parse_line,
 )
 from dips.serve.keeper import open_keeper
 from tests.serve.models import make_model
@@ -26,12 +26,12 @@ from tests.serve.models import make_model
 GOOD = {"user": "u", "item": "i"}
 
 
-def test_all_fields():
+def test_all_fields_are_parsed():
     line = b'{"user": 7, "item": "x", "rating": 4.5, "time": 12.9, "seq": 3, "mood": "good"}'
-    assert read_line(line) == Event("7", "x", 4.5, 12, None, 3, {"mood": "good"})
-    assert read_line(b'{"user": "u", "item": "i", "rating": null}') == Event("u", "i")
-    assert read_event({**GOOD, "id": 12}).id == "12"
-    assert read_event({**GOOD, "user": "u" * LONGEST_NAME, "seq": 2**63 - 2}).seq == 2**63 - 2
+    assert parse_line(line) == Event("7", "x", 4.5, 12, None, 3, {"mood": "good"})
+    assert parse_line(b'{"user": "u", "item": "i", "rating": null}') == Event("u", "i")
+    assert parse_event({**GOOD, "id": 12}).id == "12"
+    assert parse_event({**GOOD, "user": "u" * MAX_NAME_BYTES, "seq": 2**63 - 2}).seq == 2**63 - 2
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,10 @@ def test_all_fields():
         ({"user": True}, "user must be a text"),
         ({"user": 1.5}, "user must be a text"),
         ({"item": ["x"]}, "item must be a text or a whole number, not list"),
-        ({"item": "x" * (LONGEST_NAME + 1)}, f"item has {LONGEST_NAME + 1} bytes; {LONGEST_NAME}"),
+        (
+            {"item": "x" * (MAX_NAME_BYTES + 1)},
+            f"item has {MAX_NAME_BYTES + 1} bytes; at most {MAX_NAME_BYTES}",
+        ),
         ({"item": "\ud800"}, "item is not valid Unicode"),
         ({"rating": "5"}, "rating must be a number, not '5'"),
         ({"rating": float("nan")}, "rating must be a number, not nan"),
@@ -57,7 +60,7 @@ def test_all_fields():
 )
 def test_refusals_name_the_field(change, reason):
     with pytest.raises(EventError) as error:
-        read_event({**GOOD, **change})
+        parse_event({**GOOD, **change})
     assert str(error.value).startswith(reason)
 
 
@@ -68,13 +71,13 @@ def test_refusals_name_the_field(change, reason):
         (b"[1]", "an event is an object with user and item, not list"),
         (b"\xff\xfe", "the line is not JSON"),
         (b"[" * 60_000, "the line is not JSON"),
-        (b" " * (LONGEST_LINE + 1), f"the line has {LONGEST_LINE + 1} bytes"),
+        (b" " * (MAX_LINE_BYTES + 1), f"the line has {MAX_LINE_BYTES + 1} bytes"),
         (b'{"user": %s1, "item": 2}' % (b"1" * 5000), "the line is not JSON"),
     ],
 )
-def test_bad_lines(line, reason):
+def test_invalid_lines_are_refused(line, reason):
     with pytest.raises(EventError) as error:
-        read_line(line)
+        parse_line(line)
     assert str(error.value).startswith(reason)
 
 
@@ -87,39 +90,42 @@ names = st.sampled_from(["user", "item", "rating", "time", "id", "seq", "other"]
 
 
 @given(st.one_of(json_values, st.dictionaries(names, json_values)))
-def test_hostile_values_are_read_or_refused(value):
-    """Nothing else happens, and what is read goes through a keeper."""
+def test_arbitrary_values_are_applied_or_refused(value):
+    """Also by a keeper."""
     keeper = open_keeper(make_model("last", 2, loss="softmax"), "memory:")
-    tally = keeper.observe_many([value, {"user": "u", "item": "1"}])
-    assert tally.applied + len(tally.refused) == 2
-    assert keeper.stats()["applied"] == tally.applied
+    result = keeper.observe_many([value, {"user": "u", "item": "1"}])
+    assert result.applied + len(result.refused) == 2
+    assert keeper.stats()["applied"] == result.applied
 
 
 @given(st.binary(max_size=60))
-def test_hostile_lines_are_read_or_refused(line):
+def test_arbitrary_lines_are_parsed_or_refused(line):
     try:
-        event = read_line(line)
+        event = parse_line(line)
     except EventError:
         return
     assert json.loads(line)["item"] in (event.item, int(event.item))
 
 
-def test_side_information_is_packed_as_data_is():
-    """One number per event, equal to what `SideInformation.pack` makes of a column."""
-    clock = Coded("time", 0, center=100.0, spread=50.0)
-    minutes, device = Coded("minutes", 12, 3.0, 2.0), Coded("device", 24, names=("phone", "tv"))
+def test_side_information_of_events_is_packed_as_in_training():
+    """Into one number per event, equal to the codes of the columns."""
+    clock = ColumnEncoding("time", 0, center=100.0, spread=50.0)
+    minutes, device = (
+        ColumnEncoding("minutes", 12, 3.0, 2.0),
+        ColumnEncoding("device", 24, names=("phone", "tv")),
+    )
     sides = SideInformation(time=True, clock=clock, columns=(minutes, device))
-    rules = Rules(False, 0, 1, sides)
+    schema = EventSchema(False, 0, 1, sides)
     given = [(120, 4.5, "tv"), (90, 2.0, "phone"), (100, 3.0, "radio")]
     events = [
-        read_event({**GOOD, "time": t, "minutes": m, "device": d, "more": 1}) for t, m, d in given
+        parse_event({**GOOD, "time": t, "minutes": m, "device": d, "more": 1}) for t, m, d in given
     ]
     times, numbers, texts = zip(*given, strict=True)
-    wanted = clock.codes(Side(np.array(times, np.float64)))
-    wanted |= minutes.codes(Side.of(np.array(numbers))) << 12
-    wanted |= device.codes(Side.of(np.array(texts))) << 24
-    assert rules.pack(events).tolist() == wanted.tolist()
-    unknown = rules.pack([read_event({**GOOD, "time": 100})])
-    assert unknown.tolist() == clock.codes(Side(np.array([100.0]))).tolist()
+    expected = clock.codes(EventColumn(np.array(times, np.float64)))
+    expected |= minutes.codes(EventColumn.of(np.array(numbers))) << 12
+    expected |= device.codes(EventColumn.of(np.array(texts))) << 24
+    assert schema.pack_side(events).tolist() == expected.tolist()
+    unknown = schema.pack_side([parse_event({**GOOD, "time": 100})])
+    assert unknown.tolist() == clock.codes(EventColumn(np.array([100.0]))).tolist()
     with pytest.raises(EventError, match="time is missing, and the run was trained on times"):
-        rules.check(Event("u", "i"))
+        schema.validate(Event("u", "i"))

@@ -1,4 +1,4 @@
-"""Full disks, torn pages, flipped bits, erasure: what is wrong is told, what is gone is gone."""
+"""Full disks, truncated logs, flipped bits, erasure: damage is detected, deleted data is gone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import check
 from dips.serve.records import RecordError
-from dips.serve.stores.base import StoreError, Table, open_store
-from tests.serve.models import make_model
+from dips.serve.stores.base import StoreError, Table
+from dips.serve.stores.registry import open_store
 from tests.serve.crashing import write_log
-from tests.serve.fold import fold, told
+from tests.serve.fold import fold, state_of
+from tests.serve.models import make_model
 
 SIZE, USERS = 3, [f"user {n}" for n in range(12)]
 
@@ -27,8 +28,8 @@ def trained():
     return make_model("frequent", SIZE)
 
 
-def test_a_full_disk_stops_nothing_for_good(tmp_path, trained):
-    """A commit that does not fit is refused whole; with room again the same events go through."""
+def test_after_a_full_disk_the_same_events_can_be_sent_again(tmp_path, trained):
+    """A commit that does not fit is not written at all."""
     users = [f"user {n}" for n in range(200)]
     log = [
         {"user": users[n * 7 % 200], "item": str(n % 12), "rating": 3.0, "time": n, "seq": n}
@@ -41,23 +42,23 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path, trained):
         with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
             keeper.observe_many(log)
         done = keeper.stats()["applied"]
-        assert told(keeper, users) == fold(log[:done], "frequent", SIZE)
+        assert state_of(keeper, users) == fold(log[:done], "frequent", SIZE)
         connection.execute("PRAGMA max_page_count = 100000")
-        keeper.observe_many(log)  # all of it once more: sequences keep it exact
-        assert told(keeper, users) == fold(log, "frequent", SIZE)
+        keeper.observe_many(log)  # all events again: sequence numbers prevent duplicates
+        assert state_of(keeper, users) == fold(log, "frequent", SIZE)
     assert 0 < done < len(log)
 
 
 @pytest.fixture
 def crashed(tmp_path, trained):
-    """The files of a store as a crash leaves them, the log not yet moved, and its states."""
+    """Files of a store after a crash, with a write-ahead log, and its state after each commit."""
     folder = tmp_path / "live"
     keeper = open_keeper(trained, f"sqlite:{folder}/s.db", batch=10)
     log = log_of(120)
     states = [{}]
     for start in range(0, len(log), 10):
         keeper.observe_many(log[start : start + 10])
-        states.append(told(keeper, USERS))
+        states.append(state_of(keeper, USERS))
     shutil.copytree(folder, tmp_path / "crashed")
     keeper.close()
     return tmp_path / "crashed", states
@@ -67,60 +68,60 @@ def copied(folder, name):
     return shutil.copytree(folder, folder.parent / name)
 
 
-def test_a_torn_log_ends_with_its_last_whole_commit(crashed, trained):
+def test_a_truncated_log_ends_with_its_last_complete_commit(crashed, trained):
     folder, states = crashed
     length = (folder / "s.db-wal").stat().st_size
     found = set()
     for place in range(9):
-        torn = copied(folder, f"torn {place}")
-        with (torn / "s.db-wal").open("r+b") as file:
+        truncated = copied(folder, f"truncated {place}")
+        with (truncated / "s.db-wal").open("r+b") as file:
             file.truncate(length * (place + 1) // 9 - 7 * place)
-        with open_keeper(trained, f"sqlite:{torn}/s.db") as keeper:
-            held = told(keeper, USERS)
+        with open_keeper(trained, f"sqlite:{truncated}/s.db") as keeper:
+            held = state_of(keeper, USERS)
             assert check(keeper._store) == []
         assert held in states
         found.add(states.index(held))
     assert len(found) > 3
 
 
-def test_flipped_bits_in_the_log_are_noticed(crashed, trained):
+def test_flipped_bits_in_the_log_are_detected(crashed, trained):
     folder, states = crashed
     rng = random.Random(0)
     for turn in range(9):
         bad = copied(folder, f"flipped {turn}")
         flip(bad / "s.db-wal", rng)
         with open_keeper(trained, f"sqlite:{bad}/s.db") as keeper:
-            assert told(keeper, USERS) in states
+            assert state_of(keeper, USERS) in states
 
 
-def test_flipped_bits_in_the_file_are_noticed(crashed, trained):
-    """Every flip changes nothing that is read, or is told by `check`."""
+def test_flipped_bits_in_the_file_are_detected(crashed, trained):
+    """A flip changes nothing that is read, or `check` reports it."""
     folder, _ = crashed
-    open_store(f"sqlite:{folder}/s.db").close()  # moves the log into the file
+    open_store(f"sqlite:{folder}/s.db").close()  # checkpoints the log
     store = open_store(f"sqlite:{folder}/s.db")
-    whole = {table: list(store.scan(table)) for table in Table}
+    intact = {table: list(store.scan(table)) for table in Table}
     store.close()
-    rng, told_of = random.Random(1), 0
+    rng, detected = random.Random(1), 0
     for turn in range(60):
         bad = copied(folder, f"damaged {turn}")
         flip(bad / "s.db", rng)
         try:
             store = open_store(f"sqlite:{bad}/s.db", readonly=True)
         except StoreError:
-            told_of += 1
+            detected += 1
             continue
         if check(store):
-            told_of += 1
+            detected += 1
         else:
-            assert {table: list(store.scan(table)) for table in Table} == whole
+            assert {table: list(store.scan(table)) for table in Table} == intact
         store.close()
-    assert told_of > 5  # most of so small a file is empty
+    assert detected > 5  # most of so small a file is empty
 
 
-@pytest.mark.parametrize("table", [Table.USERS, Table.FACTS])
+@pytest.mark.parametrize("table", [Table.USERS, Table.METADATA])
 @pytest.mark.parametrize("value", ["NULL", "7", "'text'"])
-def test_what_is_no_bytes_any_more_is_told(tmp_path, table, value):
-    """A flipped bit can change the type of a row that SQLite finds nothing wrong with."""
+def test_a_row_of_another_type_is_detected(tmp_path, table, value):
+    """A flipped bit can change the type of a row, which SQLite accepts."""
     store = open_store(f"sqlite:{tmp_path}/s.db")
     store.commit({table: {b"alice": b"1"}})
     store.compact()
@@ -136,11 +137,13 @@ def test_what_is_no_bytes_any_more_is_told(tmp_path, table, value):
     store.close()
 
 
-def test_damage_that_is_no_text_is_told(tmp_path):
-    """SQLite's message quotes it, and cannot be decoded."""
+def test_damage_in_the_schema_is_reported(tmp_path):
+    """SQLite's message quotes the damaged bytes and cannot be decoded."""
     path = tmp_path / "s.db"
     open_store(f"sqlite:{path}").close()
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE places", b"CR\xc5ATE TABLE places"))
+    path.write_bytes(
+        path.read_bytes().replace(b"CREATE TABLE id_order", b"CR\xc5ATE TABLE id_order")
+    )
     with pytest.raises(StoreError, match="cannot be opened"):
         open_store(f"sqlite:{path}", readonly=True)
 
@@ -152,7 +155,7 @@ def flip(path, rng):
     path.write_bytes(content)
 
 
-def test_a_damaged_record_stops_its_user_only(url, trained):
+def test_a_damaged_record_affects_only_its_user(url, trained):
     with open_keeper(trained, url) as keeper:
         for user in ("alice", "bob"):
             keeper.observe(user, "1", 3)
@@ -162,9 +165,10 @@ def test_a_damaged_record_stops_its_user_only(url, trained):
         with pytest.raises(RecordError, match="the record of user 'alice' is damaged"):
             keeper.sketch("alice")
         events = [{"user": user, "item": "2", "rating": 4} for user in ("alice", "bob")]
-        tally = keeper.observe_many(events)
-        assert tally.applied == 1
-        assert "record of user 'alice' is damaged: restore it from a backup" in tally.refused[0][1]
+        result = keeper.observe_many(events)
+        assert result.applied == 1
+        reason = result.refused[0].reason
+        assert "record of user 'alice' is damaged: restore it from a backup" in reason
         assert keeper.sketch("bob").items == ["1", "2"]
         assert "alice" in check(store)[0]
         assert keeper.forget("alice")
@@ -172,8 +176,8 @@ def test_a_damaged_record_stops_its_user_only(url, trained):
         assert keeper.observe("alice", "2", 3)
 
 
-def test_erasure_leaves_no_trace_in_the_files(tmp_path, trained):
-    """The name, and what only this user met, are in the files before, and not after."""
+def test_erasure_removes_all_bytes_of_a_user_from_the_files(tmp_path, trained):
+    """The name and a value that only this user has are in the files before, and not after."""
     folder = tmp_path / "store"
     secrets = [b"alice in wonderland", b"\x15\xcd\x5b\x07"]  # the time 123456789 as bytes
     with open_keeper(trained, f"sqlite:{folder}/s.db") as keeper:
@@ -199,8 +203,8 @@ def test_erasure_leaves_no_trace_in_the_files(tmp_path, trained):
     assert not any(secret in contents(folder) for secret in secrets)
 
 
-def test_erasure_that_a_reader_holds_up_is_told(tmp_path, trained):
-    """The log cannot be emptied while somebody reads what was there before."""
+def test_compact_reports_an_open_snapshot(tmp_path, trained):
+    """The log cannot be emptied while a reader has an older snapshot open."""
     url = f"sqlite:{tmp_path}/s.db"
     with open_keeper(trained, url) as keeper:
         keeper.observe("alice", "1", 3)

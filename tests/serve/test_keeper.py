@@ -1,4 +1,4 @@
-"""The keeper against the walk, the nightly job and a plain fold, whatever the batching."""
+"""The keeper against the rollout, `dips sketch` and the fold, for any batching."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import dips
 from dips.errors import ConfigError, RunError
 from dips.evaluation.scoring import roll_out
 from dips.recommender.base import Evidence
-from dips.serve.batches import Batch
+from dips.serve.batches import EventBatch
 from dips.serve.events import EventError
 from dips.serve.keeper import open_keeper
-from dips.serve.stores.base import Table, open_store
-from dips.stream.users import Columns, make_stream
+from dips.serve.stores.base import Table
+from dips.serve.stores.registry import open_store
+from dips.stream.users import EventColumns, make_stream
 from dips.studies.sketches import sketch_columns
 from dips.testing import random_world
+from tests.serve.fold import fold, state_of
 from tests.serve.models import events_of, make_model
-from tests.serve.fold import fold, told
 
 LENGTHS = [9, 3, 16, 1, 6, 2]
 RUNS = [
@@ -36,7 +37,7 @@ RUNS = [
     ("hardest", (1,), {}),
     ("hardest:5", (2,), {"loss": "softmax"}),
     ("influence", (2,), {}),
-    ("last-top:1", (1,), {"loss": "softmax", "recency_decay": True, "separate_input": True}),
+    ("last-top:1", (1,), {"loss": "softmax", "recency_decay": True, "tie_embeddings": False}),
     ("last-top:2", (2, 1), {}),
     ("learned", (1,), {}),
     ("learned", (2, 1), {"loss": "softmax"}),
@@ -44,13 +45,18 @@ RUNS = [
     (
         "learned",
         (1,),
-        {"loss": "softmax", "predicted_score": True, "recency_decay": True, "separate_input": True},
+        {
+            "loss": "softmax",
+            "predicted_score": True,
+            "recency_decay": True,
+            "tie_embeddings": False,
+        },
     ),
     ("learned", (2, 1), {"loss": "softmax", "predicted_score": True}),
     (
         "learned",
         (1,),
-        {"loss": "softmax", "repeat_feature": True, "recency_decay": True, "separate_input": True},
+        {"loss": "softmax", "repeat_feature": True, "recency_decay": True, "tie_embeddings": False},
     ),
     ("hardest", (2,), {"loss": "softmax", "repeat_feature": True, "recency_decay": True}),
     ("learned", (1,), {"loss": "cce", "form": "mlp"}),
@@ -60,7 +66,7 @@ RUNS = [
 
 
 def batched(events, sizes):
-    """Split events into batches of these sizes, over and over."""
+    """Split events into batches of these sizes, in turn."""
     place, turn = 0, 0
     while place < len(events):
         size = sizes[turn % len(sizes)]
@@ -70,7 +76,7 @@ def batched(events, sizes):
 
 @pytest.mark.parametrize("sizes", [[1], [1000], [3, 1, 20]], ids=str)
 @pytest.mark.parametrize(("policy", "periods", "more"), RUNS, ids=str)
-def test_the_keeper_is_the_walk(policy, periods, more, sizes):
+def test_the_keeper_equals_the_rollout(policy, periods, more, sizes):
     """Every field of every sketch equals that of the rollout over the same histories."""
     trained = make_model(policy, 3, periods, **more)
     data = random_world(LENGTHS, items=12, explicit=trained.explicit)
@@ -78,32 +84,32 @@ def test_the_keeper_is_the_walk(policy, periods, more, sizes):
     keeper = open_keeper(trained, "memory:")
     for piece in batched(events_of(data), sizes):
         assert not keeper.observe_many(piece).refused
-    columns = Columns.of(data)
+    columns = EventColumns.of(data)
     _, trace = roll_out(trained, data, columns)
     stream = make_stream([data], columns)
     for row, user in enumerate(stream.user[0].tolist()):
         found = keeper.sketch(data.user_id(user))
         assert found.seen == data.lengths[user]
-        there = trace.final.present[row]
-        wanted = [field[row][there].tolist() for field in trace.final[:5]]
+        present = trace.final.present[row]
+        expected = [field[row][present].tolist() for field in trace.final[:5]]
         entries = [(e.position, int(e.item), e.rating, e.time, e.repeats) for e in found.entries]
-        assert entries == list(zip(*wanted, strict=True))
+        assert entries == list(zip(*expected, strict=True))
 
 
 @pytest.mark.parametrize("policy", ["reservoir", "learned"])
-def test_the_keeper_is_the_nightly_job(policy, lasting):
+def test_the_keeper_equals_the_sketch_command(policy, durable):
     trained = make_model(policy, 4, (2,))
     data = random_world(LENGTHS, items=12)
-    with open_keeper(trained, lasting, batch=5) as keeper:
+    with open_keeper(trained, durable, batch=5) as keeper:
         keeper.observe_many(events_of(data))
         table = sketch_columns(trained, data)
-        wanted = {}
+        expected = {}
         for name in ("user", "position", "item", "rating"):
             for place, value in enumerate(table[name]):
-                wanted.setdefault(place, []).append(value)
+                expected.setdefault(place, []).append(value)
         for user in range(data.users):
             name = data.user_id(user)
-            rows = [tuple(row[1:]) for row in wanted.values() if row[0] == name]
+            rows = [tuple(row[1:]) for row in expected.values() if row[0] == name]
             found = keeper.sketch(name).entries
             assert [(e.position, e.item, np.float32(e.rating)) for e in found] == rows
 
@@ -114,102 +120,45 @@ def contents(store):
 
 @pytest.mark.parametrize("policy", ["reservoir", "learned"])
 def test_the_same_log_gives_the_same_bytes(policy):
-    """Whole stores are equal for any batching and with restarts in between."""
+    """Stores are equal for any batching and with restarts in between."""
     trained = make_model(policy, 3, (2,))
     log = events_of(random_world(LENGTHS, items=12))
     for place, event in enumerate(log):
         event["item"] = event["item"] if place % 5 else f"new {place % 3}"
-        event["id"] = str(place // 2)  # half of some users' events are repeated
+        event["id"] = str(place // 2)  # half of some users' events are duplicates
     stores = []
     for sizes in ([1000], [1], [4, 9]):
         store = open_store("memory:")
         for piece in batched(log, sizes):
-            open_keeper(trained, store).observe_many(piece)  # a new keeper for every piece
+            open_keeper(trained, store).observe_many(piece)  # a new keeper for every batch
         stores.append(contents(store))
     chunks = [
-        "".join(v.decode() for k, v in found[Table.FACTS] if k.startswith(b"items/"))
+        "".join(v.decode() for k, v in found[Table.METADATA] if k.startswith(b"items/"))
         for found in stores
     ]
-    for found in stores:  # new items are noted when they come: as many rows as batches with news
-        found[Table.FACTS] = [row for row in found[Table.FACTS] if not row[0].startswith(b"items/")]
-        found[Table.FACTS] = [row for row in found[Table.FACTS] if row[0] != b"counts"]
+    for found in stores:  # each batch with new items writes one row of the vocabulary
+        found[Table.METADATA] = [
+            row for row in found[Table.METADATA] if not row[0].startswith(b"items/")
+        ]
+        found[Table.METADATA] = [row for row in found[Table.METADATA] if row[0] != b"counters"]
     assert stores[0] == stores[1] == stores[2]
     assert len({chunk.replace("][", ", ") for chunk in chunks}) == 1
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir", "frequent"])
-def test_the_keeper_is_the_fold(policy, url):
+def test_the_keeper_equals_the_fold(policy, url):
     log = events_of(random_world([12, 30, 7], items=6, seed=3))
     log = [{**event, "seq": place} for place, event in enumerate(log)]
     log = log[:20] + log[5:] + log[30:] + [{**log[0], "seq": 10**9}]
     with open_keeper(make_model(policy, 3, (2, 1)), url, batch=6) as keeper:
-        tally = keeper.observe_many(log)
-        wanted = fold(log, policy, 3, (2, 1))
-        assert told(keeper, ["0", "1", "2", "nobody"]) == wanted
-        assert tally.applied == sum(past.seen for past in wanted.values())
-        assert tally.repeated == len(log) - tally.applied
+        result = keeper.observe_many(log)
+        expected = fold(log, policy, 3, (2, 1))
+        assert state_of(keeper, ["0", "1", "2", "nobody"]) == expected
+        assert result.applied == sum(user.seen for user in expected.values())
+        assert result.repeated == len(log) - result.applied
 
 
-def test_ids_count_once_within_the_window():
-    store = open_store("memory:")
-    keeper = open_keeper(make_model("last", 8), store, batch=2, id_bytes=64 * 4)
-    ids = ["a", "b", "a", "c", "d", "a", "e", "a", "b", "b"]
-    log = [{"user": "u", "item": "1", "rating": 3, "time": n, "id": i} for n, i in enumerate(ids)]
-    tally = keeper.observe_many(log)
-    # a is known until four others have come after it, then it is new again
-    assert [e.time for e in keeper.sketch("u").entries] == [0, 1, 3, 4, 6, 7, 8]
-    assert (tally.applied, tally.repeated) == (7, 3)
-    assert told(keeper, ["u"]) == fold(log, "last", 8, window=4)
-    assert len(list(store.scan(Table.IDS))) == len(list(store.scan(Table.PLACES))) == 4
-    again = open_keeper(make_model("last", 8), store, batch=1, id_bytes=64 * 2)  # a smaller window
-    assert not again.observe("u", "1", 3, 9, id="b")
-    assert again.observe("u", "1", 3, 9, id="z")
-    assert len(list(store.scan(Table.IDS))) == len(list(store.scan(Table.PLACES))) == 2
-    with pytest.raises(ConfigError, match="batches of 1000 need 64000 at least"):
-        open_keeper(make_model(), "memory:", id_bytes=1000)
-
-
-def test_a_sequence_may_have_gaps_and_never_goes_back(url):
-    with open_keeper(make_model("last", 8), url) as keeper:
-        applied = [keeper.observe("u", "1", 3, seq=seq) for seq in (0, 0, 5, 4, 5, 6)]
-        assert applied == [True, False, True, False, False, True]
-        assert keeper.sketch("u").last == 6
-        assert keeper.observe("other", "1", 3, seq=2)  # every user counts for themselves
-        assert keeper.observe("u", "1", 3)  # without a number nothing can be told
-        assert keeper.sketch("u").seen == 4
-
-
-@pytest.mark.parametrize("policy", ["last", "hardest", "influence", "learned", "dips"])
-@pytest.mark.parametrize("loss", ["mse", "softmax"])
-def test_unknown_items_are_legal(policy, loss):
-    """Alone or together with others, they leave a sketch that does not depend on the batch."""
-    trained = make_model(policy, 3, (2,), loss=loss)
-    log = events_of(random_world([20, 15, 9], items=12, explicit=trained.explicit))
-    for place, event in enumerate(log):
-        event["item"] = f"new {place % 4}" if place % 3 == 0 else event["item"]
-    held = []
-    for batch in (1, 1000):
-        keeper = open_keeper(trained, "memory:", batch=batch)
-        assert keeper.observe_many(log).applied == len(log)
-        held.append(keeper.sketches(["0", "1", "2"]))
-        assert len(keeper.recommend("0", 5)) == 5
-    assert held[0] == held[1]
-    kept = any("new" in entry.item for sketch in held[0] for entry in sketch.entries)
-    assert kept == (policy not in ("hardest", "influence"))  # a loss of zero is not worth keeping
-
-
-def test_an_unknown_item_is_an_average_one_to_the_paper_s_network():
-    trained = make_model("dips", 2)
-    policy = trained.policy
-    leave, bias = policy.leave.mean(0), policy.leave_bias.mean(0)
-    keeper = open_keeper(trained, "memory:")
-    wide = keeper._engine._policy
-    assert np.allclose(wide.leave[12:], leave.expand(len(wide.leave) - 12, -1), atol=1e-6)
-    assert np.allclose(wide.leave_bias[12:], bias, atol=1e-6)
-    assert np.array_equal(wide.leave[:12], policy.leave)
-
-
-def test_reading_a_stranger_and_recommending(url):
+def test_a_user_without_a_record_has_an_empty_sketch_and_recommendations(url):
     with open_keeper(make_model("last", 2), url) as keeper:
         nobody = keeper.sketch("nobody")
         assert (nobody.seen, nobody.policy, nobody.last, nobody.entries) == (0, 0, None, ())
@@ -221,8 +170,8 @@ def test_reading_a_stranger_and_recommending(url):
         assert {item for item, _ in keeper.recommend("u", 99)} == {str(n) for n in range(12)}
 
 
-def test_recommending_knows_what_comes_back_and_how_long_ago_it_was():
-    """As evaluation reads the same sketch: the last of a walk's trace."""
+def test_recommend_uses_repeat_counts_and_ages():
+    """As evaluation does for the same sketch."""
     trained = make_model("reservoir", 3, loss="softmax", repeat_feature=True, recency_decay=True)
     data = random_world([40], items=12, explicit=False)
     keeper = open_keeper(trained, "memory:")
@@ -230,22 +179,22 @@ def test_recommending_knows_what_comes_back_and_how_long_ago_it_was():
     kept = keeper.sketch("0").entries
     age = torch.tensor([[39.0 - entry.position for entry in kept]])
     item, weight = torch.tensor([[int(entry.item) for entry in kept]]), torch.ones(1, 3)
-    often = torch.tensor([[float(entry.repeats) for entry in kept]])
-    assert often.max() > 1
-    past = Evidence(item, weight, weight, torch.tensor([3]), age, often)
-    scores = trained.recommender.predict_all(trained.recommender.read(past))[0]
+    repeats = torch.tensor([[float(entry.repeats) for entry in kept]])
+    assert repeats.max() > 1
+    evidence = Evidence(item, weight, weight, torch.tensor([3]), age, repeats)
+    scores = trained.recommender.predict_all(trained.recommender.read(evidence))[0]
     expected = {str(number): score for number, score in enumerate(scores.tolist())}
     assert dict(keeper.recommend("0", 12)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_forgetting(url):
+def test_forget_leaves_a_tombstone(url):
     with open_keeper(make_model("last", 3), url) as keeper:
         log = [{"user": "u", "item": "1", "rating": 3, "seq": n} for n in range(5)]
         keeper.observe_many(log)
         assert keeper.forget("u")
         assert not keeper.forget("u")
         assert keeper.sketch("u").seen == 0
-        assert keeper.observe_many(log).forgotten == 5  # a replay does not bring the user back
+        assert keeper.observe_many(log).forgotten == 5  # a replay is not applied
         assert not keeper.observe("u", "1", 3, id="x")
         assert not keeper.observe("u", "1", 3)
         assert keeper.observe("u", "2", 4, seq=5)
@@ -257,22 +206,22 @@ def test_forgetting(url):
         assert keeper.observe("u", "1", 3)
 
 
-def test_marks_are_written_with_the_events(lasting):
-    with open_keeper(make_model(), lasting, batch=2) as keeper:
+def test_offsets_of_sources_are_committed_with_the_events(durable):
+    with open_keeper(make_model(), durable, batch=2) as keeper:
         log = [{"user": "u", "item": "1", "rating": 3}] * 5
-        assert [tally.applied for tally in keeper.follow([Batch(log, {"file": 5})])] == [5]
-        assert [tally.applied for tally in keeper.follow([Batch([], {"other": 7})])] == [0]
-    with open_keeper(make_model(), lasting) as keeper:
-        assert (keeper.mark("file"), keeper.mark("other"), keeper.mark("none")) == (5, 7, 0)
+        assert [result.applied for result in keeper.process([EventBatch(log, {"file": 5})])] == [5]
+        assert [result.applied for result in keeper.process([EventBatch([], {"other": 7})])] == [0]
+    with open_keeper(make_model(), durable) as keeper:
+        assert (keeper.offset("file"), keeper.offset("other"), keeper.offset("none")) == (5, 7, 0)
         assert keeper.stats()["applied"] == 5
 
 
-def test_bad_events_are_told_and_stop_nothing(url):
+def test_invalid_events_are_reported_and_others_are_applied(url):
     with open_keeper(make_model(), url) as keeper:
         good = {"user": "u", "item": "1", "rating": 3}
-        tally = keeper.observe_many([good, {"user": "u"}, [], {**good, "rating": 6}, good])
-        assert tally.applied == 2
-        assert [reason.split(" ")[0] for _, reason in tally.refused] == ["item", "an", "rating"]
+        result = keeper.observe_many([good, {"user": "u"}, [], {**good, "rating": 6}, good])
+        assert result.applied == 2
+        assert [reason.split(" ")[0] for _, reason in result.refused] == ["item", "an", "rating"]
         with pytest.raises(EventError, match="rating is missing, and the run predicts ratings"):
             keeper.observe("u", "1")
         stats = keeper.stats()
@@ -280,8 +229,8 @@ def test_bad_events_are_told_and_stop_nothing(url):
         assert stats["refused"] == 4
 
 
-def test_threads_share_a_keeper(lasting):
-    with open_keeper(make_model("last", 3), lasting) as keeper:
+def test_threads_can_share_a_keeper(durable):
+    with open_keeper(make_model("last", 3), durable) as keeper:
 
         def work(name: str) -> None:
             for place in range(20):
@@ -296,7 +245,7 @@ def test_threads_share_a_keeper(lasting):
             assert [entry.time for entry in sketch.entries] == [17, 18, 19]
 
 
-def test_what_cannot_be_kept_is_refused(tmp_path):
+def test_invalid_settings_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="the policy 'all' keeps everything"):
         open_keeper(make_model("all"), "memory:")
     with pytest.raises(RunError, match="is not a finished run"):
@@ -305,7 +254,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path):
         open_keeper(make_model(), "memory:", batch=0)
 
 
-def test_a_saved_run_is_the_same_version(tmp_path):
+def test_a_saved_model_has_the_same_version(tmp_path):
     trained = make_model("learned")
     trained.save(tmp_path)
     store = open_store("memory:")
@@ -313,7 +262,7 @@ def test_a_saved_run_is_the_same_version(tmp_path):
     assert open_keeper(make_model("learned", seed=1), store).version == 2
 
 
-def test_a_service_loads_no_training_code():
+def test_open_keeper_loads_no_training_code():
     code = "import json, sys, dips; dips.open_keeper; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""Backup, restore, resize and shadow."""
+"""Check, backup and restore of stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import backup, check, restore
-from dips.serve.stores.base import RESTORING, StoreError, Table, open_store
+from dips.serve.stores.base import RESTORING, StoreError, Table
+from dips.serve.stores.registry import open_store
 from dips.testing import random_world
 from tests.serve.models import events_of, make_model
 
@@ -25,8 +26,8 @@ def kept(url):
     keeper.close()
 
 
-def test_a_backup_is_the_store(kept, tmp_path):
-    """Into any kind of store, equal to the byte; the keeper goes on from there."""
+def test_a_restored_backup_equals_the_store(kept, tmp_path):
+    """In any kind of store, all rows are equal; a keeper continues with the restored store."""
     rows = backup(kept._store, tmp_path / "b" / "backup")
     for place in ("memory:", f"sqlite:{tmp_path}/again.db"):
         again = open_store(place)
@@ -38,7 +39,7 @@ def test_a_backup_is_the_store(kept, tmp_path):
             assert not keeper.observe("0", "1", 3, id="0")
 
 
-def test_bad_backups_leave_the_store_empty(kept, tmp_path):
+def test_a_damaged_backup_leaves_the_store_empty(kept, tmp_path):
     path = tmp_path / "backup"
     backup(kept._store, path)
     whole = path.read_bytes()
@@ -61,47 +62,14 @@ def test_bad_backups_leave_the_store_empty(kept, tmp_path):
         restore(path, kept._store)
 
 
-def test_an_interrupted_restore_is_not_taken_for_a_store():
+def test_an_interrupted_restore_cannot_be_opened_by_a_keeper():
     store = open_store("memory:")
-    store.commit({Table.FACTS: {RESTORING: b"1"}})
+    store.commit({Table.METADATA: {RESTORING: b"1"}})
     with pytest.raises(StoreError, match="a restore into this store was interrupted"):
         open_keeper(make_model(), store)
 
 
-def test_shrinking_now_or_later_is_the_same_choice(kept):
-    """Of four lots the two highest stay; growing keeps all that is there."""
-    before = {user: kept.sketch(user) for user in ("0", "1", "2")}
-    kept.swap(make_model("reservoir", 2))
-    assert kept.resize() == 3
-    assert kept.resize() == 0
-    fresh = open_keeper(make_model("reservoir", 2), "memory:")
-    fresh.observe_many(LOG)
-    for user, old in before.items():
-        new = kept.sketch(user)
-        assert set(new.items) <= set(old.items)
-        wanted = fresh.sketch(user).entries  # the sample is the same as from the start
-        assert [e.position for e in new.entries] == [e.position for e in wanted]
-        assert new.policy == 2
-    kept.swap(make_model("reservoir", 6))
-    assert kept.resize() == 0
-    kept.observe("0", "5", 3)
-    assert len(kept.sketch("0").entries) == 3
-
-
-def test_a_shadow_changes_nothing_and_counts_differences():
-    keeper, alone = (open_keeper(make_model("last", 3), "memory:") for _ in range(2))
-    same, other = keeper.shadow(make_model("last", 3, seed=5)), None
-    keeper.observe_many(LOG[:12])
-    assert same.refreshes > 0
-    assert same.report()["different"] == 0
-    assert same.report()["kept_by_both"] == 1.0
-    other = keeper.shadow(make_model("reservoir", 3))
-    keeper.observe_many([{**event, "item": f"new {n % 4}"} for n, event in enumerate(LOG[12:])])
-    report = other.report()
-    assert 0 < report["different"] <= report["refreshes"]
-    assert 0 < report["kept_by_both"] < 1
-    assert report["mean_age"]["shadow"] > report["mean_age"]["live"]
-    assert keeper.shadow(None) is None
-    alone.observe_many(LOG[:12])
-    alone.observe_many([{**event, "item": f"new {n % 4}"} for n, event in enumerate(LOG[12:])])
-    assert [keeper.sketch(u) for u in "012"] == [alone.sketch(u) for u in "012"]
+def test_a_backup_of_dips_0_1_is_refused_by_name(tmp_path):
+    (tmp_path / "old").write_bytes(b"dips backup 1\n")
+    with pytest.raises(StoreError, match=r"was written by dips 0\.1"):
+        restore(tmp_path / "old", open_store("memory:"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dips.cli.main import main
-from dips.serve.records import Rows, encode
+from dips.serve.records import UserRecords, encode
 from tests.serve.models import make_model
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def test_the_table_of_sizes(name, rating, repeats):
     for size in (2, 4, 8, 16, 32):
         one, shape = np.ones(1, np.int64), (1, size)
         full = np.full(shape, 1_700_000_000)
-        rows = Rows(
+        rows = UserRecords(
             size * one, 0 * one, one, 1000 * one, one, np.full(shape, 2**24 - 1),
             np.full(shape, rating, np.float32), full, np.arange(size)[None],
             np.full(shape, repeats), np.zeros(shape, np.int64),

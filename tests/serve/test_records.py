@@ -1,4 +1,4 @@
-"""Records: what goes in comes out, damage is noticed, and nothing else is believed."""
+"""Records: encoding and decoding are inverse, and damage is detected."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dips.serve import records
-from dips.serve.records import RecordError, Rows, bytes_of, decode, encode
+from dips.serve.records import RecordError, UserRecords, decode, encode, record_length
 
 
-def rows_of(users: list[dict]) -> Rows:
-    """Rows from plain lists: each entry is (item, rating, time, age, repeats, side)."""
+def records_of(users: list[dict]) -> UserRecords:
+    """Return records from plain lists: an entry is (item, rating, time, age, repeats, side)."""
     slots = max((len(user["entries"]) for user in users), default=0)
     table = np.zeros((6, len(users), slots))
     fields = [column.astype(np.float32 if i == 1 else np.int64) for i, column in enumerate(table)]
@@ -27,12 +26,12 @@ def rows_of(users: list[dict]) -> Rows:
     count = np.array([len(user["entries"]) for user in users], np.int64)
     there = np.arange(slots) < count[:, None]
     waiting = np.minimum(count, [user["waiting"] for user in users])
-    return Rows(
+    return UserRecords(
         kept=count - waiting,
         waiting=waiting,
         policy=np.array([user["policy"] for user in users], np.int64),
         seen=seen,
-        last=np.array([user["last"] for user in users], np.int64),
+        next_seq=np.array([user["next_seq"] for user in users], np.int64),
         item=item,
         rating=rating,
         time=time,
@@ -65,58 +64,45 @@ def states(entry: st.SearchStrategy) -> st.SearchStrategy:
         "seen": st.integers(0, 2**32 - 1),
         "waiting": st.integers(0, 3),
         "policy": st.integers(0, 2**16 - 1),
-        "last": st.integers(0, 2**63 - 1),
+        "next_seq": st.integers(0, 2**63 - 1),
         "entries": st.lists(entry, max_size=9),
     })  # fmt: skip
 
 
 @given(st.lists(states(st.one_of(ordinary, anything)), min_size=1, max_size=6))
 def test_round_trip(users):
-    rows, names = rows_of(users), [f"user {n}".encode() for n in range(len(users))]
-    again = decode(names, encode(names, rows))
-    for field, before, after in zip(Rows._fields, rows, again, strict=True):
+    decoded, names = records_of(users), [f"user {n}".encode() for n in range(len(users))]
+    again = decode(names, encode(names, decoded))
+    for field, before, after in zip(UserRecords._fields, decoded, again, strict=True):
         assert np.array_equal(before, after), field
 
 
 @given(st.lists(states(ordinary), min_size=2, max_size=6))
-def test_a_record_does_not_depend_on_its_neighbours(users):
+def test_a_record_does_not_depend_on_other_records(users):
     names = [f"user {n}".encode() for n in range(len(users))]
-    together = encode(names, rows_of(users))
-    alone = [encode([name], rows_of([user]))[0] for name, user in zip(names, users, strict=True)]
+    together = encode(names, records_of(users))
+    alone = [encode([name], records_of([user]))[0] for name, user in zip(names, users, strict=True)]
     assert together == alone
 
 
 @pytest.mark.parametrize("repeats", [1, 200])
 def test_eight_entries_take_at_most_128_bytes(repeats):
-    """The widest ordinary values: 16 million items, stars, unsigned 32-bit times, 65,535 events."""
+    """For the largest ordinary values: 16 million items, 32-bit times, ages of 65,535 events."""
     rating = 4.5 if repeats > 1 else 4.3  # ratings with many digits, where nothing repeats
     entry = (2**24 - 1, rating, 2**32 - 1, 2**16 - 1, repeats, 0)
-    user = {"seen": 2**32 - 1, "waiting": 0, "policy": 65535, "last": 2**63 - 1}
-    (record,) = encode([b"u"], rows_of([{**user, "entries": [entry] * 8}]))
+    user = {"seen": 2**32 - 1, "waiting": 0, "policy": 65535, "next_seq": 2**63 - 1}
+    (record,) = encode([b"u"], records_of([{**user, "entries": [entry] * 8}]))
     assert len(record) <= 128
-    assert bytes_of(8) <= 128
-
-
-@pytest.mark.parametrize("version", [1])
-def test_older_versions_are_read(version):
-    """Version 1 had no narrow forms; written here by hand."""
-    head = np.zeros(1, records.HEADER)
-    head["version"], head["kept"], head["seen"], head["last"], head["policy"] = 1, 1, 9, 4, 2
-    body = head.tobytes()[4:] + np.array([7], "<u4").tobytes() + np.array([3.5], "<f4").tobytes()
-    body += np.array([100], "<i8").tobytes() + np.array([2, 1], "<u4").tobytes() + bytes(8)
-    record = zlib.crc32(body, zlib.crc32(b"alice")).to_bytes(4, "little") + body
-    rows = decode([b"alice"], [record])
-    assert (rows.item[0, 0], rows.rating[0, 0], rows.time[0, 0]) == (7, 3.5, 100)
-    assert (rows.position[0, 0], rows.repeats[0, 0], rows.seen[0], rows.last[0]) == (6, 1, 9, 4)
+    assert record_length(8) <= 128
 
 
 def one() -> bytes:
     entries = [(5, 4.0, 1000 + n, n, 1, 0) for n in range(4)]
-    user = {"seen": 20, "waiting": 0, "policy": 1, "last": 7, "entries": entries}
-    return encode([b"alice"], rows_of([user]))[0]
+    user = {"seen": 20, "waiting": 0, "policy": 1, "next_seq": 7, "entries": entries}
+    return encode([b"alice"], records_of([user]))[0]
 
 
-def test_every_flipped_bit_is_noticed():
+def test_every_flipped_bit_is_detected():
     record = one()
     for bit in range(8 * len(record)):
         flipped = bytearray(record)
@@ -125,7 +111,7 @@ def test_every_flipped_bit_is_noticed():
             decode([b"alice"], [bytes(flipped)])
 
 
-def test_a_cut_record_and_a_stranger_s_record_are_noticed():
+def test_a_truncated_record_and_another_user_s_record_are_detected():
     for length in range(len(one())):
         with pytest.raises(RecordError, match=r"cut off|damaged"):
             decode([b"alice"], [one()[:length]])
@@ -133,19 +119,19 @@ def test_a_cut_record_and_a_stranger_s_record_are_noticed():
         decode([b"bob"], [one()])
 
 
-def test_a_newer_version_says_so():
+def test_an_unknown_version_is_reported():
     body = bytes([9]) + one()[5:]
     record = zlib.crc32(body, zlib.crc32(b"alice")).to_bytes(4, "little") + body
-    with pytest.raises(RecordError, match="has version 9, this dips reads up to 2: install"):
+    with pytest.raises(RecordError, match="has version 9, this dips reads version 2: install"):
         decode([b"alice"], [record])
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_the_decoder_survives_anything(content, sealed):
-    """Bytes of any kind, also with a true checksum, are read or refused; nothing else happens."""
+def test_arbitrary_bytes_are_decoded_or_refused(content, valid_checksum):
+    """Also bytes with a valid checksum raise no other error."""
     record = zlib.crc32(content, zlib.crc32(b"u")).to_bytes(4, "little") + content
     try:
-        rows = decode([b"u"], [record if sealed else content])
+        records = decode([b"u"], [record if valid_checksum else content])
     except RecordError:
         return
-    assert rows.item.shape[1] == rows.kept[0] + rows.waiting[0]
+    assert records.item.shape[1] == records.kept[0] + records.waiting[0]

@@ -1,6 +1,8 @@
+"""Bytes of typical records."""
+
 import pytest
 
-from dips.serve.records import bytes_of
+from dips.serve.records import record_length
 from dips.serve.sizing import record_bytes
 
 
@@ -11,12 +13,12 @@ from dips.serve.sizing import record_bytes
         (2, 1, True, 24 + 2 * 12),  # item 3, rating 2, time 4, age 2, repeats 1
         (8, 1, True, 24 + 8 * 12),
         (8, 1, False, 24 + 8 * 10),
-        (4, 4, True, 24 + 7 * 12),  # three wait for the refresh
+        (4, 4, True, 24 + 7 * 12),  # three interactions wait for the refresh
     ],
 )
-def test_bytes_of_ordinary_records(size, every, rated, expected):
+def test_bytes_of_typical_records(size, every, rated, expected):
     assert record_bytes(size, every, rated=rated) == expected
 
 
-def test_it_is_above_the_narrowest_layout():
-    assert record_bytes(8, rated=True) > bytes_of(8)
+def test_a_typical_record_is_longer_than_the_narrowest_one():
+    assert record_bytes(8, rated=True) > record_length(8)

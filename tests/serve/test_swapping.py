@@ -1,4 +1,4 @@
-"""Runs come and go while sketches stay; side information reaches the policy."""
+"""Swap of the model, resize of sketches, and side information of events."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 import dips
-from dips.data.interactions import Side, from_arrays
+from dips.data.interactions import EventColumn, from_arrays
 from dips.errors import ConfigError
 from dips.serve.keeper import open_keeper
 from dips.studies.sketches import sketch_columns
+from dips.testing import random_world
 from tests.serve.models import events_of, make_model
 
+LOG = events_of(random_world([9, 14, 5], items=12))
 
-def test_swapping_runs(url):
-    """Sizes, schedules and vocabularies may differ; sketches change with the next event."""
+
+def test_sketches_change_with_the_next_event_after_a_swap(url):
+    """Sizes, schedules and vocabularies may differ."""
     small = make_model("last", 2)
     large = make_model("last", 4, items=20)
     with open_keeper(small, url) as keeper:
@@ -36,7 +39,7 @@ def test_swapping_runs(url):
         assert keeper.sketch("u").seen == 9
 
 
-def test_swapping_while_things_wait():
+def test_a_swap_keeps_waiting_interactions():
     keeper = open_keeper(make_model("last", 2, (4,)), "memory:")
     for place in range(5):
         keeper.observe("u", str(place), 3)
@@ -47,10 +50,9 @@ def test_swapping_while_things_wait():
     assert keeper.sketch("u").waiting == ()
 
 
-def test_swapping_while_events_stream(lasting):
-    """Nothing is lost, nothing waits: events go on under whichever run is there."""
+def test_swaps_during_a_stream_lose_no_events(durable):
     runs = [make_model("last", 3), make_model("learned", 3), make_model("last", 2)]
-    with open_keeper(runs[0], lasting, batch=4) as keeper:
+    with open_keeper(runs[0], durable, batch=4) as keeper:
         log = [
             {"user": f"user {n % 5}", "item": str(n % 12), "rating": 3, "time": n, "seq": n}
             for n in range(300)
@@ -68,8 +70,31 @@ def test_swapping_while_events_stream(lasting):
         assert all(len(sketch.entries) >= 2 for sketch in found)
 
 
-def test_side_information_reaches_the_policy(lasting):
-    """Times and further columns of events, as in the nightly job."""
+def test_resize_makes_the_choice_of_the_next_refresh(url):
+    """Of four random priorities the two highest stay; a larger size keeps all entries."""
+    kept = open_keeper(make_model("reservoir", 4), url)
+    kept.observe_many(LOG)
+    before = {user: kept.sketch(user) for user in ("0", "1", "2")}
+    kept.swap(make_model("reservoir", 2))
+    assert kept.resize() == 3
+    assert kept.resize() == 0
+    fresh = open_keeper(make_model("reservoir", 2), "memory:")
+    fresh.observe_many(LOG)
+    for user, old in before.items():
+        new = kept.sketch(user)
+        assert set(new.items) <= set(old.items)
+        wanted = fresh.sketch(user).entries  # the sample is the same as from the start
+        assert [e.position for e in new.entries] == [e.position for e in wanted]
+        assert new.policy == 2
+    kept.swap(make_model("reservoir", 6))
+    assert kept.resize() == 0
+    kept.observe("0", "5", 3)
+    assert len(kept.sketch("0").entries) == 3
+    kept.close()
+
+
+def test_side_information_reaches_the_policy(durable):
+    """Times and further columns of events, as in `dips sketch`."""
     rng = np.random.default_rng(0)
     user = np.repeat(np.arange(12), 14)
     data = from_arrays(
@@ -78,22 +103,29 @@ def test_side_information_reaches_the_policy(lasting):
         rng.integers(1, 6, len(user)).astype(np.float32),
         np.arange(len(user)) * 50,
         side={
-            "minutes": Side.of(rng.random(len(user)) * 9),
-            "device": Side.of(rng.choice(["phone", "tv"], len(user))),
+            "minutes": EventColumn.of(rng.random(len(user)) * 9),
+            "device": EventColumn.of(rng.choice(["phone", "tv"], len(user))),
         },
     )
     train, valid, _ = data.split_users(seed=0)
-    settings = {"epochs": 2, "dim": 4, "batch": 64, "device": "cpu", "size": 3, "baseline": ""}
-    outcome = dips.train(train, valid, policy="learned", side="time,minutes,device", **settings)
-    assert outcome.trained.policy_spec.name == "learned"
+    settings = {
+        "epochs": 2,
+        "dim": 4,
+        "batch_size": 64,
+        "device": "cpu",
+        "size": 3,
+        "baselines": (),
+    }
+    run = dips.train(train, valid, policy="learned", side="time,minutes,device", **settings)
+    assert run.trained.policy_spec.name == "learned"
     log = events_of(data)
     minutes, device = data.side["minutes"], data.side["device"]
-    for place, event in enumerate(log):  # one event every 50 seconds: the order is that of the rows
+    for place, event in enumerate(log):  # one event every 50 seconds: ordered as the rows
         event["minutes"] = float(minutes.values[place])
         event["device"] = device.names[int(device.values[place])]
-    with open_keeper(outcome.trained, lasting, batch=7) as keeper:
+    with open_keeper(run.trained, durable, batch=7) as keeper:
         assert not keeper.observe_many(log).refused
-        table = sketch_columns(outcome.trained, data)
+        table = sketch_columns(run.trained, data)
         for number in range(data.users):
             name = data.user_id(number)
             mine = [entry.position for entry in keeper.sketch(name).entries]

@@ -1,4 +1,4 @@
-"""A warm start: lists of last items become sketches, and it may be repeated."""
+"""Warm start: lists of last items become sketches, and an import can be repeated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def lists():
 def test_lists_become_sketches(url):
     with open_keeper(make_model("last", 3), url, batch=5) as keeper:
         keeper.observe("carl", "7", 3)
-        tally = warm_start(keeper, [*lists(), ("carl", [{"item": "1"}])], rating=3.0)
-        assert (tally.applied, tally.repeated, tally.refused) == (10, 2, [])
+        result = warm_start(keeper, [*lists(), ("carl", [{"item": "1"}])], rating=3.0)
+        assert (result.applied, result.repeated, result.refused) == (10, 2, [])
         assert keeper.sketch("alice").items == ["2", "3", "4"]
         assert keeper.sketch("dora").items == ["5", "6", "7"]
         assert keeper.sketch("dora").seen == 5  # no more than fits into one commit
@@ -29,5 +29,5 @@ def test_lists_become_sketches(url):
 
 def test_entries_without_a_rating_are_refused():
     keeper = open_keeper(make_model("last", 3), "memory:")
-    tally = warm_start(keeper, lists())
-    assert (tally.applied, len(tally.refused)) == (0, 13)
+    result = warm_start(keeper, lists())
+    assert (result.applied, len(result.refused)) == (0, 13)

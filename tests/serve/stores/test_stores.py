@@ -1,4 +1,4 @@
-"""What every store has to be: a few tables of bytes, changed atomically."""
+"""Conformance suite of stores: tables of bytes with atomic commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dips.errors import ConfigError
-from dips.serve.stores.base import StoreError, Table, open_store
+from dips.serve.stores.base import StoreError, Table
+from dips.serve.stores.registry import open_store
 
 keys = st.binary(min_size=0, max_size=5)
 changes = st.lists(
@@ -32,7 +33,7 @@ def store(url):
 
 @given(changes=changes, prefix=keys)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_store_is_a_dictionary(store, changes, prefix):
+def test_a_store_behaves_as_dictionaries(store, changes, prefix):
     for table in Table:
         store.commit({table: {key: None for key, _ in store.scan(table)}})
     model = {table: {} for table in Table}
@@ -46,55 +47,55 @@ def test_a_store_is_a_dictionary(store, changes, prefix):
         assert list(store.scan(table, prefix)) == sorted(
             pair for pair in rows.items() if pair[0].startswith(prefix)
         )
-        asked = [*rows, b"nobody", prefix]
-        assert store.get(table, asked) == [rows.get(key) for key in asked]
+        keys = [*rows, b"nobody", prefix]
+        assert store.get(table, keys) == [rows.get(key) for key in keys]
 
 
-def test_a_scan_goes_over_many_rows(store):
+def test_a_scan_returns_all_rows_of_a_large_table(store):
     rows = {n.to_bytes(4, "big"): bytes(3) for n in range(10_000)}
     store.commit({Table.USERS: rows})
     assert dict(store.scan(Table.USERS)) == rows
     assert len(list(store.scan(Table.USERS, bytes(3)))) == 256
 
 
-def test_a_commit_is_whole_or_nothing(lasting):
-    store = open_store(lasting)
+def test_a_commit_is_atomic(durable):
+    store = open_store(durable)
     store.commit({Table.USERS: {b"a": b"1"}})
     with pytest.raises(StoreError, match="cannot be written"):
-        store.commit({Table.FACTS: {b"x": b"y"}, Table.USERS: {b"a": b"2", b"b": object()}})
+        store.commit({Table.METADATA: {b"x": b"y"}, Table.USERS: {b"a": b"2", b"b": object()}})
     assert list(store.scan(Table.USERS)) == [(b"a", b"1")]
-    assert not list(store.scan(Table.FACTS))
+    assert not list(store.scan(Table.METADATA))
     store.close()
 
 
-def test_the_first_half_of_a_commit_is_seen_here_only(store):
+def test_a_staged_change_is_visible_to_get(store):
     store.commit({Table.USERS: {b"a": b"1", b"c": b"3", b"d": b"4"}})
     change = {b"a": b"2", b"b": b"", b"c": None}
-    end = store.stage({Table.USERS: change, Table.FACTS: {b"x": b""}})
+    write = store.stage({Table.USERS: change, Table.METADATA: {b"x": b""}})
     assert store.get(Table.USERS, [b"b", b"a", b"d", b"c"]) == [b"", b"2", b"4", None]
-    assert store.get(Table.FACTS, [b"x", b"y"]) == [b"", None]
-    assert store.get(Table.IDS, [b"x"]) == [None]
-    worker = threading.Thread(target=end)
+    assert store.get(Table.METADATA, [b"x", b"y"]) == [b"", None]
+    assert store.get(Table.EVENT_IDS, [b"x"]) == [None]
+    worker = threading.Thread(target=write)
     worker.start()
     worker.join()
     assert list(store.scan(Table.USERS)) == [(b"a", b"2"), (b"b", b""), (b"d", b"4")]
-    assert list(store.scan(Table.FACTS)) == [(b"x", b"")]
+    assert list(store.scan(Table.METADATA)) == [(b"x", b"")]
     store.commit({Table.USERS: {b"a": None}})  # a commit may follow
 
 
-def test_half_a_commit_is_nothing(lasting):
-    """Others do not see it, and it does not outlive the process that made it."""
-    store = open_store(lasting)
+def test_a_staged_change_that_was_not_written_is_lost(durable):
+    """Other readers do not see it, and it is not in the store after closing."""
+    store = open_store(durable)
     store.commit({Table.USERS: {b"a": b"1"}})
-    end = store.stage({Table.USERS: {b"a": b"2"}})
-    reader = open_store(lasting, readonly=True)
+    write = store.stage({Table.USERS: {b"a": b"2"}})
+    reader = open_store(durable, readonly=True)
     assert reader.get(Table.USERS, [b"a"]) == [b"1"]
-    end()
+    write()
     assert reader.get(Table.USERS, [b"a"]) == [b"2"]
     reader.close()
     store.stage({Table.USERS: {b"a": b"3"}})
     store.close()
-    again = open_store(lasting)
+    again = open_store(durable)
     assert again.get(Table.USERS, [b"a"]) == [b"2"]
     with pytest.raises(StoreError, match="cannot be written"):
         again.stage({Table.USERS: {b"a": b"4", b"b": object()}})()
@@ -102,7 +103,7 @@ def test_half_a_commit_is_nothing(lasting):
     again.close()
 
 
-def test_compacting_and_verifying_change_nothing(store):
+def test_compact_and_verify_change_no_rows(store):
     store.commit({Table.USERS: {b"a": b"1", b"b": b"2"}})
     store.commit({Table.USERS: {b"b": None}})
     store.compact()
@@ -111,22 +112,22 @@ def test_compacting_and_verifying_change_nothing(store):
         assert list(store.scan(Table.USERS)) == [(b"a", b"1")]
 
 
-def test_what_was_committed_is_there_after_opening_again(lasting):
-    first = open_store(lasting)
+def test_commits_are_there_after_opening_again(durable):
+    first = open_store(durable)
     first.commit({Table.USERS: {b"a": b"1"}})
     first.close()
     for readonly in (True, False):
-        again = open_store(lasting, readonly=readonly)
+        again = open_store(durable, readonly=readonly)
         assert again.get(Table.USERS, [b"a"]) == [b"1"]
         again.close()
 
 
-def test_one_process_writes_and_others_read(lasting):
-    writer = open_store(lasting)
+def test_one_process_writes_and_others_read(durable):
+    writer = open_store(durable)
     writer.commit({Table.USERS: {b"a": b"1"}})
     with pytest.raises(StoreError, match="is in use: another process writes to it"):
-        open_store(lasting)
-    reader = open_store(lasting, readonly=True)
+        open_store(durable)
+    reader = open_store(durable, readonly=True)
     with reader.snapshot():
         assert reader.get(Table.USERS, [b"a"]) == [b"1"]
         writer.commit({Table.USERS: {b"a": b"2"}})
@@ -136,11 +137,11 @@ def test_one_process_writes_and_others_read(lasting):
         reader.commit({Table.USERS: {b"a": b"3"}})
     reader.close()
     writer.close()
-    open_store(lasting).close()
+    open_store(durable).close()
 
 
 @pytest.mark.parametrize("url", ["", "redis", "sqlite:", "memory:x", "postgres:x", "a.db"])
-def test_unknown_addresses_are_refused(url):
+def test_unknown_urls_are_refused(url):
     with pytest.raises(ConfigError, match=r"choose memory: or sqlite:PATH"):
         open_store(url)
 
