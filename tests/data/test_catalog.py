@@ -155,9 +155,9 @@ def test_synthetic_worlds_get_their_options(monkeypatch):
     assert names == ["synthetic", "synthetic-implicit", "planted"]
     open_data("synthetic", options={"users": 3})
     assert calls == [{}, {"implicit": True}, {}, {"users": 3}]
-    with pytest.raises(ConfigError, match="drift: planted has only users and seed"):
+    with pytest.raises(ConfigError, match="drift: planted takes users and seed only"):
         open_data("planted", options={"drift": 3, "users": 2})
-    with pytest.raises(ConfigError, match="users: these go with synthetic"):
+    with pytest.raises(ConfigError, match="users: these options exist for synthetic"):
         open_data("ml-1m", options={"users": 3})
 
 

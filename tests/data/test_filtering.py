@@ -48,7 +48,7 @@ def test_k_core_agrees_with_removing_one_at_a_time(events, k):
 
 def test_repeats_do_not_count_twice():
     data = from_arrays([0, 0, 1, 1], [5, 5, 5, 6])
-    with pytest.raises(DataError, match="ask for less"):
+    with pytest.raises(DataError, match="use a weaker filter"):
         filtering.k_core(data, 2)
 
 

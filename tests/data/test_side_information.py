@@ -62,7 +62,7 @@ def test_columns_follow_their_events():
 
 def test_packed_values_round_trip(data):
     sides = SideInformation.of(data, ("price", "time", "weather"))
-    columns = EventColumns.of(data, sides=sides)
+    columns = EventColumns.of(data, side_information=sides)
     price, weather = sides.columns
     standard = (np.array(PRICE) - np.mean(PRICE)) / np.std(PRICE)
     found = number_of(columns.side, price)
@@ -87,7 +87,7 @@ def test_without_names_there_is_no_side_information(data):
 
 def test_without_ratings_the_time_is_no_part_of_a_token(data):
     sides = SideInformation.of(data, ("time", "price"), timed=False)
-    columns = EventColumns.of(data, sides=sides)
+    columns = EventColumns.of(data, side_information=sides)
     assert sides.time
     assert columns.token is columns.item
     assert torch.equal(token(columns.item, columns.side), columns.item)

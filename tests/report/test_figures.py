@@ -87,7 +87,7 @@ def test_published_results_are_marked(tmp_path):
     rows = [row("last", size, every, 1 / size) for size in (2, 4) for every in (1, 4)]
     quality_by_size(rows, "rmse", tmp_path / "a.png")
     quality_by_size(rows, "rmse", tmp_path / "b.png", marks=[row("last", 2, 4, 0.45)])
-    quality_by_size(rows, "rmse", tmp_path / "c.png", marks=[row("nobody", 2, 4, 0.45)])
+    quality_by_size(rows, "rmse", tmp_path / "c.png", marks=[row("other", 2, 4, 0.45)])
     plain, marked, other = (picture(tmp_path / f"{name}.png") for name in "abc")
     different = (plain != marked).any(-1)
     assert different.any()

@@ -98,10 +98,10 @@ def test_charts_by_size_and_by_cost():
     assert by_size.count("<polyline") == 2
     assert "lower is better; whiskers" in by_size
     once = [{**row, "n": 1, "std": 0.0} for row in mine]
-    alone = size_chart(once, "rmse", 1, colour=names, title="t")
-    assert "lower is better" in alone
-    assert "whiskers" not in alone
-    assert "±" not in alone
+    once_chart = size_chart(once, "rmse", 1, colour=names, title="t")
+    assert "lower is better" in once_chart
+    assert "whiskers" not in once_chart
+    assert "±" not in once_chart
     by_bytes = size_chart(
         mine, "rmse", 1, colour=names, title="t", cost=lambda size, every: 24 + 12 * size
     )

@@ -53,7 +53,7 @@ def test_without_runs_the_origin_or_the_directory_names_the_data(tmp_path):
     [
         ("summary.csv", "policy,size,every,metric,mean,std,n\nlast,x,1,rmse,1,0,2\n",
          r"summary\.csv, line 2: size is 'x', not a number"),
-        ("rows.csv", None, r"is not whole: rows\.csv is missing"),
+        ("rows.csv", None, r"is incomplete: rows\.csv is missing"),
         ("origin.json", "[1]", r"origin\.json is damaged: there is no JSON object"),
         ("origin.json", "{", r"origin\.json is damaged"),
     ],

@@ -180,7 +180,9 @@ def _found(
     if spec in SYNTHETIC:
         return _make(spec, options or {})
     if options:
-        raise ConfigError(f"{', '.join(options)}: these go with {', '.join(SYNTHETIC)} only")
+        raise ConfigError(
+            f"{', '.join(options)}: these options exist for {', '.join(SYNTHETIC)} only"
+        )
     if spec in CATALOG:  # a directory of that name is meant by ./NAME
         return _named(_open_known(spec), spec)
     path = Path(spec)
@@ -297,7 +299,7 @@ def _make(name: str, options: Mapping[str, Any]) -> Interactions:
     if name == "planted":
         unknown = options.keys() - {"users", "seed"}
         if unknown:
-            raise ConfigError(f"{', '.join(sorted(unknown))}: planted has only users and seed")
+            raise ConfigError(f"{', '.join(sorted(unknown))}: planted takes users and seed only")
         return _named(synthetic.planted(**options), name)
     if name == "synthetic-implicit":
         options = {"implicit": True, **options}

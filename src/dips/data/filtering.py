@@ -93,7 +93,7 @@ def min_rating(data: Interactions, above: float) -> Interactions:
         DataError: If the data has no ratings, or none is above the threshold.
     """
     if data.rating is None:
-        raise DataError(f"{data.name} has no ratings, so it cannot be cut at a rating of {above:g}")
+        raise DataError(f"{data.name} has no ratings, so there is no filter by rating {above:g}")
     rows = _rows(data)
     kept = _keep(data, rows[data.rating[rows] > above], f"rating > {above:g}")
     facts = {key: value for key, value in kept.about.items() if key != "rating_range"}
@@ -162,7 +162,7 @@ def _rows(data: Interactions) -> npt.NDArray[np.int64]:
 def _keep(data: Interactions, rows: npt.NDArray[np.int64], step: str | None) -> Interactions:
     """Return these events, with users and items renumbered; add `step` to the list of steps."""
     if len(rows) == 0:
-        raise DataError(f"{data.name}: '{step}' removes every interaction; ask for less")
+        raise DataError(f"{data.name}: '{step}' removes every interaction; use a weaker filter")
     if data.warmup.any():
         raise DataError(f"{data.name}: filter before the split by time, not a part of it")
     events = np.full(len(data.item), -1, np.int64)

@@ -29,7 +29,7 @@ def quantize_clamped(value: Tensor, bits: int, limit: float) -> Tensor:
         Float64 tensor of the same shape.
     """
     out = torch.empty_like(value)
-    if out.stride() != value.stride():  # not dense: the kernel walks over memory, not over indices
+    if out.stride() != value.stride():  # not dense: the kernel reads memory in order
         value = value.contiguous()
         out = torch.empty_like(value)
     count = value.numel()

@@ -60,7 +60,7 @@ def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
     colour = policy_colours(list(dict.fromkeys([*names, NO_SKETCH])))
     runs = [*results.runs, *(run for c in results.comparisons for run in c.runs)]
     stages = "".join(stages_table(paper) for paper in results.papers)
-    parts: list[tuple[str, str, str]] = [("stages", "What was run", stages)]
+    parts: list[tuple[str, str, str]] = [("stages", "Stages", stages)]
     for place, comparison in enumerate(results.comparisons):
         body = _comparison(comparison, colour, bytes_of)
         parts.append((f"compare-{place}", _title(comparison, results.comparisons), body))

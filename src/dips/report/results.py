@@ -190,7 +190,7 @@ def _json(path: Path) -> Row:
     try:
         return _parsed(path.read_text(), path)
     except OSError:
-        raise RunError(f"{path.parent} is not whole: {path.name} is missing") from None
+        raise RunError(f"{path.parent} is incomplete: {path.name} is missing") from None
 
 
 def _parsed(text: str, path: Path) -> Row:
@@ -209,7 +209,7 @@ def _table(path: Path) -> list[Row]:
         with path.open(newline="") as file:
             return list(_rows(csv.DictReader(file), path))
     except OSError:
-        raise RunError(f"{path.parent} is not whole: {path.name} is missing") from None
+        raise RunError(f"{path.parent} is incomplete: {path.name} is missing") from None
 
 
 def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:

@@ -162,7 +162,7 @@ def test_column_names_are_refused_for_a_fixed_layout(folder, read):
 def test_unknown_layouts(folder, read):
     with pytest.raises(ConfigError, match="there is no layout 'x'; there are movielens"):
         read(folder({"x.csv": CSV}), "x")
-    with pytest.raises(DataError, match=r"no layout is known by these files \(x\.doc\)"):
+    with pytest.raises(DataError, match=r"no layout has these files \(x\.doc\)"):
         read(folder({"x.doc": CSV}, "other"))
 
 

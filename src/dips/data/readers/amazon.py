@@ -75,8 +75,8 @@ def _order(source: Source, name: str) -> Order:
     votes = sum(bool(_PRODUCT.fullmatch(b)) - bool(_PRODUCT.fullmatch(a)) for a, b in pairs)
     if votes == 0:
         raise DataError(
-            f"{source.place(name)}: cannot see which of the first two fields is the product; "
-            "say so with --layout amazon-2014 (user,item) or --layout amazon-2018 (item,user)"
+            f"{source.place(name)}: cannot recognise which of the first two fields is the product; "
+            "use --layout amazon-2014 (user,item) or --layout amazon-2018 (item,user)"
         )
     return "user,item" if votes > 0 else "item,user"
 
@@ -118,7 +118,7 @@ def _explained(place: str, block: bytes, first: int) -> DataError:
                 return DataError(
                     f"{where}: {field} is {value!r}, not {wanted}; correct or remove this line"
                 )
-    return DataError(f"{place}: cannot be read as JSON lines from line {first}; get it again")
+    return DataError(f"{place}: cannot be read as JSON lines from line {first}; download it again")
 
 
 def _metadata(source: Source, wanted: set[str]) -> ItemMetadata:
@@ -130,7 +130,8 @@ def _metadata(source: Source, wanted: set[str]) -> ItemMetadata:
     for number, product in _products(source, name):
         asin = product.get("asin")
         if asin is None:
-            raise DataError(f"{source.place(name)}, line {number}: asin is missing; get it again")
+            place = f"{source.place(name)}, line {number}"
+            raise DataError(f"{place}: asin is missing; download it again")
         if asin in wanted:
             titles[asin] = str(product.get("title", ""))
             # 2014: a list of paths; 2018: one path.
@@ -150,5 +151,5 @@ def _products(source: Source, name: str) -> Iterator[tuple[int, dict[str, Any]]]
                 )
             except (ValueError, SyntaxError) as error:
                 place = f"{source.place(name)}, line {number}"
-                raise DataError(f"{place}: not a product ({error}); get it again") from error
+                raise DataError(f"{place}: not a product ({error}); download it again") from error
             yield number, product

@@ -69,7 +69,7 @@ class ColumnNames:
                 known = ", ".join(header)
                 raise DataError(f"{place}: there is no column '{name}' among {known}; see --side")
             if name in found.values():
-                raise DataError(f"{place}: column '{name}' is read anyway; leave it out of --side")
+                raise DataError(f"{place}: column '{name}' is read already; leave it out of --side")
         return found | {SIDE + name: name for name in self.side}
 
     def _given(self) -> dict[str, str | None]:

@@ -56,7 +56,7 @@ class Layout:
         elif columns != ColumnNames():
             raise ConfigError(
                 f"column names go with a table; the layout '{self.module}' has its own: "
-                "leave them out or say --layout table"
+                "leave them out or use --layout table"
             )
         return reader(source, **arguments)
 
@@ -123,6 +123,6 @@ def recognise(source: Source, columns: ColumnNames) -> str:
             return name
     held = ", ".join(([source.given] if source.given else source.names)[:5])
     raise DataError(
-        f"{source.path}: no layout is known by these files ({held}); "
+        f"{source.path}: no layout has these files ({held}); "
         f"name one with --layout ({', '.join(LAYOUTS)})"
     )

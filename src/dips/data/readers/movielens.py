@@ -72,5 +72,5 @@ def _metadata_dat(source: Source, *, latin1: bool) -> ItemMetadata:
 def _too_few(source: Source, name: str, number: int, line: str, layout: str) -> DataError:
     return DataError(
         f"{source.place(name)}, line {number}: too few fields in {line[:80]!r}, "
-        f"expected {layout}; get the file again from its source"
+        f"expected {layout}; download the file again"
     )

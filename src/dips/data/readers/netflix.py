@@ -55,7 +55,7 @@ def read(source: Source) -> Interactions:
             column.resize(filled + len(values), refcheck=False)
             column[filled:] = values
     if len(users) == 0:
-        raise DataError(f"{source.path}: there are no ratings in {names[0]}; get it again")
+        raise DataError(f"{source.path}: there are no ratings in {names[0]}; download it again")
     items, film_ids = encode_integers(films)
     del films
     user_codes, user_ids = encode_integers(users)
@@ -110,7 +110,7 @@ def _blocks_of_columns(source: Source, names: list[str]) -> Iterator[tuple[npt.N
         if film == 0 and not heads[1]:
             raise DataError(
                 f"{source.place(parts[0].name)}, line 1: a rating before the first line 'film:'; "
-                "get the file again from its source"
+                "download the file again"
             )
         film_of = np.array(films, np.int32)[np.cumsum(heads.to_numpy()) - 1]
         yield (
@@ -133,7 +133,7 @@ def _explained(source: Source, parts: list[_Part]) -> DataError:
                     f"got {line.decode('utf-8', 'replace')[:80]!r}; correct or remove this line"
                 )
     place = source.place(parts[0].name)
-    return DataError(f"{place}: holds a user id or a date that does not exist; get it again")
+    return DataError(f"{place}: holds a user id or a date that does not exist; download it again")
 
 
 def _titles(source: Source) -> ItemMetadata:
@@ -147,7 +147,7 @@ def _titles(source: Source) -> ItemMetadata:
         if len(fields) < 3:
             raise DataError(
                 f"{source.place(name)}, line {number}: too few fields in {line[:80]!r}, "
-                "expected film,year,title; get the file again from its source"
+                "expected film,year,title; download the file again"
             )
         titles[fields[0]] = fields[2]
     return ItemMetadata(titles)

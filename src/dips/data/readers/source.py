@@ -118,7 +118,7 @@ class Source(ABC):
 
     def _filled(self, name: str, data: bytes) -> bytes:
         if not data:
-            raise DataError(f"{self.place(name)}: the file is empty; get it again from its source")
+            raise DataError(f"{self.place(name)}: the file is empty; download it again")
         return data
 
     @contextmanager
@@ -226,7 +226,7 @@ def open_source(path: Path) -> Source:
     if path.is_dir():
         return DirectorySource(path)
     if path.stat().st_size == 0:
-        raise DataError(f"{path}: the file is empty; get it again from its source")
+        raise DataError(f"{path}: the file is empty; download it again")
     try:
         if path.suffix == ".zip":
             return ZipSource(path)

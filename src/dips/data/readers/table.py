@@ -92,7 +92,7 @@ def _read_parquet(source: Source, name: str, columns: ColumnNames) -> RawRows:
         frame = pl.read_parquet(raw, columns=list(found.values()))
     except pl.exceptions.PolarsError as error:
         raise DataError(
-            f"{place}: is not a complete Parquet file ({error}); get it again"
+            f"{place}: is not a complete Parquet file ({error}); download it again"
         ) from error
     frame = frame.select(pl.col(column).alias(field) for field, column in found.items())
     rows = RawRows(frame, partial(_row, place))
