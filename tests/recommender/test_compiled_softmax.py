@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 
 pytest.importorskip("numba")
 
-from dips.credit.adjoint import effect_of
+from dips.credit.adjoint import loss_and_adjoint
 from dips.kernels import softmax_cpu
 from dips.recommender.base import Evidence
 from dips.recommender.compiled_softmax import effects, is_looped, scores, total_loss
@@ -20,7 +20,7 @@ from dips.recommender.losses import FullSoftmax, SquaredError
 
 ROWS, ITEMS, ENTRIES = 11, 40, 3
 KINDS = pytest.mark.parametrize(
-    "kind", [{}, {"repeat_feature": True}, {"recency_decay": True, "separate_input": True}]
+    "kind", [{}, {"repeat_feature": True}, {"recency_decay": True, "tie_embeddings": False}]
 )
 
 
@@ -102,24 +102,26 @@ def test_effects_are_those_of_the_adjoint(kind: dict[str, bool]) -> None:
     """Losses too."""
     model, (evidence, target, mass) = _model(**kind), _past()
     loss, pull, common, _ = effects(model, evidence, target)
-    wanted, effect = effect_of(_model(**kind).double(), _exact(evidence), target, mass.double())
+    wanted, effect = loss_and_adjoint(
+        _model(**kind).double(), _exact(evidence), target, mass.double()
+    )
     for found, right in zip((loss, pull, common), (wanted, *effect), strict=True):
         _close(found, right)
 
 
 def test_effects_where_what_was_read_is_struck_out() -> None:
     """The same as the adjoint's, with one that came twice and one that is predicted."""
-    model, (evidence, target, mass) = _model(recency_decay=True, separate_input=True), _past()
+    model, (evidence, target, mass) = _model(recency_decay=True, tie_embeddings=False), _past()
     evidence.item[0, 1], target[1] = evidence.item[0, 0], evidence.item[1, 2]
     slow = copy.deepcopy(model).double()
-    model.filters_sketch = slow.filters_sketch = True
-    loss, effect = effect_of(model, evidence, target, mass)
-    wanted, right = effect_of(slow, _exact(evidence), target, mass.double())
+    model.masks_sketch = slow.masks_sketch = True
+    loss, effect = loss_and_adjoint(model, evidence, target, mass)
+    wanted, right = loss_and_adjoint(slow, _exact(evidence), target, mass.double())
     _close(loss, wanted)
     for found, field in zip(effect, right, strict=True):
         _close(found, field.double())
-    slow.filters_sketch = False
-    plain, _ = effect_of(slow, _exact(evidence), target, mass.double())
+    slow.masks_sketch = False
+    plain, _ = loss_and_adjoint(slow, _exact(evidence), target, mass.double())
     assert bool((wanted < plain).all())
 
 

@@ -16,7 +16,11 @@ ITEMS = torch.tensor([[3, 1, 4], [1, 5, 2]])
 
 def _model(tied: bool = True) -> GRU:
     model = GRU(
-        items=6, loss=FullSoftmax(), dim=4, tied=tied, generator=torch.Generator().manual_seed(1)
+        items=6,
+        loss=FullSoftmax(),
+        dim=4,
+        tie_embeddings=tied,
+        generator=torch.Generator().manual_seed(1),
     )
     model = model.double().requires_grad_(False)
     model.user_prior.copy_(torch.tensor([0.1, -0.3, 0.2, 0.5]))
@@ -32,8 +36,8 @@ def _evidence(items: Tensor, weight: Tensor | None = None) -> Evidence:
 def _cell(model: GRU) -> nn.GRUCell:
     cell = nn.GRUCell(4, 4).double()
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    reader = model.reader
-    own = (reader.from_item, reader.from_state, reader.item_shift, reader.state_shift)
+    reader = model.layer
+    own = (reader.input_weight, reader.state_weight, reader.input_bias, reader.state_bias)
     cell.load_state_dict(dict(zip(names, own, strict=True)))
     return cell.requires_grad_(False)
 
@@ -74,18 +78,18 @@ def test_reading_can_be_differentiated_in_the_weights() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_scores_are_the_state_times_the_vectors_that_score(tied: bool) -> None:
+def test_scores_are_the_state_times_the_output_vectors(tied: bool) -> None:
     model = _model(tied)
     state = model.read(_evidence(ITEMS))
-    table = model.vectors if tied else model.scoring
+    table = model.vectors if tied else model.output_vectors
     expected = (state[:, None, :] * table).sum(2) + model.bias[:, 0]
     torch.testing.assert_close(model.predict_all(state), expected)
     torch.testing.assert_close(model.predict(state, ITEMS), expected.gather(1, ITEMS))
     torch.testing.assert_close(model.predict_some(state, ITEMS[0]), expected[:, ITEMS[0]])
-    assert (set(dict(model.named_parameters())) >= {"scoring"}) is not tied
+    assert (set(dict(model.named_parameters())) >= {"output_vectors"}) is not tied
 
 
-def test_dropping_touches_what_is_read_and_what_is_said() -> None:
+def test_dropout_applies_to_inputs_and_states() -> None:
     model, seen = _model(), []
 
     def drop(value: Tensor) -> Tensor:

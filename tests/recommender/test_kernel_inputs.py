@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dips.data.side_information import Coded, SideInformation
+from dips.data.side_information import ColumnEncoding, SideInformation
 from dips.recommender import kernel_inputs as compiled
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
@@ -46,5 +46,5 @@ def test_what_is_not_linear(losses: dict[str, Loss]) -> None:
     assert compiled.is_linear(DotProduct(loss=losses["mse"], **rest))
     assert not compiled.is_linear(DotProduct(loss=losses["bce"], **rest))
     assert not compiled.is_linear(MLP(loss=losses["mse"], **rest))
-    timed = SideInformation(clock=Coded("time", 0))
-    assert not compiled.is_linear(DotProduct(loss=losses["mse"], sides=timed, **rest))
+    timed = SideInformation(clock=ColumnEncoding("time", 0))
+    assert not compiled.is_linear(DotProduct(loss=losses["mse"], side=timed, **rest))

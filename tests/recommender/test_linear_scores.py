@@ -10,7 +10,7 @@ from torch.nn import functional
 from dips.recommender import linear_scores as linear
 from dips.recommender.base import Evidence
 from dips.recommender.gru import GRU
-from dips.recommender.linear_scores import Linear
+from dips.recommender.linear_scores import LinearScores
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.sasrec import SASRec
 from dips.recommender.sequential import Sequential
@@ -19,7 +19,7 @@ FORMS = [GRU, SASRec]
 ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
 
 
-def _model(form: type[Linear], **settings: bool) -> Linear:
+def _model(form: type[LinearScores], **settings: bool) -> LinearScores:
     generator = torch.Generator().manual_seed(1)
     model = form(items=6, loss=FullSoftmax(), dim=4, generator=generator, **settings)
     model = model.double().requires_grad_(False)
@@ -34,7 +34,7 @@ def _evidence(items: Tensor) -> Evidence:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_scores_are_cosines_times_the_heat(form: type[Linear]) -> None:
+def test_scores_are_cosines_times_the_heat(form: type[LinearScores]) -> None:
     model = _model(form, cosine=True)
     model.logit_scale.fill_(1.3)
     user = model.read(_evidence(ITEMS))
@@ -55,7 +55,7 @@ def test_scores_are_cosines_times_the_heat(form: type[Linear]) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_lengths_do_not_count_with_cosines_alone(form: type[Linear]) -> None:
+def test_lengths_do_not_count_with_cosines_alone(form: type[LinearScores]) -> None:
     for cosine in (True, False):
         model, longer = _model(form, cosine=cosine), _model(form, cosine=cosine)
         longer.vectors.mul_(torch.linspace(1, 4, 6)[:, None])
@@ -64,10 +64,10 @@ def test_lengths_do_not_count_with_cosines_alone(form: type[Linear]) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_prefixes_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
+def test_prefixes_are_read_as_sketches_that_hold_them(form: type[LinearScores]) -> None:
     model = _model(form, cosine=True, filter_sketch=True)
     assert isinstance(model, Sequential)
-    found = model.after(ITEMS, torch.tensor([0, 1, 1]), torch.tensor([0, 3, 5]))
+    found = model.states_after(ITEMS, torch.tensor([0, 1, 1]), torch.tensor([0, 3, 5]))
     for row, (user, many) in enumerate([(0, 0), (1, 3), (1, 5)]):
         sketch = model.read(_evidence(ITEMS[user : user + 1, :many]))
         same = [model.predict_all(state) for state in (found[row : row + 1], sketch)]
@@ -75,7 +75,7 @@ def test_prefixes_are_read_as_sketches_that_hold_them(form: type[Linear]) -> Non
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_nobody_read_from_can_be_learned_from(form: type[Linear]) -> None:
+def test_what_nobody_read_from_can_be_learned_from(form: type[LinearScores]) -> None:
     """The state before the first item is 0 at the start, and points nowhere."""
     model = _model(form, cosine=True).requires_grad_(True)
     nothing = model.read(_evidence(ITEMS[:, :0]))
@@ -86,23 +86,28 @@ def test_what_nobody_read_from_can_be_learned_from(form: type[Linear]) -> None:
 
 def test_what_policies_see_is_what_is_read() -> None:
     model = _model(GRU, cosine=True)
-    assert torch.equal(model.embedding(ITEMS), model.shown(ITEMS))
+    assert torch.equal(model.embedding(ITEMS), model.input_vectors(ITEMS))
     torch.testing.assert_close(
-        model.shown(ITEMS), functional.normalize(model.vectors, dim=1)[ITEMS], atol=2e-3, rtol=0
+        model.input_vectors(ITEMS),
+        functional.normalize(model.vectors, dim=1)[ITEMS],
+        atol=2e-3,
+        rtol=0,
     )
     plain = _model(GRU)
-    assert torch.equal(plain.shown(ITEMS), plain.vectors[ITEMS])
+    assert torch.equal(plain.input_vectors(ITEMS), plain.vectors[ITEMS])
 
 
 def test_decay_spares_the_heat() -> None:
     for form in FORMS:
         model = _model(form, cosine=True)
-        assert "logit_scale" in set(dict(model.named_parameters())) & set(form.undecayed)
+        assert "logit_scale" in set(dict(model.named_parameters())) & set(form.no_weight_decay)
         assert "logit_scale" not in dict(_model(form).named_parameters())
 
 
 def test_numbers_of_items_have_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "MOST", 10)
+    monkeypatch.setattr(linear, "MAX_ITEMS", 10)
     GRU(items=11, loss=FullSoftmax(), dim=4)
-    with pytest.raises(ValueError, match="11 items: their numbers are exact up to 10"):
+    with pytest.raises(
+        ValueError, match="11 items: repeat_feature and filter_sketch support at most 10"
+    ):
         GRU(items=11, loss=FullSoftmax(), dim=4, filter_sketch=True)

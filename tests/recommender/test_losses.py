@@ -1,4 +1,4 @@
-"""Losses: slopes are derivatives, values are those of other libraries, names are checked."""
+"""Losses: derivatives, values are those of other libraries, names are checked."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from dips.errors import ConfigError
 from dips.recommender.losses import (
     BPR,
-    CONTRASTS,
-    FAR,
+    MASKED_SCORE,
+    SAMPLED_LOSSES,
     TOP1,
     BinaryCrossEntropy,
     BPRMax,
     CategoricalCrossEntropy,
-    Contrast,
     FullSoftmax,
     Loss,
+    SampledLoss,
     SampledSoftmax,
     SquaredError,
     TOP1Max,
@@ -47,9 +47,9 @@ def test_slope_is_the_derivative_of_value(loss: Loss) -> None:
     assert value.shape == rating.shape
     if not loss.listwise:
         (expected,) = torch.autograd.grad(value.sum(), leaf)
-        torch.testing.assert_close(loss.slope(output, rating), expected)
+        torch.testing.assert_close(loss.derivative(output, rating), expected)
         return
-    slope = loss.slope(output, rating)  # [rows, n, items]: each of n targets apart
+    slope = loss.derivative(output, rating)  # [rows, n, items]: each of n targets apart
     for place in range(rating.shape[1]):
         (expected,) = torch.autograd.grad(value[:, place].sum(), leaf, retain_graph=True)
         torch.testing.assert_close(slope[:, place], expected)
@@ -89,7 +89,7 @@ def test_softmax_is_the_cross_entropy_over_items() -> None:
         torch.testing.assert_close(FullSoftmax().value(output, items)[:, place], expected)
 
 
-def _one(loss: Contrast, own: float, others: list[float]) -> float:
+def _one(loss: SampledLoss, own: float, others: list[float]) -> float:
     """The papers' formulas, a negative at a time."""
 
     def chance(score: float) -> float:
@@ -111,12 +111,12 @@ def _one(loss: Contrast, own: float, others: list[float]) -> float:
     return -math.log(wins) + 0.5 * sum(s * other**2 for s, other in zip(soft, others, strict=True))
 
 
-def _contrasts() -> list[Contrast]:
-    return [SampledSoftmax(3), *(kind(3) for kind in CONTRASTS.values())]
+def _contrasts() -> list[SampledLoss]:
+    return [SampledSoftmax(3), *(kind(3) for kind in SAMPLED_LOSSES.values())]
 
 
 @pytest.mark.parametrize("loss", _contrasts(), ids=lambda loss: type(loss).__name__)
-def test_contrasts_are_the_formulas_of_the_papers(loss: Contrast) -> None:
+def test_contrasts_are_the_formulas_of_the_papers(loss: SampledLoss) -> None:
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(4, 2, generator=generator, dtype=torch.float64) * 2
     others = torch.randn(4, 2, 3, generator=generator, dtype=torch.float64) * 2
@@ -127,12 +127,12 @@ def test_contrasts_are_the_formulas_of_the_papers(loss: Contrast) -> None:
             assert float(value[row, place]) == pytest.approx(expected)
     leaf = own.clone().requires_grad_()
     (expected_slope,) = torch.autograd.grad(loss.value(leaf, others).sum(), leaf)
-    torch.testing.assert_close(loss.slope(own, others), expected_slope)
+    torch.testing.assert_close(loss.derivative(own, others), expected_slope)
 
 
 @pytest.mark.parametrize("loss", _contrasts(), ids=lambda loss: type(loss).__name__)
-def test_extreme_scores_and_the_item_itself_among_the_negatives(loss: Contrast) -> None:
-    others = torch.tensor([[[900.0, -900.0, FAR]]], requires_grad=True)
+def test_extreme_scores_and_the_item_itself_among_the_negatives(loss: SampledLoss) -> None:
+    others = torch.tensor([[[900.0, -900.0, MASKED_SCORE]]], requires_grad=True)
     own = torch.tensor([[-800.0]], requires_grad=True)
     slopes = torch.autograd.grad(loss.value(own, others).sum(), (own, others))
     assert all(bool(slope.isfinite().all()) for slope in slopes)
@@ -144,7 +144,7 @@ def test_extreme_scores_and_the_item_itself_among_the_negatives(loss: Contrast) 
 def test_all_items_as_negatives_are_the_full_softmax() -> None:
     output, items = _case(FullSoftmax())
     same = torch.arange(ITEMS) == items[..., None]
-    others = output[:, None, :].masked_fill(same, FAR)
+    others = output[:, None, :].masked_fill(same, MASKED_SCORE)
     sampled = SampledSoftmax(ITEMS).value(output.gather(-1, items), others)
     torch.testing.assert_close(sampled, FullSoftmax().value(output, items))
 
@@ -156,6 +156,6 @@ def test_names() -> None:
     assert make_loss("mse") == SquaredError()
     assert make_loss("softmax").listwise
     assert make_loss("bce", 1.0, 5.0) == BinaryCrossEntropy(3.0)
-    assert make_loss("cce", stars=(1.0, 2.0)).channels == 2
+    assert make_loss("cce", rating_values=(1.0, 2.0)).channels == 2
     with pytest.raises(ConfigError, match="unknown loss 'mae'"):
         make_loss("mae")

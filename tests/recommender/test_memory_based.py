@@ -13,11 +13,11 @@ from dips.data.interactions import Interactions
 from dips.recommender import memory_based as neighbours
 from dips.recommender.base import Evidence
 from dips.recommender.memory_based import (
-    MemoryBased,
-    companions,
-    followers,
+    Neighbours,
+    knn_neighbours,
+    markov_neighbours,
+    neighbour_scores,
     popularity,
-    recall,
 )
 
 World = Callable[..., Interactions]
@@ -34,7 +34,7 @@ def _histories(data: Interactions) -> list[list[int]]:
     return [data.item[data.events(user)].tolist() for user in range(data.users)]
 
 
-def _dense(near: MemoryBased) -> torch.Tensor:
+def _dense(near: Neighbours) -> torch.Tensor:
     return torch.zeros(ITEMS, ITEMS).scatter_add(1, near.item, near.score)
 
 
@@ -45,7 +45,7 @@ def test_popularity(part: Interactions) -> None:
 
 def test_followers_are_shares_of_what_came_next(part: Interactions) -> None:
     after = Counter(pair for history in _histories(part) for pair in pairwise(history))
-    table = _dense(followers(part, ITEMS))
+    table = _dense(markov_neighbours(part, ITEMS))
     for item in range(ITEMS):
         total = sum(after[item, other] for other in range(ITEMS))
         for other in range(ITEMS):
@@ -61,7 +61,7 @@ def test_companions_share_users(
         {user for user, history in enumerate(_histories(part)) if item in history}
         for item in range(ITEMS)
     ]
-    table = _dense(companions(part, ITEMS, shrink))
+    table = _dense(knn_neighbours(part, ITEMS, shrink))
     for item in range(ITEMS):
         for other in range(ITEMS):
             shared = len(fans[item] & fans[other]) if item != other else 0
@@ -70,18 +70,18 @@ def test_companions_share_users(
 
 
 def test_the_nearest_stay(part: Interactions) -> None:
-    full, near = _dense(companions(part, ITEMS)), companions(part, 2)
+    full, near = _dense(knn_neighbours(part, ITEMS)), knn_neighbours(part, 2)
     assert near.item.shape == (ITEMS, 2)
     torch.testing.assert_close(near.score, full.topk(2, 1).values)
 
 
 def test_scores_fade_and_ties_go_to_the_popular() -> None:
-    near = MemoryBased(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
+    near = Neighbours(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
                       torch.tensor([[0.5, 0.25], [0.5, 0.0], [0.0, 0.0], [0.0, 0.0]]))  # fmt: skip
     popular = torch.tensor([1.0, 2.0, 3.0, 4.0])
     evidence = Evidence.new(torch.tensor([[0, 1, 0], [0, 0, 0]]), torch.ones(2, 3),
                         torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]),
                         torch.tensor([2, 0]))  # fmt: skip
-    scores = recall(near, popular, evidence, fade=0.5)
+    scores = neighbour_scores(near, popular, evidence, decay=0.5)
     torch.testing.assert_close(scores[0], torch.tensor([0, 0.25, 0.125, 0.5]), atol=1e-5, rtol=0)
     assert scores[1].argsort(descending=True).tolist() == [3, 2, 1, 0]

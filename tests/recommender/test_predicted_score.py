@@ -7,15 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dips.data.side_information import Coded, SideInformation
-from dips.numerics.descent import keep
+from dips.data.side_information import ColumnEncoding, SideInformation
+from dips.kernels.dispatch import computed_signals
+from dips.numerics.descent import identity
 from dips.recommender import predicted_score as predicted_scores
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
-from dips.recommender.kernel_inputs import is_answered
+from dips.recommender.kernel_inputs import model_spec
 from dips.recommender.losses import FullSoftmax, Loss
 from dips.recommender.mlp import MLP
-from dips.recommender.predicted_score import around, is_quick, predicted_score
+from dips.recommender.predicted_score import is_linearisable, linearise, predicted_score
 from dips.recommender.signals import as_evidence, recommender_signals, rounding
 from dips.recommender.stacked import StackedRecommenders
 from dips.testing import random_candidates
@@ -32,7 +33,7 @@ def _evidence(size: int) -> Evidence:
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 @pytest.mark.parametrize(
-    "more", [{}, {"recency_decay": True}, {"recency_decay": True, "separate_input": True}], ids=str
+    "more", [{}, {"recency_decay": True}, {"recency_decay": True, "tie_embeddings": False}], ids=str
 )
 def test_close_to_the_start_it_is_what_is_read(
     dot: Dot, losses: dict[str, Loss], more: dict[str, bool], size: int
@@ -47,49 +48,51 @@ def test_close_to_the_start_it_is_what_is_read(
             read = model.predict(model.read(evidence), items)
             left.append(
                 float(
-                    (predicted_score(model, around(model), evidence, items, keep) - read)
+                    (predicted_score(model, linearise(model), evidence, items, identity) - read)
                     .abs()
                     .max()
                 )
             )
-            at_first = model.predict(model.start(30), items)
+            at_first = model.predict(model.initial_user(30), items)
             moved.append(float((read - at_first).abs().max()))
     assert left[0] < 0.25 * moved[0]
     assert left[1] < left[0] / 30
     assert moved[1] > moved[0] / 20
 
 
-def test_no_direction_bends_more_than_the_norm() -> None:
+def test_the_bound_is_at_least_the_largest_eigenvalue() -> None:
     """Vectors that all lie along one line which is no axis: entries are small, their sum is not."""
     model = DotProduct(loss=FullSoftmax(), items=ITEMS, dim=6).double()
     with torch.no_grad():
         model.vectors.copy_(torch.linspace(-1, 1, ITEMS)[:, None].expand(-1, 6))
-        near = around(model)
-    largest = torch.linalg.eigvalsh(near.bend)[-1]
-    assert largest <= near.norm <= 1.01 * largest
+        linear = linearise(model)
+    largest = torch.linalg.eigvalsh(linear.covariance)[-1]
+    assert largest <= linear.bound <= 1.01 * largest
 
 
-def test_steps_that_would_run_away_are_shorter(dot: Dot, losses: dict[str, Loss]) -> None:
-    """What is pulled back more than it was pulled would grow with every step."""
+def test_the_step_size_is_bounded_by_the_curvature(dot: Dot, losses: dict[str, Loss]) -> None:
+    """Otherwise the iterate would grow with every step."""
     model = dot(losses["softmax"], items=ITEMS, dim=DIM, inner_lr=50.0, inner_steps=40).double()
     evidence, items = _evidence(7), torch.arange(ITEMS).expand(30, -1)
     with torch.no_grad():
-        found = predicted_score(model, around(model), evidence, items, rounding)
+        found = predicted_score(model, linearise(model), evidence, items, rounding)
     assert 1 < float(found.abs().max()) < 200
 
 
-def test_beyond_some_age_all_are_as_old(
+def test_ages_are_capped(
     dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = dot(losses["softmax"], items=ITEMS, dim=DIM, recency_decay=True).double()
     evidence, items = _evidence(5), torch.arange(ITEMS).expand(30, -1)
     assert float(evidence.age.max()) > 4
-    monkeypatch.setattr(predicted_scores, "OLDEST", 4)
+    monkeypatch.setattr(predicted_scores, "MAX_AGE", 4)
     cut = evidence._replace(age=evidence.age.clamp_max(4))
-    found = predicted_score(model, around(model), evidence, items, rounding)
-    monkeypatch.setattr(predicted_scores, "OLDEST", 1000)
-    assert torch.equal(found, predicted_score(model, around(model), cut, items, rounding))
-    assert not torch.equal(found, predicted_score(model, around(model), evidence, items, rounding))
+    found = predicted_score(model, linearise(model), evidence, items, rounding)
+    monkeypatch.setattr(predicted_scores, "MAX_AGE", 1000)
+    assert torch.equal(found, predicted_score(model, linearise(model), cut, items, rounding))
+    assert not torch.equal(
+        found, predicted_score(model, linearise(model), evidence, items, rounding)
+    )
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce"])
@@ -111,22 +114,21 @@ def test_of_ratings_it_is_what_is_predicted(dot: Dot, losses: dict[str, Loss], l
     assert found.shape == candidates.item.shape
 
 
-def test_who_is_quick(dot: Dot, losses: dict[str, Loss]) -> None:
-    """And for whom there are programs."""
+def test_only_dot_products_with_a_full_softmax_are_linearisable(
+    dot: Dot, losses: dict[str, Loss]
+) -> None:
     rest = {"items": ITEMS, "dim": DIM}
     softmax = losses["softmax"]
-    quick, required_signals = DotProduct(loss=softmax, **rest), ("predicted_score", "embedding")
-    assert is_quick(quick)
-    assert is_answered(required_signals, quick)
-    for slow in (
+    supported = DotProduct(loss=softmax, **rest)
+    assert is_linearisable(supported)
+    assert computed_signals(model_spec(supported)) == {"predicted_score", "embedding"}
+    for other in (
         DotProduct(loss=softmax, repeat_feature=True, **rest),
         DotProduct(loss=softmax, prior_penalty=0.1, **rest),
         DotProduct(loss=losses["mse"], **rest),
         MLP(loss=softmax, **rest),
     ):
-        assert not is_quick(slow)
-        assert not is_answered(required_signals, slow)
-    timed = DotProduct(loss=softmax, sides=SideInformation(clock=Coded("time", 0)), **rest)
-    assert not is_answered(required_signals, timed)
-    assert not is_answered(("predicted_score", "loss"), quick)
-    assert not is_answered(("predicted_score", "residual"), quick)
+        assert not is_linearisable(other)
+        assert "predicted_score" not in computed_signals(model_spec(other))
+    timed = DotProduct(loss=softmax, side=SideInformation(clock=ColumnEncoding("time", 0)), **rest)
+    assert not computed_signals(model_spec(timed))

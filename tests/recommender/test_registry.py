@@ -1,4 +1,4 @@
-"""Recommenders by name, and what a class of one's own is given and must be."""
+"""Recommenders by name, and the settings that a user's own class gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from dips.errors import ConfigError, PluginError
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
-from dips.recommender.linear_scores import Linear
+from dips.recommender.linear_scores import LinearScores
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.mlp import MLP
 from dips.recommender.registry import RecommenderSpec, embedding_width, make_recommender
@@ -29,7 +29,7 @@ class Least(Recommender):
 
 
 class Drawn(Least):
-    """Draws from the generator that it is given, and shows vectors of two numbers."""
+    """Uses the generator, and has vectors of length two for policies."""
 
     def __init__(self, *, items: int, generator: torch.Generator, **settings: Any) -> None:
         super().__init__(items=items, **settings)
@@ -41,14 +41,14 @@ class Drawn(Least):
 
 
 class Small(Least):
-    """Does not hand on what it is given."""
+    """Does not pass on the number of items."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__(items=3, loss=loss)
 
 
 class Stubborn(Least):
-    """Knows one loss only."""
+    """Ignores the loss that it is given."""
 
     def __init__(self, items: int) -> None:
         super().__init__(items=items, loss=SquaredError())
@@ -63,7 +63,7 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spec(form: str, **more: Any) -> RecommenderSpec:
-    return RecommenderSpec(**{"form": form, "loss": "mse", "items": 7, "dim": 5, **more})
+    return RecommenderSpec(**{"kind": form, "loss": "mse", "items": 7, "dim": 5, **more})
 
 
 def test_names() -> None:
@@ -71,7 +71,7 @@ def test_names() -> None:
     assert type(make_recommender(spec("mlp"))) is MLP
 
 
-def test_the_base_class_takes_all_settings() -> None:
+def test_a_class_without_constructor_gets_all_settings_of_the_base_class() -> None:
     given = spec(
         "my_recommenders:Least", offset=2.5, inner_lr=0.3, inner_steps=4, prior_penalty=0.1
     )
@@ -84,19 +84,19 @@ def test_the_base_class_takes_all_settings() -> None:
     assert softmax.loss == FullSoftmax()
 
 
-def test_a_generator_is_there_for_those_who_name_it() -> None:
+def test_a_constructor_that_names_a_generator_gets_one() -> None:
     name = spec("my_recommenders:Drawn")
     one, same, other = (make_recommender(name, seed).state_dict()["vectors"] for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
-def test_the_width_of_what_policies_see() -> None:
+def test_the_length_of_the_vectors_that_policies_see() -> None:
     forms = {"dot": 5, "mlp": 5, "my_recommenders:Drawn": 2, "my_recommenders:Least": 0}
     assert {form: embedding_width(spec(form)) for form in forms} == forms
 
 
-def test_whole_numbers_stay_whole_at_decision_time() -> None:
+def test_integer_buffers_are_not_quantized() -> None:
     quantized = StackedRecommenders.of(
         [make_recommender(spec("my_recommenders:Drawn"))]
     ).quantized()
@@ -110,42 +110,53 @@ def test_whole_numbers_stay_whole_at_decision_time() -> None:
         ("tree", ConfigError, "unknown recommender 'tree': choose one of dot, mlp, gru, "),
         ("nowhere:Tree", PluginError, "recommender 'nowhere:Tree' cannot be made"),
         ("os.path:join", PluginError, "it is not a dips.Recommender"),
-        ("my_recommenders:Small", PluginError, "has items 3, not the run's 7: hand what it is"),
+        ("my_recommenders:Small", PluginError, "has items 3, not the run's 7: pass its settings"),
         ("my_recommenders:Stubborn", PluginError, "has loss SquaredError(), not the run's Full"),
         ("dips.recommender.base:Recommender", PluginError, "abstract"),
     ],
 )
-def test_a_name_that_does_not_fit(form: str, kind: type[Exception], sentence: str) -> None:
+def test_a_wrong_name_or_class_is_refused(form: str, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=re.escape(sentence)):
         make_recommender(spec(form, loss="softmax"))
 
 
 @pytest.mark.parametrize("form", ["dot", "mlp", "my_recommenders:Least"])
-def test_what_need_not_know_of_it_strikes_by_the_ranking(form: str) -> None:
+def test_sketch_items_are_masked_in_the_ranking(form: str) -> None:
     plain, made = (
-        make_recommender(spec(form, loss="softmax", filter_sketch=struck))
-        for struck in (False, True)
+        make_recommender(spec(form, loss="softmax", filter_sketch=filtered))
+        for filtered in (False, True)
     )
-    assert (plain.filters_sketch, made.filters_sketch) == (False, True)
+    assert (plain.masks_sketch, made.masks_sketch) == (False, True)
     assert set(plain.state_dict()) == set(made.state_dict())
 
 
-@pytest.mark.parametrize("form", ["gru", "gru-separate", "sasrec"])
-def test_what_reads_in_order_learns_to_strike(form: str) -> None:
+@pytest.mark.parametrize("form", ["gru", "sasrec"])
+def test_sequential_recommenders_learn_to_filter(form: str) -> None:
     made = make_recommender(spec(form, loss="softmax", filter_sketch=True))
-    assert isinstance(made, Linear)
-    assert made.has_own
-    assert not made.filters_sketch  # not twice
+    assert isinstance(made, LinearScores)
+    assert made.has_repeat_feature
+    assert not made.masks_sketch  # their scores do it
 
 
-@pytest.mark.parametrize("name", ["repeat_feature", "recency_decay", "separate_input"])
-def test_what_a_product_knows_besides(name: str) -> None:
-    spec = RecommenderSpec(form="dot", loss="softmax", items=3, **{name: True})
+@pytest.mark.parametrize("name", ["repeat_feature", "recency_decay", "tie_embeddings"])
+def test_options_of_the_dot_product(name: str) -> None:
+    options = {"repeat_feature": False, "recency_decay": False, "tie_embeddings": False}
+    spec = RecommenderSpec(kind="dot", loss="softmax", items=3, **{**options, name: True})
     model = make_recommender(RecommenderSpec.from_dict(spec.to_dict()))
     assert isinstance(model, DotProduct)
     found = {
-        "repeat_feature": model.has_own,
+        "repeat_feature": model.has_repeat_feature,
         "recency_decay": model.has_recency_decay,
-        "separate_input": model.has_separate_input,
+        "tie_embeddings": model.tie_embeddings,
     }
     assert found == {other: other == name for other in found}
+
+
+def test_options_that_a_recommender_does_not_have_are_refused() -> None:
+    for given in (
+        spec("mlp", loss="softmax", repeat_feature=True),
+        spec("sasrec", loss="softmax", tie_embeddings=False),
+        spec("dot", loss="softmax", cosine=True),
+    ):
+        with pytest.raises(ConfigError, match="has no setting"):
+            make_recommender(given)

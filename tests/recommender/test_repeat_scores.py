@@ -11,9 +11,14 @@ from torch.autograd import gradcheck
 
 from dips.recommender.base import Evidence
 from dips.recommender.gru import GRU
-from dips.recommender.linear_scores import Linear
+from dips.recommender.linear_scores import LinearScores
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.repeat_scores import START, Own, meetings, own_scores
+from dips.recommender.repeat_scores import (
+    REPEAT_START,
+    RepeatScores,
+    repeat_scores,
+    weighted_repeats,
+)
 from dips.recommender.sasrec import SASRec
 from dips.recommender.sequential import Sequential
 from dips.recommender.session import SessionGRU
@@ -23,8 +28,8 @@ ITEMS = torch.tensor([[3, 1, 4, 1, 5], [2, 2, 0, 4, 3]])
 
 
 def _model(
-    form: type[Linear], *, repeat_feature: bool = True, filter_sketch: bool = False
-) -> Linear:
+    form: type[LinearScores], *, repeat_feature: bool = True, filter_sketch: bool = False
+) -> LinearScores:
     more = {"repeat_feature": repeat_feature, "filter_sketch": filter_sketch}
     generator = torch.Generator().manual_seed(1)
     model = form(items=6, loss=FullSoftmax(), dim=4, generator=generator, **more)
@@ -43,7 +48,7 @@ def test_own_scores_by_hand() -> None:
     loading = torch.tensor([gain, odds, scale, power]).double()
     weight = torch.tensor([[1.0, 0.5, 0.0, 1.0]]).double()
     age = torch.tensor([[9.0, 4.0, 2.0, 0.0]]).double()
-    own = own_scores(loading, torch.tensor([[2, 0, 1, 2]]), weight, age)
+    own = repeat_scores(loading, torch.tensor([[2, 0, 1, 2]]), weight, age)
     scores = own.of(torch.arange(4)[None])[0].tolist()
 
     def lasting(age: float) -> float:
@@ -56,19 +61,21 @@ def test_own_scores_by_hand() -> None:
 
 
 def test_own_scores_can_be_learned() -> None:
-    loading = torch.tensor(START).double().requires_grad_()
+    loading = torch.tensor(REPEAT_START).double().requires_grad_()
     weight = torch.tensor([[1.0, 0.5, 0.2]]).double().requires_grad_()
     item, age = torch.tensor([[1, 0, 1]]), torch.tensor([[5.0, 1.0, 0.0]]).double()
-    assert gradcheck(lambda *at: own_scores(at[0], item, at[1], age).score, (loading, weight))
+    assert gradcheck(lambda *at: repeat_scores(at[0], item, at[1], age).score, (loading, weight))
 
 
 def test_own_scores_of_any_items() -> None:
-    own = Own(torch.tensor([[4, 1, 0], [2, 0, 0]]), torch.tensor([[0.5, 2.0, 0.0], [3.0, 0, 0]]))
+    own = RepeatScores(
+        torch.tensor([[4, 1, 0], [2, 0, 0]]), torch.tensor([[0.5, 2.0, 0.0], [3.0, 0, 0]])
+    )
     dense = torch.tensor([[0, 2.0, 0, 0, 0.5], [0, 0, 3.0, 0, 0]])
     some = torch.tensor([4, 0, 2, 4, 1])  # one of them twice
     assert torch.equal(own.of(some.expand(2, -1)), dense[:, some])
     assert torch.equal(own.of_some(some, 5), dense[:, some])
-    nothing = Own(own.item[:, :0], own.score[:, :0])
+    nothing = RepeatScores(own.item[:, :0], own.score[:, :0])
     assert torch.equal(nothing.of_some(some, 5), torch.zeros(2, 5))
     assert torch.equal(nothing.of(some.expand(2, -1)), torch.zeros(2, 5))
 
@@ -78,15 +85,15 @@ def test_an_entry_tells_of_what_was_met_before_it_unless_an_older_one_does() -> 
     repeats = torch.tensor([[2, 1, 5, 4, 1, 6]]).double()
     weight = torch.tensor([[1, 0, 1, 1, 0, 0.5]]).double()  # the first 0 is an empty slot
     evidence = Evidence(item, weight, weight, torch.tensor([4]), weight, repeats)
-    assert meetings(evidence).tolist() == [[2, 0, 3, 4, 0, 0.5]]
+    assert weighted_repeats(evidence).tolist() == [[2, 0, 3, 4, 0, 0.5]]
     whole = _evidence(ITEMS)
-    assert torch.equal(meetings(whole), whole.weight)
+    assert torch.equal(weighted_repeats(whole), whole.weight)
     nothing = _evidence(ITEMS[:, :0])
-    assert torch.equal(meetings(nothing), nothing.weight)
+    assert torch.equal(weighted_repeats(nothing), nothing.weight)
 
 
 @pytest.mark.parametrize("form", [GRU, SASRec, SessionGRU])
-def test_what_was_met_often_speaks_louder(form: type[Linear]) -> None:
+def test_what_was_met_often_speaks_louder(form: type[LinearScores]) -> None:
     model, once = _model(form), _evidence(torch.tensor([[3, 1, 4, 5]]))
     often = once._replace(repeats=torch.tensor([[1.0, 6, 1, 1]]).double())
     change = model.predict_all(model.read(often)) - model.predict_all(model.read(once))
@@ -96,13 +103,13 @@ def test_what_was_met_often_speaks_louder(form: type[Linear]) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
-    form: type[Linear],
+    form: type[LinearScores],
 ) -> None:
     plain, model = _model(form, repeat_feature=False), _model(form)
     evidence = _evidence(ITEMS)
     user = model.read(evidence)
     everything = torch.arange(6).expand(2, -1)
-    own = own_scores(model.loading, ITEMS, evidence.weight, evidence.age).of(everything)
+    own = repeat_scores(model.repeat_params, ITEMS, evidence.weight, evidence.age).of(everything)
     expected = plain.predict_all(plain.read(evidence)) + own
     torch.testing.assert_close(model.predict_all(user), expected)
     assert (own > 0).sum(1).tolist() == [4, 4]  # items that were read
@@ -112,7 +119,7 @@ def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[Linear]) -> None:
+def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[LinearScores]) -> None:
     plain, model = (
         _model(form, repeat_feature=False),
         _model(form, repeat_feature=False, filter_sketch=True),
@@ -127,16 +134,18 @@ def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[Linear]
     assert best.sort().values.tolist() == [[0, 2], [1, 5]]
     model.requires_grad_(True)
     model.losses(model.read(_evidence(ITEMS)), ITEMS[:, :1] * 0, ITEMS[:, :1]).sum().backward()
-    assert model.loading.grad is not None
-    assert float(model.loading.grad[0]) != 0  # had it been wrong, it could learn
+    assert model.repeat_params.grad is not None
+    assert float(model.repeat_params.grad[0]) != 0  # had it been wrong, it could learn
 
 
 @pytest.mark.parametrize("form", [GRU, SASRec])
-def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(form: type[Linear]) -> None:
+def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(
+    form: type[LinearScores],
+) -> None:
     model = _model(form)
     assert isinstance(model, Sequential)
     owner, step = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 3, 5, 1])
-    found = model.after(ITEMS, owner, step)
+    found = model.states_after(ITEMS, owner, step)
     for row, (user, many) in enumerate(zip(owner.tolist(), step.tolist(), strict=True)):
         sketch = model.read(_evidence(ITEMS[user : user + 1, :many]))
         same = [model.predict_all(state) for state in (found[row : row + 1], sketch)]
@@ -145,4 +154,6 @@ def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(form: type[Li
 
 def test_decay_spares_the_loading() -> None:
     for form in FORMS:
-        assert "loading" in set(dict(_model(form).named_parameters())) & set(form.undecayed)
+        assert "repeat_params" in set(dict(_model(form).named_parameters())) & set(
+            form.no_weight_decay
+        )

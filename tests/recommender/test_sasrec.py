@@ -32,7 +32,7 @@ def _evidence(items: Tensor, weight: Tensor | None = None) -> Evidence:
 def _normed(model: SASRec, vector: Tensor, place: int) -> Tensor:
     centered = vector - vector.mean()
     scaled = centered / (centered.square().mean() + 1e-5).sqrt()
-    return scaled * model.gain[place] + model.shift[place]
+    return scaled * model.norm_weight[place] + model.norm_bias[place]
 
 
 def _literally(model: SASRec, items: Tensor) -> Tensor:
@@ -44,16 +44,16 @@ def _literally(model: SASRec, items: Tensor) -> Tensor:
         for place, vector in enumerate(flow):
             past = range(max(0, place - attention.WINDOW + 1), place + 1)
             match = [
-                (even[place] @ model.rebuild_inputs[layer]) @ (even[j] @ model.asked[layer]) / 2
-                + model.recency[layer, place - j]
+                (even[place] @ model.query[layer]) @ (even[j] @ model.key[layer]) / 2
+                + model.distance_bias[layer, place - j]
                 for j in past
             ]
             share = torch.stack(match).softmax(0)
-            seen = sum(s * (even[j] @ model.told[layer]) for s, j in zip(share, past, strict=True))
+            seen = sum(s * (even[j] @ model.value[layer]) for s, j in zip(share, past, strict=True))
             vector = vector + seen
             inner = _normed(model, vector, 2 * layer + 1) @ model.hidden[layer]
-            inner = (inner + model.hidden_shift[layer]).relu()
-            fresh.append(vector + inner @ model.output[layer] + model.output_shift[layer])
+            inner = (inner + model.hidden_bias[layer]).relu()
+            fresh.append(vector + inner @ model.output[layer] + model.output_bias[layer])
         flow = fresh
     return _normed(model, flow[-1], 2 * attention.LAYERS)
 

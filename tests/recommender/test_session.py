@@ -31,7 +31,9 @@ def _read(model: SessionGRU, *items: int) -> tuple[Tensor, Tensor]:
     now, past = model.user_prior[None].chunk(2, 1)
     vectors = model.vectors[torch.tensor(items, dtype=torch.int64)][None]
     weight = torch.ones(1, len(items)).double()
-    return model.now.read(now, vectors, weight), model.past.read(past, vectors, weight)
+    return model.session_layer.read(now, vectors, weight), model.sketch_layer.read(
+        past, vectors, weight
+    )
 
 
 def test_the_last_three_places_are_the_sessions() -> None:
@@ -56,7 +58,7 @@ def test_both_states_score() -> None:
     user = model.read(_evidence([[3, 1, 4, 2, -1]]))
     now, past = user[0].chunk(2)
     expected = torch.stack(
-        [model.vectors[i] @ now + (model.vectors[i] @ model.turn) @ past + model.bias[i, 0]
+        [model.vectors[i] @ now + (model.vectors[i] @ model.sketch_projection) @ past + model.bias[i, 0]
          for i in range(6)]
     )[None]  # fmt: skip
     torch.testing.assert_close(model.predict_all(user), expected)
@@ -80,8 +82,9 @@ def test_cosines_do_not_count_lengths_as_they_are_read_or_score() -> None:
         assert torch.allclose(*found, atol=2e-3) == cosine
 
 
-def test_decay_spares_the_shifts_of_both_readers() -> None:
+def test_biases_of_both_layers_have_no_weight_decay() -> None:
     model = _model()
     names = set(dict(model.named_parameters()))
-    assert {f"{reader}.{kind}_shift" for reader in ("now", "past") for kind in ("item", "state")} \
-        <= set(model.undecayed) & names  # fmt: skip
+    for layer in ("session_layer", "sketch_layer"):
+        biases = {f"{layer}.input_bias", f"{layer}.state_bias"}
+        assert biases <= set(model.no_weight_decay) & names

@@ -11,7 +11,7 @@ import torch
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.sketch_filter import LEAST, is_struck, outcomes
+from dips.recommender.sketch_filter import MIN_REMAINING, filters_in_loss, prediction_losses
 
 ITEMS = 8
 Dot = Callable[..., DotProduct]
@@ -30,9 +30,9 @@ def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
 def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) -> None:
     """Written out with a mask: who came twice goes once, and what is predicted stays."""
     model = dot(losses["softmax"]).double()
-    model.filters_sketch = True
+    model.masks_sketch = True
     user, evidence, comes = _case()
-    found = outcomes(model, user, evidence, comes, torch.ones(4, 2).double())
+    found = prediction_losses(model, user, evidence, comes, torch.ones(4, 2).double())
     for row, kept in enumerate([{0, 1}, {3, 4}, {5, 6, 7}, {0, 4, 6}]):
         scores = model.predict_all(user[row : row + 1])[0]
         for place, item in enumerate(comes[row].tolist()):
@@ -42,34 +42,34 @@ def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) 
 
 
 @pytest.mark.parametrize(
-    ("loss", "filters_sketch", "repeat_feature"),
+    ("loss", "masks_sketch", "repeat_feature"),
     [("softmax", False, False), ("mse", True, False), ("softmax", True, True)],
 )
 def test_else_they_are_the_losses(
-    dot: Dot, losses: dict[str, Loss], loss: str, filters_sketch: bool, repeat_feature: bool
+    dot: Dot, losses: dict[str, Loss], loss: str, masks_sketch: bool, repeat_feature: bool
 ) -> None:
     """With ratings, without striking, and where items come back."""
     model = dot(losses[loss], repeat_feature=repeat_feature).double()
-    model.filters_sketch = filters_sketch
-    assert not is_struck(model)
+    model.masks_sketch = masks_sketch
+    assert not filters_in_loss(model)
     user, evidence, comes = _case()
     user = torch.nn.functional.pad(user, (0, ITEMS if repeat_feature else 0))
     user = torch.nn.functional.pad(user, (0, len(model.user_prior) - 6))
     ratings = torch.ones(4, 2).double()
     plain = model.losses(user, comes, ratings)
-    assert torch.equal(outcomes(model, user, evidence, comes, ratings), plain)
+    assert torch.equal(prediction_losses(model, user, evidence, comes, ratings), plain)
 
 
 def test_even_where_all_else_is_struck_out(dot: Dot, losses: dict[str, Loss]) -> None:
     """A loss of about nothing, and a number."""
     model = dot(losses["softmax"]).float()
-    model.filters_sketch = True
+    model.masks_sketch = True
     item = torch.arange(ITEMS)[None]
     evidence = Evidence.new(item, torch.ones(1, ITEMS), torch.ones(1, ITEMS), torch.tensor([8]))
-    found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
+    found = prediction_losses(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
     assert float(found.detach().abs()) < 1e-3
     with torch.no_grad():
         model.bias[0] = -200.0  # then in single precision nothing at all is left
-    found = outcomes(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
+    found = prediction_losses(model, torch.zeros(1, 6), evidence, item[:, :1], torch.ones(1, 1))
     plain = model.losses(torch.zeros(1, 6), item[:, :1], torch.ones(1, 1))
-    torch.testing.assert_close(found, plain + math.log(LEAST))
+    torch.testing.assert_close(found, plain + math.log(MIN_REMAINING))

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions, from_arrays
-from dips.recommender.linear_scores import Linear
+from dips.recommender.linear_scores import LinearScores
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.session import SessionGRU
-from dips.recommender.spectral_init import begin, shared_users
+from dips.recommender.spectral_init import initialise_vectors, spectral_vectors
 from dips.testing import random_world
 
 
 def _start(data: Interactions, dim: int, seed: int = 0) -> torch.Tensor:
-    return shared_users(data, dim, torch.Generator().manual_seed(seed))
+    return spectral_vectors(data, dim, torch.Generator().manual_seed(seed))
 
 
 def test_items_that_share_users_lie_together() -> None:
@@ -47,26 +47,26 @@ def test_with_room_for_all_products_are_weighted_cosines() -> None:
     torch.testing.assert_close(vectors @ vectors.T, expected, atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("form", ["gru", "gru-separate", "sasrec"])
-def test_a_recommender_of_cosines_begins_there_and_no_other_does(form: str) -> None:
+@pytest.mark.parametrize(("kind", "tied"), [("gru", True), ("gru", False), ("sasrec", True)])
+def test_only_recommenders_with_cosine_scores_are_initialised(kind: str, tied: bool) -> None:
     data = random_world([9, 3, 12, 5], items=6, seed=2, explicit=False)
-    spec = RecommenderSpec(form=form, loss="softmax", items=6, dim=3)
+    spec = RecommenderSpec(kind=kind, loss="softmax", items=6, dim=3, tie_embeddings=tied)
     plain, model = make_recommender(spec), make_recommender(replace(spec, cosine=True))
     before = {name: value.clone() for name, value in plain.state_dict().items()}
-    begin(plain, data, seed=4)
-    begin(model, data, seed=4)
+    initialise_vectors(plain, data, seed=4)
+    initialise_vectors(model, data, seed=4)
     expected = _start(data, 3, seed=4)
-    assert isinstance(model, Linear)
+    assert isinstance(model, LinearScores)
     assert torch.equal(model.vectors, expected)
     assert torch.equal(model.table, expected)
     for name, value in plain.state_dict().items():
         assert torch.equal(value, before[name])
 
 
-def test_a_session_model_begins_there_for_both_of_its_readers() -> None:
+def test_both_layers_of_a_session_model_are_initialised() -> None:
     data = random_world([9, 3, 12, 5], items=6, seed=2, explicit=False)
     model = SessionGRU(items=6, loss=FullSoftmax(), dim=3, cosine=True)
-    begin(model, data, seed=4)
+    initialise_vectors(model, data, seed=4)
     expected = _start(data, 3, seed=4)
     assert torch.equal(model.vectors, expected)
     assert torch.equal(model.table, torch.cat([expected, expected], 1))

@@ -51,7 +51,7 @@ def test_select_one_and_names(dot: Dot, losses: dict[str, Loss]) -> None:
     models = [dot(losses["mse"], seed=seed) for seed in range(3)]
     stack = StackedRecommenders.of(models)
     assert stack.runs == 3
-    assert set(stack.trainable) == {"user_prior", "vectors", "loading", "bias"}
+    assert set(stack.trainable) == {"user_prior", "vectors", "user_bias_scale", "bias"}
     chosen = stack.select([2, 0, 2])
     assert torch.equal(chosen.state["vectors"][1], models[0].vectors)
     for run, model in enumerate(models):
@@ -84,7 +84,7 @@ def _read(model: Recommender, *fields: Tensor) -> Tensor:
 def test_settled_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: int) -> None:
     """To the last bit: alone, together, entries in any order, and in a stack."""
     more = (
-        {"repeat_feature": True, "recency_decay": True, "separate_input": True}
+        {"repeat_feature": True, "recency_decay": True, "tie_embeddings": False}
         if loss.listwise
         else {}
     )
@@ -147,7 +147,7 @@ def test_signals(monkeypatch: pytest.MonkeyPatch, loss: Loss, kind: type[DotProd
     told = signals.read(weights).influences(0.7)
     torch.testing.assert_close(told, effect.detach(), atol=1e-8, rtol=1e-8)
     if loss.channels == 1:
-        slope = exact.gradients(user, candidates.item, rating)
+        slope = exact.loss_gradients(user, candidates.item, rating)
         assert signals.residual.shape == slope.shape[:2]
     answers = (signals.loss, told)
     monkeypatch.setitem(signals_module.CHUNK, "cpu", 64 * 2)

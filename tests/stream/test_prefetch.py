@@ -9,19 +9,19 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.stream.prefetch import prefetched
-from dips.stream.users import Columns, Stream, enlist
+from dips.stream.users import EventColumns, Stream, enlist
 
 World = Callable[..., Interactions]
 
 
-def _companies(stream: Stream, *places: list[int]) -> Iterator[Stream]:
+def _user_batches(stream: Stream, *places: list[int]) -> Iterator[Stream]:
     return (stream.take(torch.tensor([some])) for some in places)
 
 
 def test_companies_come_in_order_with_their_own_events(world: World) -> None:
     data = world([2, 5, 3, 4])
-    waiting = enlist([data], Columns.waiting(data, "cpu"))
-    first, second = prefetched(_companies(waiting, [0, 3], [1, 2]))
+    waiting = enlist([data], EventColumns.waiting(data, "cpu"))
+    first, second = prefetched(_user_batches(waiting, [0, 3], [1, 2]))
     assert (first.length.tolist(), second.length.tolist()) == ([[5, 2]], [[4, 3]])
     assert first.columns.item.tolist() == [*data.item[2:7], *data.item[0:2]]
     assert second.columns.item.tolist() == [*data.item[10:14], *data.item[7:10]]
@@ -31,8 +31,8 @@ def test_companies_come_in_order_with_their_own_events(world: World) -> None:
 
 def test_where_nothing_waits_nothing_is_copied(world: World) -> None:
     data = world([2, 5])
-    columns = Columns.of(data)
-    (user_batch,) = prefetched(_companies(enlist([data], columns), [0, 1]))
+    columns = EventColumns.of(data)
+    (user_batch,) = prefetched(_user_batches(enlist([data], columns), [0, 1]))
     assert user_batch.columns is columns
 
 
@@ -46,7 +46,7 @@ def test_the_next_is_gathered_while_one_walks(world: World) -> None:
             gathered.release()
             return super().gathered()
 
-    told = Told(**vars(enlist([data], Columns.waiting(data, "cpu"))))
+    told = Told(**vars(enlist([data], EventColumns.waiting(data, "cpu"))))
     arrivals = prefetched([told] * 3)
     next(arrivals)
     assert gathered.acquire(timeout=30)

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import dips
-from dips.data.interactions import Categories, Interactions, Side, from_arrays
+from dips.data.interactions import Categories, Interactions, EventColumn, from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError
 from dips.model.trained_model import open_model
-from dips.studies import sketches as nightly
 from dips.studies.checks import split
-from dips.studies.run import run
+from dips.studies.run import train_runs
+from dips.studies.sketches import prediction_columns, sketch_columns
 from dips.training.config import TrainConfig
 
-SMALL: dict[str, Any] = {"epochs": 2, "dim": 6, "batch": 128, "device": "cpu"}
+SMALL: dict[str, Any] = {"epochs": 2, "dim": 6, "batch_size": 128, "device": "cpu"}
 NOISE = 0.3
 
 
@@ -44,20 +44,20 @@ def _telling(names: bool, users: int = 200, length: int = 24) -> Interactions:
     """A quarter of the events tell the user's sign, the rest a coin's; only a column says which."""
     rng = np.random.default_rng(0)
     user, count = np.repeat(np.arange(users), length), users * length
-    has_separate_input = rng.random(count) < 0.25
+    informative = rng.random(count) < 0.25
     sign = rng.choice([-1.0, 1.0], size=users)[user]
-    rating = 3 + 2 * np.where(has_separate_input, sign, rng.choice([-1.0, 1.0], size=count))
+    rating = 3 + 2 * np.where(informative, sign, rng.choice([-1.0, 1.0], size=count))
     return from_arrays(
         user,
         rng.integers(6, size=count),
         rating.astype(np.float32),
         np.tile(60 * np.arange(length), users),
         side={
-            "has_separate_input": Side.of(
-                np.where(has_separate_input, "yes", "no") if names else has_separate_input
+            "informative": EventColumn.of(
+                np.where(informative, "yes", "no") if names else informative
             )
         },
-        about={"name": "separate_input"},
+        about={"name": "informative"},
     )
 
 
@@ -65,8 +65,8 @@ def _told(data: Interactions) -> Interactions:
     """A synthetic stream with columns of its own beside."""
     rng = np.random.default_rng(1)
     return replace(data, side={
-        "minutes": Side.of(rng.exponential(30, len(data.item))),
-        "device": Side.of(rng.choice(["phone", "desk", "tv"], len(data.item))),
+        "minutes": EventColumn.of(rng.exponential(30, len(data.item))),
+        "device": EventColumn.of(rng.choice(["phone", "desk", "tv"], len(data.item))),
     })  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_cold_items_are_predicted_from_their_categories() -> None:
     train, valid, test = _cold().split_users(0.6, 0.2, 0.2, seed=0)
     rmse = {
         side: dips.train(
-            train, valid, test, size=4, epochs=6, dim=8, batch=256, side=side, device="cpu"
+            train, valid, test, size=4, epochs=6, dim=8, batch_size=256, side=side, device="cpu"
         ).metrics()["test"]["rmse"]
         for side in ("", "categories")
     }
@@ -90,16 +90,16 @@ def test_cold_items_are_predicted_from_their_categories() -> None:
 @pytest.mark.parametrize("names", [False, True], ids=["number", "name"])
 def test_a_column_tells_the_policy_what_to_keep(names: bool) -> None:
     train, valid, test = _telling(names).split_users(0.6, 0.2, 0.2, seed=0)
-    settings = {**SMALL, "epochs": 8, "dim": 4, "batch": 512, "learning_rate": 0.03}
+    settings = {**SMALL, "epochs": 8, "dim": 4, "batch_size": 512, "learning_rate": 0.03}
     settings |= {"policy": "learned", "size": 3, "policy_lr": 0.01, "policy_batch_size": 512}
     share = {}
-    for side in ("", "has_separate_input"):
+    for side in ("", "informative"):
         model = dips.train(train, valid, side=side, **settings)
         kept = dips.sketches(model, test)
         place = {test.user_id(user): int(test.starts[user]) for user in range(test.users)}
         event = [place[user] + at for user, at in zip(kept["user"], kept["position"], strict=True)]
-        share[side] = float(test.side["has_separate_input"].values[event].mean())
-    assert share["has_separate_input"] > 0.95
+        share[side] = float(test.side["informative"].values[event].mean())
+    assert share["informative"] > 0.95
     assert share[""] < 0.4
 
 
@@ -111,23 +111,23 @@ def test_a_column_tells_the_policy_what_to_keep(names: bool) -> None:
 def test_a_saved_run_opens_as_it_was(
     policy: str, form: str, data: Interactions, tmp_path: Any
 ) -> None:
-    config = TrainConfig(**SMALL, policy=policy, side=ALL, recommender=form)
-    outcome = run([(split(data, config), config)])[0]
+    config = TrainConfig.of(**SMALL, policy=policy, side=ALL, recommender=form)
+    outcome = train_runs([(split(data, config), config)])[0]
     outcome.trained.save(tmp_path)
     again = open_model(tmp_path)
-    assert again.sides == outcome.trained.sides
+    assert again.side == outcome.trained.side
     test = outcome.parts[2]
-    first, second = (nightly.predictions(trained, test) for trained in (outcome.trained, again))
+    first, second = (prediction_columns(trained, test) for trained in (outcome.trained, again))
     for name, column in first.items():
         np.testing.assert_array_equal(column, second[name])
-    one, other = (nightly.sketches(trained, test) for trained in (outcome.trained, again))
+    one, other = (sketch_columns(trained, test) for trained in (outcome.trained, again))
     for name, column in one.items():
         np.testing.assert_array_equal(column, other[name])
 
 
 def test_other_data_needs_the_columns_but_not_the_categories() -> None:
-    config = TrainConfig(**SMALL, policy="learned", side="categories,device")
-    outcome = run([(split(EXPLICIT, config), config)])[0]
+    config = TrainConfig.of(**SMALL, policy="learned", side="categories,device")
+    outcome = train_runs([(split(EXPLICIT, config), config)])[0]
     test = outcome.parts[2]
     plain = replace(test, categories=None)
     wanted = dips.evaluate(outcome, test)
@@ -147,10 +147,10 @@ def test_other_data_needs_the_columns_but_not_the_categories() -> None:
 @pytest.mark.parametrize("policy", ["last", "learned", "dips"])
 @pytest.mark.parametrize("data", [EXPLICIT, IMPLICIT], ids=["explicit", "implicit"])
 def test_a_stacked_run_equals_the_same_run_alone(policy: str, data: Interactions) -> None:
-    configs = [TrainConfig(**SMALL, policy=policy, side=ALL, seed=seed) for seed in range(2)]
+    configs = [TrainConfig.of(**SMALL, policy=policy, side=ALL, seed=seed) for seed in range(2)]
     jobs = [(split(data, config), config) for config in configs]
-    for together, job in zip(run(jobs), jobs, strict=True):
-        (alone,) = run([job])
+    for together, job in zip(train_runs(jobs), jobs, strict=True):
+        (alone,) = train_runs([job])
         assert together.valid == pytest.approx(alone.valid, abs=1e-4)
         others = alone.trained.recommender.state_dict()
         for name, value in together.trained.recommender.state_dict().items():
@@ -158,8 +158,8 @@ def test_a_stacked_run_equals_the_same_run_alone(policy: str, data: Interactions
 
 
 def test_runs_with_and_without_go_into_stacks_of_their_own() -> None:
-    configs = [TrainConfig(**SMALL, side=side) for side in ("", "time", "categories")]
-    outcomes = run([(split(EXPLICIT, config), config) for config in configs])
+    configs = [TrainConfig.of(**SMALL, side=side) for side in ("", "time", "categories")]
+    outcomes = train_runs([(split(EXPLICIT, config), config) for config in configs])
     states = [set(outcome.trained.recommender.state_dict()) for outcome in outcomes]
     assert states[1] - states[0] == {"pace", "trend"}
     assert states[2] - states[0] == {"kinds", "kind_bias", "categories"}
@@ -193,4 +193,4 @@ def test_a_trend_in_time_is_learned() -> None:
 )
 def test_unknown_names_are_refused(side: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        dips.train(*split(EXPLICIT, TrainConfig())[:2], side=side)
+        dips.train(*split(EXPLICIT, TrainConfig.of())[:2], side=side)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions, from_arrays
-from dips.data.side_information import SideInformation, names_in
+from dips.data.side_information import SideInformation, parse_names
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream import users
-from dips.stream.users import Columns, Stream, identities, make_stream
+from dips.stream.users import EventColumns, Stream, identities, make_stream
 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
@@ -60,11 +60,11 @@ def test_keys_are_functions_of_user_seed_and_epoch(world: World, stream_of: Stre
 
 
 def test_columns_fill_in_what_is_absent() -> None:
-    columns = Columns.of(from_arrays([0, 0, 1], [3, 1, 2]))
+    columns = EventColumns.of(from_arrays([0, 0, 1], [3, 1, 2]))
     assert columns.item.tolist() == [3, 1, 2]
     assert columns.rating.tolist() == [1.0, 1.0, 1.0]
     assert columns.time.tolist() == [0, 0, 0]
-    given = Columns.of(from_arrays([1, 0], [3, 1], [4.5, 2.0], [50, 70]))
+    given = EventColumns.of(from_arrays([1, 0], [3, 1], [4.5, 2.0], [50, 70]))
     assert (given.rating.tolist(), given.time.tolist()) == ([2.0, 4.5], [70, 50])
     assert given.rating.dtype == torch.float32
 
@@ -75,22 +75,22 @@ def test_large_data_wait_in_host_memory_for_a_gpu(
     """As they are, not copied; the CPU has them at once."""
     data = world([2, 5])
     monkeypatch.setattr(users, "RESIDENT", 6)
-    columns = Columns.of(data, "cuda")
+    columns = EventColumns.of(data, "cuda")
     assert columns.device == torch.device("cuda")
     assert columns.item.device == torch.device("cpu")
     assert columns.item.dtype == torch.int32
     assert columns.token is columns.item
     assert data.rating is not None
     assert columns.rating.data_ptr() == data.rating.ctypes.data
-    assert Columns.of(data).home is None
-    assert Columns.of(data).item.dtype == torch.int64
+    assert EventColumns.of(data).home is None
+    assert EventColumns.of(data).item.dtype == torch.int64
 
 
 def test_what_is_mapped_from_a_file_is_copied(world: World) -> None:
     """Torch warns of memory that must not be written to, and here warnings are errors."""
     data = world([2, 5])
     data.item.flags.writeable = False
-    assert Columns.of(data).item.tolist() == data.item.tolist()
+    assert EventColumns.of(data).item.tolist() == data.item.tolist()
 
 
 @pytest.mark.parametrize("asked", ["", "time"])
@@ -99,10 +99,10 @@ def test_a_stream_of_waiting_events_tells_the_same(world: World, asked: str) -> 
     data = replace(world([2, 5, 3, 4]), warmup=np.array([1, 4, 2, 0]))
     parts, sides = (
         [data, data.select([2, 0])],
-        SideInformation.of(data, names_in(asked), timed=True),
+        SideInformation.of(data, parse_names(asked), timed=True),
     )
-    usual = make_stream(parts, Columns.of(data, sides=sides))
-    moved = make_stream(parts, Columns.waiting(data, "cpu", sides))
+    usual = make_stream(parts, EventColumns.of(data, side_information=sides))
+    moved = make_stream(parts, EventColumns.waiting(data, "cpu", sides))
     assert len(moved.columns.item) == 14 + 5
     assert moved.start[1].tolist() == [14, 17, 0, 0]  # -1 pads, with no events
     for name in ("length", "warmup", "user", "identity"):
@@ -121,7 +121,7 @@ def _told(stream: Stream, name: str) -> list[list[float]]:
 
 def test_parts_of_another_dataset_are_refused(world: World) -> None:
     with pytest.raises(DataError, match="must share one dataset's columns"):
-        make_stream([world([2, 5])], Columns.of(world([2, 6])))
+        make_stream([world([2, 5])], EventColumns.of(world([2, 6])))
 
 
 def test_some_users_of_every_run(world: World, stream_of: StreamOf) -> None:
@@ -138,7 +138,7 @@ def test_some_users_of_every_run(world: World, stream_of: StreamOf) -> None:
 
 
 def test_what_events_name(world: World) -> None:
-    columns = Columns.of(replace(world([5, 3]), item=np.array([9, 4, 9, 7, 4, 4, 9, 2], np.int32)))
+    columns = EventColumns.of(replace(world([5, 3]), item=np.array([9, 4, 9, 7, 4, 4, 9, 2], np.int32)))
     items, place = columns.met
     assert items.tolist() == [2, 4, 7, 9]
     assert torch.equal(items[place], columns.item)

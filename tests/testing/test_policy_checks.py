@@ -89,7 +89,7 @@ class Haunted(Network):
         super().__init__()
         self.slope, self.function = nn.Parameter(torch.ones(())), function
 
-    def weigh(self, candidates, signals, weight):
+    def score_weighted(self, candidates, signals, weight):
         return _age(candidates) * self.slope + self.function(candidates, weight)
 
     def score(self, candidates, signals):

@@ -36,8 +36,8 @@ class Broken(Recommender):
         plain = self.table[items]
         return self.methods["embed"](self, plain) if "embed" in self.methods else plain
 
-    def gradients(self, *arguments):
-        plain = super().gradients(*arguments)
+    def loss_gradients(self, *arguments):
+        plain = super().loss_gradients(*arguments)
         return plain * self.methods.get("slope", 1.0)
 
 
@@ -89,7 +89,7 @@ BROKEN = {
         "order of the sketch's entries",
     ),
     "reading_lowers_the_loss": (Broken(rate=-0.05), "does not lower the loss"),
-    "closed_forms_agree": (Broken(slope=1.01), "gradients differs from the generic form by"),
+    "closed_forms_agree": (Broken(slope=1.01), "loss_gradients differs from the generic form by"),
     "second_order_gradients": (
         Broken(read=lambda m, p, e: p.detach() + m.user_prior - m.user_prior.detach()),
         "finite differences say",

@@ -1,1 +1,1 @@
-"""Recommenders read a weighted sketch, return a user's state, and predict from it."""
+"""Recommenders: adapt a user vector to a weighted sketch, then predict ratings or items."""

@@ -1,6 +1,6 @@
-"""What a recommender is: it adapts a user's vector to a sketch, and predicts from it.
+"""The base class of recommenders: adapt a user vector to a weighted sketch, then predict from it.
 
-A recommender of one's own needs one method, `predict`; reading by gradient descent is given.
+A subclass needs one method, `predict`. The inner loop by gradient descent is given here.
 """
 
 from __future__ import annotations
@@ -12,63 +12,89 @@ from typing import ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.descent import Rounding, descend, keep
+from dips.numerics.descent import Rounding, descend, identity
 from dips.numerics.influence import influences
-from dips.recommender.losses import FAR, Contrast, Loss, SampledSoftmax
+from dips.recommender.losses import MASKED_SCORE, Loss, SampledLoss, SampledSoftmax
 
 T = TypeVar("T")
-CURVE_STEPS = 12
-"""Conjugate-gradient steps with the Hessian in a user's vector; exact up to 11 scalar losses."""
-COMFORTABLE = 4
-"""Up to this many entries the inner rate is as given; beyond, it falls as 1 / entries."""
+CG_STEPS = 12
+"""Conjugate-gradient steps with the Hessian in a user vector; exact for up to 11 scalar losses."""
+FULL_RATE_ENTRIES = 4
+"""Up to this many entries the step size is `inner_lr`; beyond, it falls as 1 / entries."""
 
 
 class Evidence(NamedTuple):
-    """A weighted sketch: what the recommender reads."""
+    """Weighted sketch entries in the form that a recommender reads."""
 
-    item: Tensor  # [rows, n] int64
+    item: Tensor  # [rows, n] int64: item, or token where time is side information
     rating: Tensor  # [rows, n]
     weight: Tensor  # [rows, n]: z; 0 in empty slots
-    slots: Tensor  # [rows]: how many entries the sketch holds; a constant, whatever the weights
-    age: Tensor  # [rows, n] steps since each, as numbers; 0 for the newest of all that happened
-    repeats: Tensor  # [rows, n] how often each item was met while it was remembered, as numbers
+    slots: Tensor  # [rows]: number of entries in the sketch; a constant, whatever the weights
+    age: Tensor  # [rows, n] steps since each interaction, as floats; the user's newest has age 0
+    repeats: Tensor  # [rows, n] repeat count of each entry's item while kept, as floats
 
     @classmethod
     def new(cls, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor) -> Evidence:
-        """A sketch of interactions that have just happened, each for the first time."""
+        """Return entries of age 0 whose items occurred once."""
         once = torch.ones_like(weight)
         return cls(item, rating, weight, slots, torch.zeros_like(weight), once)
 
 
 class Recommender(nn.Module, ABC):
-    """A differentiable recommender with a vector per user, adapted from a shared prior.
+    """A differentiable recommender with one vector per user, adapted from a shared prior.
 
-    Subclasses implement `predict`; an `__init__` of theirs calls this one. A user's vector has
-    `user_dim` entries, `dim` unless given. `inner_lr` and `offset` (the mean rating for squared
-    error, else 0) are buffers, so that runs that differ in them can be stacked. So are the
-    `negatives` of a loss that has some: training draws them anew for every step, and reading and
-    deciding take the last, so that they are the same for everyone. A softmax knows the `chances`
-    they had, in logs: the rarer the draw, the more an item stands for.
+    A subclass implements `predict`. Its `__init__`, if it has one, calls this one.
+
+    `inner_lr` and `offset` are buffers, so runs that differ in them can be stacked. A sampled loss
+    adds the buffer `negatives` [negatives]: training draws new ones for every step; decisions and
+    service use the last ones. A sampled softmax adds `log_q` [negatives], the log of the expected
+    number of times each negative is drawn (logQ correction).
+
+    Args:
+        items: Number of items.
+        loss: The training loss.
+        dim: Length of an item vector.
+        user_dim: Length of a user vector; `dim` by default.
+        offset: Mean rating for squared error, else 0.
+        inner_lr: Step size alpha of the inner loop (Eq. 7).
+        inner_steps: Number of steps of the inner loop.
+        prior_penalty: Weight of the regulariser |user - user_prior|^2 (Eq. 2).
+
+    Example:
+        >>> import torch
+        >>> from dips.recommender.losses import SquaredError
+        >>> class ItemMean(Recommender):
+        ...     def __init__(self, **settings):
+        ...         super().__init__(**settings)
+        ...         self.bias = torch.nn.Parameter(torch.zeros(self.items, 1))
+        ...     def predict(self, user, items):
+        ...         bias = torch.nn.functional.embedding(items, self.bias)[..., 0]
+        ...         return self.offset + bias + user[:, :1]
+        >>> model = ItemMean(items=3, loss=SquaredError(), dim=1, offset=3.5)
+        >>> model.predict(model.initial_user(2), torch.tensor([[0, 1], [2, 2]])).tolist()
+        [[3.5, 3.5], [3.5, 3.5]]
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("bias", "loading", "logit_scale")
-    """Parameters that weight decay leaves alone: a bias of 0 is nobody's prior."""
-    by_item: ClassVar[tuple[str, ...]] = ()
-    """Tables with a row for each item, of which a loss of single items reads the named rows only.
+    no_weight_decay: ClassVar[tuple[str, ...]] = (
+        "bias", "user_bias_scale", "repeat_params", "logit_scale",
+    )  # fmt: skip
+    """Names of parameters without weight decay."""
+    item_tables: ClassVar[tuple[str, ...]] = ()
+    """Names of tensors with a row per item, of which pointwise losses read only the items' rows.
 
-    Where there are very many items, training then moves just those rows; none: always all.
+    With very many items, training then updates just those rows. Empty: always all rows.
     """
     has_recency_decay: bool = False
-    """Whether what happened long ago counts less as it is read."""
+    """Whether the weight of an entry decays with its age."""
     counts_repeats: bool = False
-    """Whether what happened often counts more as it is read."""
-    filters_sketch: bool = False
-    """Whether what was read goes to the end of the ranking: it does not come back."""
+    """Whether the weight of an entry grows with its repeat count."""
+    masks_sketch: bool = False
+    """Whether items of the sketch are masked in the ranking: they do not repeat."""
     user_prior: nn.Parameter
     inner_lr: Tensor
     offset: Tensor
     negatives: Tensor
-    chances: Tensor
+    log_q: Tensor
 
     def __init__(
         self,
@@ -90,105 +116,147 @@ class Recommender(nn.Module, ABC):
         self.user_prior = nn.Parameter(torch.zeros(user_dim or dim))
         self.register_buffer("inner_lr", torch.tensor(float(inner_lr)))
         self.register_buffer("offset", torch.tensor(float(offset)))
-        if isinstance(loss, Contrast):
+        if isinstance(loss, SampledLoss):
             count = min(loss.negatives, items)
             self.register_buffer("negatives", torch.arange(count) * items // count)
         if isinstance(loss, SampledSoftmax):
-            self.register_buffer("chances", torch.full((count,), count / items).log())
+            self.register_buffer("log_q", torch.full((count,), count / items).log())
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """Outputs for users [rows, dim] and items [rows, n]: [rows, n], or [rows, n, channels]."""
+        """Return outputs for items: a rating, or a logit.
+
+        Args:
+            user: User vectors, [rows, user_dim].
+            items: Items of each row, [rows, n].
+
+        Returns:
+            [rows, n], or [rows, n, channels] for a loss with several channels.
+        """
 
     def predict_all(self, user: Tensor) -> Tensor:
-        """Outputs for every item: [rows, items]."""
+        """Return outputs for every item, [rows, items]."""
         return self.predict_some(user, torch.arange(self.items, device=user.device))
 
     def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
-        """Outputs for the same items [n] for all users: [rows, n]."""
+        """Return outputs [rows, n] for items [n] that are the same for all users."""
         return self.predict(user, items.expand(user.shape[0], -1))
 
-    def strength(self, age: Tensor, repeats: Tensor) -> Tensor:
-        """What an interaction of this age, met so often, counts for: 1, unless overridden."""
+    def weight_factor(self, age: Tensor, repeats: Tensor) -> Tensor:
+        """Return what the weight of an entry is multiplied by; 1 unless overridden.
+
+        Args:
+            age: Steps since each entry, [rows, n].
+            repeats: Repeat count of each entry's item, [rows, n].
+        """
         del repeats
         return torch.ones_like(age)
 
-    def counted(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
-        """[rows, n] the weights as they count in the inner loop."""
+    def effective_weights(self, evidence: Evidence, rounding: Rounding = identity) -> Tensor:
+        """Return the weights of entries in the inner loop, [rows, n]: z times `weight_factor`."""
         if not (self.has_recency_decay or self.counts_repeats):
             return evidence.weight
-        return evidence.weight * rounding(self.strength(evidence.age, evidence.repeats))
+        return evidence.weight * rounding(self.weight_factor(evidence.age, evidence.repeats))
 
-    def start(self, rows: int) -> Tensor:
-        """[rows, dim] users' vectors before anything is read."""
+    def initial_user(self, rows: int) -> Tensor:
+        """Return user vectors before the inner loop, [rows, user_dim]: the prior."""
         return self.user_prior.expand(rows, -1)
 
     @property
-    def breadth(self) -> int:
-        """Numbers in the widest intermediate of a prediction for one row, for pieces that fit."""
+    def elements_per_row(self) -> int:
+        """Number of elements, per row, in the widest intermediate tensor of a prediction."""
         return self.items * len(self.user_prior) if self.loss.listwise else 64
 
-    def offered(self, scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
-        """[rows, items] scores as they rank, after a sketch with these entries [rows, n]."""
-        return struck(scores, item, weight) if self.filters_sketch else scores
+    def filtered_scores(self, scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
+        """Return the scores that rank items, [rows, items], after filtering sketch items.
+
+        Args:
+            scores: Scores of all items, [rows, items].
+            item: Items of each row's sketch, [rows, n].
+            weight: Their weights, [rows, n]; 0 filters nothing.
+        """
+        return mask_items(scores, item, weight) if self.masks_sketch else scores
 
     def embedding(self, items: Tensor) -> Tensor:
-        """A detached vector per item, for policies that look at items; none unless overridden."""
+        """Return detached item vectors [rows, n, d] for policies; of length 0 unless overridden."""
         return torch.zeros(*items.shape, 0, dtype=self.user_prior.dtype, device=items.device)
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """[rows, n] loss of each interaction under the user's vector."""
-        if isinstance(self.loss, Contrast):
-            return self.contrast(self.loss.value, user, items)
+        """Return the loss of each interaction, [rows, n], for user vectors [rows, user_dim]."""
+        if isinstance(self.loss, SampledLoss):
+            return self.with_negatives(self.loss.value, user, items)
         if self.loss.listwise:
             return self.loss.value(self.predict_all(user), items)
         return self.loss.value(self.predict(user, items), ratings)
 
-    def contrast(
+    def with_negatives(
         self, function: Callable[[Tensor, Tensor], Tensor], user: Tensor, items: Tensor
     ) -> Tensor:
-        """[rows, n] a function of the items' outputs and those of the negatives, item by item."""
-        others = self.predict_some(user, self.negatives)[:, None, :]
-        if isinstance(self.loss, SampledSoftmax):  # then their sum is about that of all items
-            others = others - self.chances
-        same = self.negatives == items[:, :, None]
-        return function(self.predict(user, items), others.masked_fill(same, FAR))
+        """Return a function of the items' outputs and the negatives' outputs, [rows, n].
 
-    def heard(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """[rows, n] what reading an entry lowers: its loss, unless overridden."""
+        Args:
+            function: Takes outputs [rows, n] and outputs of negatives [rows, n, negatives].
+            user: User vectors, [rows, user_dim].
+            items: Items of each row, [rows, n].
+        """
+        others = self.predict_some(user, self.negatives)[:, None, :]
+        if isinstance(self.loss, SampledSoftmax):  # then their sum estimates that of all items
+            others = others - self.log_q
+        same = self.negatives == items[:, :, None]
+        return function(self.predict(user, items), others.masked_fill(same, MASKED_SCORE))
+
+    def inner_loss(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """Return what the inner loop minimises for each entry, [rows, n]; its loss by default."""
         return self.losses(user, items, ratings)
 
-    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
-        """[rows, dim] the user's vector after the inner loop, by automatic differentiation."""
+    def read(self, evidence: Evidence, rounding: Rounding = identity) -> Tensor:
+        """Return user vectors after the inner loop, [rows, user_dim] (Eq. 7).
 
-        weight = self.counted(evidence, rounding)
+        Args:
+            evidence: Weighted sketch entries.
+            rounding: Applied after each step: the identity in training, the fixed-point grid for
+                decisions.
+        """
+
+        weight = self.effective_weights(evidence, rounding)
 
         def objective(user: Tensor) -> Tensor:
-            return (self.heard(user, evidence.item, evidence.rating) * weight).sum(1)
+            return (self.inner_loss(user, evidence.item, evidence.rating) * weight).sum(1)
 
-        start = self.start(len(evidence.item))
-        rate = self.rate(evidence)
+        start = self.initial_user(len(evidence.item))
+        rate = self.step_size(evidence)
         return descend(objective, start, rate, self.inner_steps, self.prior_penalty, rounding)
 
-    def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
-        """[rows, dim] gradient in the user's vector of what is heard, weighted and summed."""
+    def inner_gradient(self, user: Tensor, evidence: Evidence) -> Tensor:
+        """Return the gradient in the user vector of the weighted inner losses, [rows, user_dim]."""
 
-        weight = self.counted(evidence)
+        weight = self.effective_weights(evidence)
 
         def total(vector: Tensor) -> Tensor:
-            return (self.heard(vector, evidence.item, evidence.rating) * weight).sum()
+            return (self.inner_loss(vector, evidence.item, evidence.rating) * weight).sum()
 
         result: Tensor = torch.func.grad(total)(user)
         return result
 
-    def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """[rows, n, dim] gradient of each interaction's loss in the user's vector."""
-        return _slopes(self.losses, user, items, ratings)
+    def loss_gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """Return the gradient of each loss in the user vector, [rows, n, user_dim]."""
+        return _per_entry_gradients(self.losses, user, items, ratings)
 
     def influences(
         self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
     ) -> Tensor:
-        """[rows, n] effect of each interaction's weight, as it is read, on their summed loss."""
+        """Return the influence of each entry's weight on the weighted sum of losses (Eq. 11).
+
+        Args:
+            user: User vectors, [rows, user_dim].
+            items: Items of the entries, [rows, n].
+            ratings: Their ratings, [rows, n].
+            weight: Weight of each loss in the sum, [rows, n].
+            damping: Added to the diagonal of the Hessian.
+
+        Returns:
+            [rows, n].
+        """
 
         def total(point: Tensor) -> Tensor:
             return (self.losses(point, items, ratings) * weight).sum()
@@ -198,38 +266,44 @@ class Recommender(nn.Module, ABC):
             result: Tensor = along(user)
             return result
 
-        heard = _slopes(self.heard, user, items, ratings)
-        return influences(heard, torch.func.grad(total)(user), product, damping, CURVE_STEPS)
+        entry = _per_entry_gradients(self.inner_loss, user, items, ratings)
+        return influences(entry, torch.func.grad(total)(user), product, damping, CG_STEPS)
 
-    def rate(self, evidence: Evidence) -> Tensor:
-        """[rows] step size: a constant of how many entries there are, never of their weights.
+    def step_size(self, evidence: Evidence) -> Tensor:
+        """Return the step size of the inner loop, [rows], from the number of entries alone.
 
-        A rate that suits 4 entries diverges at 32: the curvature grows with the sum.
+        The curvature grows with the number of entries: a rate for 4 entries diverges at 32. The
+        step size must not depend on the weights, or their gradients change.
         """
-        shrink = COMFORTABLE / evidence.slots.clamp_min(COMFORTABLE)
+        shrink = FULL_RATE_ENTRIES / evidence.slots.clamp_min(FULL_RATE_ENTRIES)
         return self.inner_lr * shrink.to(self.inner_lr.dtype)
 
-    def forward(self, task: Callable[[Recommender], T]) -> T:
-        """Run any function of this module: `functional_call` then swaps the parameters under it."""
-        return task(self)
+    def forward(self, function: Callable[[Recommender], T]) -> T:
+        """Return a function of this module; `functional_call` can then replace parameters."""
+        return function(self)
 
 
-def struck(scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
-    """Scores [rows, items] with the entries [rows, n] of a sketch below everything else.
+def mask_items(scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
+    """Return scores [rows, items] where the items of a sketch are minus infinity.
 
-    What is not a number stays so, an item may stand there twice, and a weight of 0 strikes nothing.
+    An item may occur twice. NaN stays NaN.
+
+    Args:
+        scores: Scores of all items, [rows, items].
+        item: Items to mask, [rows, n].
+        weight: Only items with a positive weight are masked, [rows, n].
     """
     lowered = torch.where(weight > 0, -torch.inf, 0.0).to(scores.dtype)
     return scores.scatter_add(1, item, lowered)
 
 
-def _slopes(
+def _per_entry_gradients(
     function: Callable[..., Tensor], user: Tensor, items: Tensor, ratings: Tensor
 ) -> Tensor:
-    """[rows, n, dim] gradients in the user's vector of a function [rows, n] of interactions."""
+    """Return gradients [rows, n, dim] in the user vector of a function [rows, n] of entries."""
 
-    def alone(vector: Tensor, item: Tensor, rating: Tensor) -> Tensor:
+    def one_row(vector: Tensor, item: Tensor, rating: Tensor) -> Tensor:
         return function(vector[None], item[None], rating[None])[0]
 
-    jacobian: Tensor = torch.func.vmap(torch.func.jacrev(alone))(user, items, ratings)
+    jacobian: Tensor = torch.func.vmap(torch.func.jacrev(one_row))(user, items, ratings)
     return jacobian

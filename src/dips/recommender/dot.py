@@ -1,4 +1,4 @@
-"""Neural collaborative filtering by a product: scores are linear in the user's vector (GMF)."""
+"""Neural collaborative filtering by a dot product: outputs are linear in the user vector (GMF)."""
 
 from __future__ import annotations
 
@@ -10,51 +10,57 @@ from torch.nn import functional
 
 from dips.kernels import softmax_cuda
 from dips.numerics import fixed_point
-from dips.numerics.descent import Rounding, descend_linear, keep
+from dips.numerics.descent import Rounding, descend_linear, identity
 from dips.numerics.influence import covariance, linear_influences, solve
-from dips.numerics.softmax_descent import AllItems, Descent, Setting, descend_softmax, softmax
-from dips.recommender.base import CURVE_STEPS, Evidence
-from dips.recommender.losses import Contrast, FullSoftmax, Loss
-from dips.recommender.ncf import BY_ITEM, NCF, rows_of
+from dips.numerics.softmax_descent import (
+    AllItems,
+    InnerProblem,
+    SoftmaxDescent,
+    descend_softmax,
+    softmax,
+)
+from dips.recommender.base import CG_STEPS, Evidence
+from dips.recommender.losses import FullSoftmax, Loss, SampledLoss
+from dips.recommender.ncf import ITEM_TABLES, NCF, embed
 
 SPREAD = 0.05
-"""Standard deviation of the entries of a vector at the start."""
+"""Initial standard deviation of the elements of item vectors."""
 USER_BIAS = 0.3
-"""Loading of the user's bias at the start."""
-OWN = 1.0
-"""Loading of an item's own entry at the start."""
-FADING = {True: (2.0, -1.0), False: (0.0, 2.0)}
-"""Logarithm of the age at which weights begin to fade, and how fast (before softplus), at first.
+"""Initial scale of the user-bias feature."""
+REPEAT_SCALE = 1.0
+"""Initial scale of the item-id feature."""
+RECENCY_DECAY = {True: (2.0, -1.0), False: (0.0, 2.0)}
+"""Initial recency decay, by `repeat_feature`: log of the age scale, and the power before softplus.
 
-Where items come back the past counts for long; where they do not, the newest counts most.
+Where items repeat, the past counts for long. Where they do not, the newest entries count most.
 """
-TALLY = 0.5
-"""At first: to this power an interaction's weight grows with how often its item was met."""
+REPEAT_EXPONENT = 0.5
+"""Initial exponent of the repeat count in an entry's weight."""
 PAIRS = 16
-"""Items of a sketch that are held against the negatives at once, about."""
+"""Rough number of entries of a sketch that are compared with the negatives at once."""
 
 
 @final
 class DotProduct(NCF):
-    """Scores linear in the user's vector (GMF): offset + bias of the item + item . user.
+    """A recommender with outputs offset + item bias + item vector . user vector (GMF).
 
-    For pointwise losses the user's vector has one more entry, the user's own bias; how strongly a
-    rating tells of it is learned, and starts small enough that a few do not settle it. With several
-    channels (stars) each has its own bias and its own scaling of the item's vector.
+    With a pointwise loss the user vector has one more element, the user bias. Its feature has a
+    learned scale. With several channels each has its own bias and its own scaling of the features.
 
-    Where items come back (`repeat_feature`, softmax only), every item also has an entry of its own in
-    the user's vector: what was kept tells of itself, and not only of what is like it. How strongly,
-    is learned. These entries start at 0 and are never stored for anyone. And what was met often
-    counts more, by a learned power of how often.
-
-    With `recency_decay` (softmax only) an interaction's weight falls with its age as a power of it, from a
-    learned age on: what was kept long ago is read as the past, not as the present.
-
-    With `separate_input` (softmax only) a kept item tells more than that it was chosen: reading pulls the
-    user's vector towards the item's own and what is learned of what comes after it, 0 at first.
+    Args:
+        loss: The training loss.
+        dim: Length of an item vector.
+        generator: Source of the initial parameters.
+        repeat_feature: Add an item-id feature with a learned scale (softmax only). The user vector
+            then has one more element per item, which starts at 0. An entry's weight grows with a
+            learned power of its repeat count.
+        recency_decay: Let an entry's weight decay as a learned power of its age (softmax only).
+        tie_embeddings: False adds a learned offset to the vectors of sketch entries, so entries
+            have a separate input embedding (softmax only). The offset starts at 0.
+        settings: Settings of `NCF`.
     """
 
-    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
+    item_tables: ClassVar[tuple[str, ...]] = ITEM_TABLES
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class DotProduct(NCF):
         generator: torch.Generator | None = None,
         repeat_feature: bool = False,
         recency_decay: bool = False,
-        separate_input: bool = False,
+        tie_embeddings: bool = True,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -75,123 +81,127 @@ class DotProduct(NCF):
             generator=generator or torch.Generator().manual_seed(0),
             **settings,
         )
-        self.has_own, self.counts_repeats, self.has_recency_decay, self.has_separate_input = (
-            repeat_feature,
-            repeat_feature,
-            recency_decay,
-            separate_input,
-        )
-        if separate_input:
-            self.separate_input = nn.Parameter(torch.zeros(self.items, dim))
+        self.has_repeat_feature = self.counts_repeats = repeat_feature
+        self.has_recency_decay, self.tie_embeddings = recency_decay, tie_embeddings
+        if not tie_embeddings:
+            self.input_offset = nn.Parameter(torch.zeros(self.items, dim))
         if recency_decay:
-            self.recency_decay = nn.Parameter(torch.tensor(FADING[repeat_feature]))
+            self.recency_decay = nn.Parameter(torch.tensor(RECENCY_DECAY[repeat_feature]))
         if repeat_feature:
-            self.own = nn.Parameter(torch.tensor(OWN))
-            self.tally = nn.Parameter(torch.tensor(TALLY))
+            self.repeat_scale = nn.Parameter(torch.tensor(REPEAT_SCALE))
+            self.repeat_exponent = nn.Parameter(torch.tensor(REPEAT_EXPONENT))
         if not loss.listwise:
-            self.loading = nn.Parameter(torch.tensor(USER_BIAS))
+            self.user_bias_scale = nn.Parameter(torch.tensor(USER_BIAS))
         if loss.channels > 1:
-            spread = torch.linspace(-1, 1, loss.channels)[:, None].expand(-1, dim + 1)
-            self.stars = nn.Parameter(spread.clone())
+            scale = torch.linspace(-1, 1, loss.channels)[:, None].expand(-1, dim + 1)
+            self.class_scale = nn.Parameter(scale.clone())
 
     def features(self, items: Tensor) -> Tensor:
-        """What multiplies the user's vector: [rows, n, dim], or [rows, n, channels, dim]."""
-        rows = self.rows(items)
+        """Return what multiplies the user vector: [rows, n, dim], or [rows, n, channels, dim]."""
+        rows = self.item_vectors(items)
         if self.loss.listwise:
             return rows
-        rows = torch.cat([rows, self.loading.expand(*rows.shape[:-1], 1)], -1)
-        return rows if self.loss.channels == 1 else rows[..., None, :] * self.stars
+        rows = torch.cat([rows, self.user_bias_scale.expand(*rows.shape[:-1], 1)], -1)
+        return rows if self.loss.channels == 1 else rows[..., None, :] * self.class_scale
 
-    def strength(self, age: Tensor, repeats: Tensor) -> Tensor:
-        """repeats ^ tally / (1 + age / scale) ^ power."""
-        grown = torch.zeros_like(age)
+    def weight_factor(self, age: Tensor, repeats: Tensor) -> Tensor:
+        """Return repeats ^ exponent / (1 + age / scale) ^ power, [rows, n]."""
+        log_factor = torch.zeros_like(age)
         if self.counts_repeats:
-            grown = self.tally * repeats.clamp_min(1).log()
+            log_factor = self.repeat_exponent * repeats.clamp_min(1).log()
         if self.has_recency_decay:
             scale, power = self.recency_decay.unbind()
-            grown = grown - functional.softplus(power) * (age * (-scale).exp()).log1p()
-        return grown.exp()
+            log_factor = log_factor - functional.softplus(power) * (age * (-scale).exp()).log1p()
+        return log_factor.exp()
 
-    def rate(self, evidence: Evidence) -> Tensor:
-        """For the softmax as it is given: old entries fade, and each item has an entry of its own.
+    def step_size(self, evidence: Evidence) -> Tensor:
+        """Return the step size, [rows]: constant with a recency decay or an item-id feature.
 
-        So the curvature does not grow with the number of entries as it does elsewhere.
+        With either of them the curvature does not grow with the number of entries.
         """
-        if not (self.has_recency_decay or self.has_own):
-            return super().rate(evidence)
+        if not (self.has_recency_decay or self.has_repeat_feature):
+            return super().step_size(evidence)
         return self.inner_lr.expand(len(evidence.slots))
 
-    def start(self, rows: int) -> Tensor:
-        """The prior; an item's own entry starts at 0."""
-        prior = super().start(rows)
-        return functional.pad(prior, (0, self.items)) if self.has_own else prior
+    def initial_user(self, rows: int) -> Tensor:
+        """Return the prior; item-id elements start at 0."""
+        prior = super().initial_user(rows)
+        return functional.pad(prior, (0, self.items)) if self.has_repeat_feature else prior
 
     @property
     def all_items(self) -> AllItems:
-        """What makes the logits of all items of a user's vector."""
+        """Parameters of the logits of all items."""
         bias = self.biases[:, 0] + self.offset
-        return AllItems(self.table, bias, self.own if self.has_own else None)
+        return AllItems(self.table, bias, self.repeat_scale if self.has_repeat_feature else None)
 
-    def along(self, items: Tensor, vector: Tensor) -> Tensor:
-        """[rows, n] what a vector of users, or a change of it, adds to the scores of items."""
-        scores = self._along(self.rows(items), vector)
-        if not self.has_own:
+    def item_products(self, items: Tensor, vector: Tensor) -> Tensor:
+        """Return the products of item features with vectors, [rows, n].
+
+        Args:
+            items: Items of each row, [rows, n].
+            vector: User vectors, or changes of them, [rows, user_dim].
+        """
+        scores = self._products(self.item_vectors(items), vector)
+        if not self.has_repeat_feature:
             return scores
-        return scores + self.own * self._entries(vector)[1].gather(1, items)
+        return scores + self.repeat_scale * self._split(vector)[1].gather(1, items)
 
-    def total(self, rows: Tensor, items: Tensor, weight: Tensor) -> Tensor:
-        """[rows, dim] weighted sum of vectors [rows, n, dim] and own entries of items [rows, n]."""
-        shared = (rows * weight[:, :, None]).sum(1)
-        if not self.has_own:
+    def sum_features(self, vectors: Tensor, items: Tensor, weight: Tensor) -> Tensor:
+        """Return the weighted sum of vectors and item-id features, [rows, user_dim].
+
+        Args:
+            vectors: Item or input vectors, [rows, n, dim].
+            items: Their items, [rows, n].
+            weight: Their weights, [rows, n].
+        """
+        shared = (vectors * weight[:, :, None]).sum(1)
+        if not self.has_repeat_feature:
             return shared
         counts = torch.zeros_like(weight[:, :1]).expand(-1, self.items)
-        return torch.cat([shared, self.own * counts.scatter_add(1, items, weight)], 1)
+        return torch.cat([shared, self.repeat_scale * counts.scatter_add(1, items, weight)], 1)
 
-    def told(self, items: Tensor) -> Tensor:
-        """[rows, n, dim] what entries of a sketch pull a user's vector to."""
-        rows = self.rows(items)
-        return rows + self._more(items) if self.has_separate_input else rows
+    def input_vectors(self, items: Tensor) -> Tensor:
+        """Return the input embedding of sketch entries, [rows, n, dim]."""
+        rows = self.item_vectors(items)
+        return rows if self.tie_embeddings else rows + self._offset(items)
 
-    def heard(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """The loss, less what an entry tells besides."""
+    def inner_loss(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """Return the loss, minus the product with the offset of a separate input embedding."""
         losses = self.losses(user, items, ratings)
-        return losses - self._along(self._more(items), user) if self.has_separate_input else losses
+        return losses if self.tie_embeddings else losses - self._products(self._offset(items), user)
 
-    def worth(self, items: Tensor, vector: Tensor) -> Tensor:
-        """[rows, n] what entries of a sketch, as they are read, pull along a vector."""
-        scores = self.along(items, vector)
-        return (
-            scores + self._along(self._more(items), vector) if self.has_separate_input else scores
-        )
+    def input_products(self, items: Tensor, vector: Tensor) -> Tensor:
+        """Return the products of input features of sketch entries with vectors, [rows, n]."""
+        scores = self.item_products(items, vector)
+        if self.tie_embeddings:
+            return scores
+        return scores + self._products(self._offset(items), vector)
 
-    def _more(self, items: Tensor) -> Tensor:
-        """[rows, n, dim] what entries tell beyond that they were chosen."""
-        return rows_of(self.separate_input, self._item(items))
+    def _offset(self, items: Tensor) -> Tensor:
+        """[rows, n, dim] input vectors minus item vectors."""
+        return embed(self.input_offset, self._item(items))
 
-    def _along(self, rows: Tensor, vector: Tensor) -> Tensor:
-        """[rows, n] products of vectors [rows, n, dim] with the entries that all items share."""
-        return (rows @ self._entries(vector)[0][:, :, None])[:, :, 0]
+    def _products(self, rows: Tensor, vector: Tensor) -> Tensor:
+        """[rows, n] products of vectors [rows, n, dim] with the shared elements of others."""
+        return (rows @ self._split(vector)[0][:, :, None])[:, :, 0]
 
-    def _whole(self, items: Tensor) -> Tensor:
-        """[rows, n, dim] what multiplies a user's vector, written out."""
-        rows = self.rows(items)
-        if not self.has_own:
+    def _full_features(self, items: Tensor) -> Tensor:
+        """[rows, n, user_dim] item vectors, and one-hot item-id features if there are any."""
+        rows = self.item_vectors(items)
+        if not self.has_repeat_feature:
             return rows
-        return torch.cat([rows, self.own * self._named(items)], -1)
+        one_hot = items[..., None] == torch.arange(self.items, device=items.device)
+        return torch.cat([rows, self.repeat_scale * one_hot], -1)
 
-    def _named(self, items: Tensor) -> Tensor:
-        """[rows, n, items] 1 at the item."""
-        return items[..., None] == torch.arange(self.items, device=items.device)
-
-    def _entries(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries that all items share, and those that are an item's own."""
+    def _split(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Elements of a vector that all items share, and the item-id elements."""
         shared = len(self.user_prior)
         return vector[:, :shared], vector[:, shared:]
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """Linear in the user's vector."""
+        """Return outputs that are linear in the user vector."""
         if self.loss.listwise:
-            return self.intercept(items) + self.along(items, user)
+            return self.intercept(items) + self.item_products(items, user)
         features = self.features(items)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
         scores = (flat @ user[:, :, None])[:, :, 0]
@@ -199,34 +209,36 @@ class DotProduct(NCF):
 
     @property
     def fused(self) -> bool:
-        """Whether programs read sketches without storing logits of all items."""
+        """Whether a GPU kernel reads sketches without storing the logits of all items."""
         return isinstance(self.loss, FullSoftmax) and softmax_cuda.fits(self.vectors)
 
     @property
-    def breadth(self) -> int:
-        """Logits of all items; no pair of user and item is ever wider than a number."""
-        if self.fused and not self.has_own:
+    def elements_per_row(self) -> int:
+        """Number of elements per row in the widest tensor: the logits of all items, mostly."""
+        if self.fused and not self.has_repeat_feature:
             return 2 * len(self.user_prior) * (self.inner_steps + 1)
-        pairs = PAIRS * self.loss.negatives if isinstance(self.loss, Contrast) else 0
+        pairs = PAIRS * self.loss.negatives if isinstance(self.loss, SampledLoss) else 0
         return max(self.items, pairs) if self.loss.listwise else 64
 
     def predict_all(self, user: Tensor) -> Tensor:
-        """One product of matrices."""
+        """Return outputs for every item, [rows, items], by one matrix product."""
         if self.loss.listwise:
             return self.all_items.logits(user)
         return super().predict_all(user)
 
     def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
-        """One product of matrices."""
+        """Return outputs [rows, n] for items [n] of all users, by one matrix product."""
         if self.loss.listwise:
-            shared, own = self._entries(user)
-            scores = shared @ self.rows(items).T + self.intercept(items)
-            return scores + self.own * own[:, items] if self.has_own else scores
+            shared, repeated = self._split(user)
+            scores = shared @ self.item_vectors(items).T + self.intercept(items)
+            if not self.has_repeat_feature:
+                return scores
+            return scores + self.repeat_scale * repeated[:, items]
         return super().predict_some(user, items)
 
-    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
-        """The inner loop in closed form; a contrast's by automatic differentiation."""
-        if isinstance(self.loss, Contrast):
+    def read(self, evidence: Evidence, rounding: Rounding = identity) -> Tensor:
+        """Return user vectors after the inner loop with closed-form gradients (Eq. 7)."""
+        if isinstance(self.loss, SampledLoss):
             return super().read(evidence, rounding)
         if self.loss.listwise:
             return self._read_listwise(evidence, rounding)
@@ -234,104 +246,104 @@ class DotProduct(NCF):
         shape = features.shape[1:-1]  # (n,) or (n, channels)
         weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
 
-        def slope(scores: Tensor) -> Tensor:
+        def derivative(scores: Tensor) -> Tensor:
             output = scores.reshape(len(scores), *shape)
-            return (self.loss.slope(output, evidence.rating) * weight).flatten(1)
+            return (self.loss.derivative(output, evidence.rating) * weight).flatten(1)
 
         return descend_linear(
             features.flatten(1, -2),
             self.intercept(evidence.item).flatten(1),
-            slope,
-            self.start(len(evidence.item)),
-            self.rate(evidence),
+            derivative,
+            self.initial_user(len(evidence.item)),
+            self.step_size(evidence),
             self.inner_steps,
             self.prior_penalty,
             rounding,
         )
 
-    def descent(self, evidence: Evidence, rounding: Rounding = keep) -> Setting:
-        """What the softmax descends on."""
-        weight = self.counted(evidence, rounding)
-        pulled = self.total(self.told(evidence.item), evidence.item, weight)
-        start, rate = self.start(len(weight)), self.rate(evidence)
-        return Setting(pulled, weight.sum(1), start, rate, self.prior_penalty)
+    def inner_problem(self, evidence: Evidence, rounding: Rounding = identity) -> InnerProblem:
+        """Return the inputs of the inner loop with a softmax over all items."""
+        weight = self.effective_weights(evidence, rounding)
+        features = self.sum_features(self.input_vectors(evidence.item), evidence.item, weight)
+        start, rate = self.initial_user(len(weight)), self.step_size(evidence)
+        return InnerProblem(features, weight.sum(1), start, rate, self.prior_penalty)
 
     def _read_listwise(self, evidence: Evidence, rounding: Rounding) -> Tensor:
-        """With a way back that is written out, unless nobody will go it."""
-        items, setting = self.all_items, self.descent(evidence, rounding)
-        if rounding is keep and (self.fused or torch.is_grad_enabled()):
-            way = softmax_cuda.Descent if self.fused else Descent
-            user: Tensor = way.apply(*items, *setting, self.inner_steps)[0]  # type: ignore[no-untyped-call]
+        """Use a hand-written backward pass where a gradient may be needed."""
+        items, problem = self.all_items, self.inner_problem(evidence, rounding)
+        if rounding is identity and (self.fused or torch.is_grad_enabled()):
+            function = softmax_cuda.Descent if self.fused else SoftmaxDescent
+            user: Tensor = function.apply(*items, *problem, self.inner_steps)[0]  # type: ignore[no-untyped-call]
             return user
-        chances = softmax if rounding is keep else fixed_point.softmax
-        return descend_softmax(items, setting, self.inner_steps, chances, rounding)
+        probabilities = softmax if rounding is identity else fixed_point.softmax
+        return descend_softmax(items, problem, self.inner_steps, probabilities, rounding)
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """For the softmax, where programs sum over items: their sum less the own score."""
-        if not self.fused or self.has_own:
+        """Return the loss of each interaction, [rows, n]; on a GPU without all logits."""
+        if not self.fused or self.has_repeat_feature:
             return super().losses(user, items, ratings)
         table, bias, _ = self.all_items
         norm: Tensor = softmax_cuda.LogSum.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
-        scores = (rows_of(table, items) @ user[:, :, None])[:, :, 0]
-        return norm[:, None] - scores - rows_of(bias[:, None], items)[:, :, 0]
+        scores = (embed(table, items) @ user[:, :, None])[:, :, 0]
+        return norm[:, None] - scores - embed(bias[:, None], items)[:, :, 0]
 
     def _expected(self, user: Tensor) -> Tensor:
-        """[rows, dim] what all items are to a user on average, by their chances."""
-        if self.fused and not self.has_own:
+        """[rows, user_dim] mean features of all items by their predicted probabilities."""
+        if self.fused and not self.has_repeat_feature:
             return softmax_cuda.moments(self.all_items, user)[1]
         return self.all_items.mean(self.predict_all(user).softmax(-1))
 
-    def slope(self, user: Tensor, evidence: Evidence) -> Tensor:
-        """Slopes of the scores times features; for the softmax, expected minus own rows."""
-        if isinstance(self.loss, Contrast):
-            return super().slope(user, evidence)
+    def inner_gradient(self, user: Tensor, evidence: Evidence) -> Tensor:
+        """Return the gradient of the weighted inner losses in closed form, [rows, user_dim]."""
+        if isinstance(self.loss, SampledLoss):
+            return super().inner_gradient(user, evidence)
         if self.loss.listwise:
-            weight = self.counted(evidence)
-            pulled = self.total(self.told(evidence.item), evidence.item, weight)
-            return weight.sum(1, keepdim=True) * self._expected(user) - pulled
+            weight = self.effective_weights(evidence)
+            features = self.sum_features(self.input_vectors(evidence.item), evidence.item, weight)
+            return weight.sum(1, keepdim=True) * self._expected(user) - features
         features = self.features(evidence.item)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
         scores = (flat @ user[:, :, None])[:, :, 0].reshape(features.shape[:-1])
-        fall = self.loss.slope(self.intercept(evidence.item) + scores, evidence.rating)
+        slope = self.loss.derivative(self.intercept(evidence.item) + scores, evidence.rating)
         wide = evidence.weight if self.loss.channels == 1 else evidence.weight[:, :, None]
-        fall = (fall * wide).flatten(1)
-        return (flat.transpose(1, 2) @ fall[:, :, None])[:, :, 0]
+        slope = (slope * wide).flatten(1)
+        return (flat.transpose(1, 2) @ slope[:, :, None])[:, :, 0]
 
-    def gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """Slope times feature, summed over channels; for the softmax, expected minus own row."""
-        if isinstance(self.loss, Contrast):
-            return super().gradients(user, items, ratings)
+    def loss_gradients(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
+        """Return the gradient of each loss in closed form, [rows, n, user_dim]."""
+        if isinstance(self.loss, SampledLoss):
+            return super().loss_gradients(user, items, ratings)
         if self.loss.listwise:
-            return self._expected(user)[:, None, :] - self._whole(items)
+            return self._expected(user)[:, None, :] - self._full_features(items)
         features = self.features(items)
-        slope = self.loss.slope(self.predict(user, items), ratings)[..., None] * features
+        slope = self.loss.derivative(self.predict(user, items), ratings)[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)
 
     def influences(
         self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float
     ) -> Tensor:
-        """By the Gram matrix of the features; for the softmax, by the covariance of the rows."""
-        if isinstance(self.loss, Contrast):
+        """Return influences (Eq. 11) from the Gram matrix, or the covariance for the softmax."""
+        if isinstance(self.loss, SampledLoss):
             return super().influences(user, items, ratings, weight, damping)
         if self.loss.listwise:
             every, total = self.all_items, weight.sum(1, keepdim=True)
-            chance = every.logits(user).softmax(-1)
-            mean = every.mean(chance)
-            bend = None if self.has_own else covariance(chance, self.table)
+            probability = every.logits(user).softmax(-1)
+            mean = every.mean(probability)
+            hessian = None if self.has_repeat_feature else covariance(probability, self.table)
 
             def product(vector: Tensor) -> Tensor:
-                if bend is not None:
-                    return total * (bend @ vector[:, :, None])[:, :, 0]
+                if hessian is not None:
+                    return total * (hessian @ vector[:, :, None])[:, :, 0]
                 change = every.along(vector)
-                centre = (chance * change).sum(1, keepdim=True)
-                return total * every.mean(chance * (change - centre))
+                centre = (probability * change).sum(1, keepdim=True)
+                return total * every.mean(probability * (change - centre))
 
-            slope = total * mean - self.total(self.rows(items), items, weight)
-            solved = solve(product, slope, damping, CURVE_STEPS)
-            return self.worth(items, solved) - (mean * solved).sum(1, keepdim=True)
+            slope = total * mean - self.sum_features(self.item_vectors(items), items, weight)
+            solved = solve(product, slope, damping, CG_STEPS)
+            return self.input_products(items, solved) - (mean * solved).sum(1, keepdim=True)
         if self.loss.channels > 1:
             return super().influences(user, items, ratings, weight, damping)
         output = self.predict(user, items)
-        bend = torch.func.grad(lambda o: self.loss.slope(o, ratings).sum())(output)
-        slope = self.loss.slope(output, ratings)
-        return linear_influences(self.features(items), slope, bend, weight, damping)
+        second = torch.func.grad(lambda o: self.loss.derivative(o, ratings).sum())(output)
+        slope = self.loss.derivative(output, ratings)
+        return linear_influences(self.features(items), slope, second, weight, damping)

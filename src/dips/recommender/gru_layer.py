@@ -1,4 +1,4 @@
-"""A gated recurrent unit as recommenders use it: weighted entries, and a start that is a mean."""
+"""A gated recurrent unit that reads weighted entries."""
 
 from __future__ import annotations
 
@@ -8,60 +8,68 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.descent import Rounding, keep
+from dips.numerics.descent import Rounding, identity
 
-QUIET, LEAN = 0.3, 0.5
-"""At the start: how loud the noise beside that mean is, and how much the update gate keeps."""
+NOISE = 0.3
+"""Initial scale of the random part of the new-state weights, beside the identity."""
+UPDATE_BIAS = 0.5
+"""Initial bias of the update gate: how much of the old state is kept."""
 
 
 @final
 class GRULayer(nn.Module):
-    """Reads vectors one after the other; an entry of weight z moves the state z of the way.
+    """A GRU in which an entry of weight z moves the state z of the way to its new value.
 
-    At the start the state is about a mean of the vectors that were read, the last ones counting
-    most: where items are rare, what goes together is found sooner.
+    Initially the state is about a weighted mean of the vectors read, the last ones with the largest
+    weights. That helps where items are rare.
+
+    Args:
+        dim: Length of the state and of the vectors.
+        generator: Source of the initial parameters.
     """
 
-    undecayed = ("item_shift", "state_shift")
+    no_weight_decay = ("input_bias", "state_bias")
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__()
 
         def gates(*shape: int) -> nn.Parameter:
-            """For reset, update and new state, one below the other."""
-            spread = torch.rand(3 * dim, *shape, generator=generator)
-            return nn.Parameter((2 * spread - 1) * dim**-0.5)
+            """Rows for the reset gate, the update gate and the new state."""
+            uniform = torch.rand(3 * dim, *shape, generator=generator)
+            return nn.Parameter((2 * uniform - 1) * dim**-0.5)
 
-        self.from_item, self.from_state = gates(dim), gates(dim)
-        self.item_shift, self.state_shift = gates(), gates()
+        self.input_weight, self.state_weight = gates(dim), gates(dim)
+        self.input_bias, self.state_bias = gates(), gates()
         with torch.no_grad():
-            for new in (self.from_item[2 * dim :], self.from_state[2 * dim :]):
-                new *= QUIET
-            self.from_item[2 * dim :] += torch.eye(dim)
-            self.item_shift[dim : 2 * dim] += LEAN
+            for new in (self.input_weight[2 * dim :], self.state_weight[2 * dim :]):
+                new *= NOISE
+            self.input_weight[2 * dim :] += torch.eye(dim)
+            self.input_bias[dim : 2 * dim] += UPDATE_BIAS
 
     def read(
-        self, state: Tensor, vectors: Tensor, weight: Tensor, rounding: Rounding = keep
+        self, state: Tensor, vectors: Tensor, weight: Tensor, rounding: Rounding = identity
     ) -> Tensor:
-        """[rows, dim] the state after the vectors [rows, n, dim] of weight [rows, n]."""
-        arriving = vectors @ self.from_item.T + self.item_shift
-        for arrival, share in zip(arriving.unbind(1), weight.unbind(1), strict=True):
-            state = rounding(state + share[:, None] * (self._step(state, arrival) - state))
+        """Return the state [rows, dim] after vectors [rows, n, dim] of weight [rows, n]."""
+        inputs = vectors @ self.input_weight.T + self.input_bias
+        for entry, share in zip(inputs.unbind(1), weight.unbind(1), strict=True):
+            state = rounding(state + share[:, None] * (self._step(state, entry) - state))
         return state
 
     def states(self, start: Tensor, vectors: Tensor) -> Tensor:
-        """[rows, n, dim] the states after each of n > 0 vectors, by torch's own recurrence."""
-        weights: list[Tensor] = [self.from_item, self.from_state, self.item_shift, self.state_shift]
-        with warnings.catch_warnings():  # the weights lie apart: CUDA copies them together
+        """Return the states [rows, n, dim] after each of n > 0 vectors, by torch's own GRU."""
+        weights: list[Tensor] = [
+            self.input_weight, self.state_weight, self.input_bias, self.state_bias,
+        ]  # fmt: skip
+        with warnings.catch_warnings():  # the weights are not contiguous: CUDA copies them
             warnings.filterwarnings("ignore", message="RNN module weights are not part of")
             first = start[None].contiguous()
             later, _ = torch.gru(vectors, first, weights, True, 1, 0.0, True, False, True)
         return later
 
-    def _step(self, state: Tensor, arrival: Tensor) -> Tensor:
-        """The next state: old and new, mixed by the update gate."""
-        reset, update, new = arrival.chunk(3, -1)
-        was = (state @ self.from_state.T + self.state_shift).chunk(3, -1)
-        gate = (update + was[1]).sigmoid()
-        fresh = (new + (reset + was[0]).sigmoid() * was[2]).tanh()
+    def _step(self, state: Tensor, entry: Tensor) -> Tensor:
+        """Return the next state: old and new state, mixed by the update gate."""
+        reset, update, new = entry.chunk(3, -1)
+        old = (state @ self.state_weight.T + self.state_bias).chunk(3, -1)
+        gate = (update + old[1]).sigmoid()
+        fresh = (new + (reset + old[0]).sigmoid() * old[2]).tanh()
         return gate * state + (1 - gate) * fresh

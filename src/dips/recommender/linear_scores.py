@@ -1,4 +1,4 @@
-"""Scores that are a state times an item's vector, or their cosine; how to read is left open."""
+"""Recommenders whose scores are a state times item vectors, or their cosine."""
 
 from __future__ import annotations
 
@@ -8,29 +8,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dips.numerics.descent import Rounding, keep
+from dips.numerics.descent import Rounding, identity
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.ncf import rows_of
-from dips.recommender.repeat_scores import START, STRUCK, Own, meetings, own_scores
+from dips.recommender.ncf import embed
+from dips.recommender.repeat_scores import (
+    FILTER_START,
+    REPEAT_START,
+    RepeatScores,
+    repeat_scores,
+    weighted_repeats,
+)
 
-MOST = 1 << 24
-"""Items whose numbers float32 tells apart: a state holds them beside their own scores."""
-HEAT = 12.0
-"""At first: the score of a cosine of 1."""
-FAINT = 1e-4
-"""Added to squared lengths: where nothing was read the state is 0, and points nowhere."""
+MAX_ITEMS = 1 << 24
+"""Item numbers below this are exact in float32: a state holds them beside their repeat scores."""
+LOGIT_SCALE = 12.0
+"""Initial score of a cosine of 1."""
+NORM_EPSILON = 1e-4
+"""Added to squared norms, since a state can be 0."""
 
 
-class Linear(Recommender, ABC):
-    """A recommender whose scores are linear in the user's state, or in its direction (`cosine`).
+class LinearScores(Recommender, ABC):
+    """A recommender whose scores are linear in the user's state, or in its direction.
 
-    Where items come back (`repeat_feature`) the state has a score of its own for each item besides: what
-    was read also speaks for itself. How strongly, and for how long, is learned. Where they never do
-    (`filter_sketch`) it speaks against itself. With `cosine` lengths do not count: vectors are read as
-    if of length 1, and scores are cosines times a learned heat.
+    How the state is computed is left to subclasses.
+
+    Args:
+        repeat_feature: Add a learned score to items that were read (they repeat). It depends on
+            repeat count and age.
+        filter_sketch: Start with a score of about -20 for items that were read (they do not
+            repeat). The score is learned.
+        cosine: Score by cosine similarity times a learned `logit_scale`. Input vectors then have
+            norm 1.
+        settings: Settings of `Recommender`.
     """
 
-    vectors: nn.Parameter  # [items, dim] what is read of an item
+    vectors: nn.Parameter  # [items, dim] input vectors
     bias: nn.Parameter  # [items, 1]
 
     def __init__(
@@ -43,13 +55,16 @@ class Linear(Recommender, ABC):
     ) -> None:
         super().__init__(**settings)
         self.cosine = cosine
-        self.has_own = repeat_feature or filter_sketch
-        if self.has_own and self.items > MOST:
-            raise ValueError(f"{self.items} items: their numbers are exact up to {MOST} here")
-        if self.has_own:
-            self.loading = nn.Parameter(torch.tensor(START if repeat_feature else STRUCK))
+        self.has_repeat_feature = repeat_feature or filter_sketch
+        if self.has_repeat_feature and self.items > MAX_ITEMS:
+            raise ValueError(
+                f"{self.items} items: repeat_feature and filter_sketch support at most {MAX_ITEMS}"
+            )
+        if self.has_repeat_feature:
+            start = REPEAT_START if repeat_feature else FILTER_START
+            self.repeat_params = nn.Parameter(torch.tensor(start))
         if cosine:
-            self.logit_scale = nn.Parameter(torch.tensor(HEAT).log())
+            self.logit_scale = nn.Parameter(torch.tensor(LOGIT_SCALE).log())
 
     @property
     @abstractmethod
@@ -57,78 +72,85 @@ class Linear(Recommender, ABC):
         """[items, user_dim] the vectors that score."""
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """Linear in the state."""
-        state, own = self._parts(user)
-        vectors = rows_of(self.table, items)
-        scores = self._heated((vectors @ state[:, :, None])[:, :, 0], vectors)
-        scores = scores + rows_of(self.bias, items)[:, :, 0]
-        return scores + own.of(items) if self.has_own else scores
+        """Return scores of items [rows, n]."""
+        state, repeats = self._parts(user)
+        vectors = embed(self.table, items)
+        scores = self._scaled((vectors @ state[:, :, None])[:, :, 0], vectors)
+        scores = scores + embed(self.bias, items)[:, :, 0]
+        return scores + repeats.of(items) if self.has_repeat_feature else scores
 
     def predict_all(self, user: Tensor) -> Tensor:
-        """One product of matrices."""
-        state, own = self._parts(user)
+        """Return scores of every item, [rows, items], by one matrix product."""
+        state, repeats = self._parts(user)
         table = self.table
-        scores = self._heated(state @ table.T, table) + self.bias[:, 0]
-        return scores.scatter_add(1, own.item, own.score) if self.has_own else scores
+        scores = self._scaled(state @ table.T, table) + self.bias[:, 0]
+        if not self.has_repeat_feature:
+            return scores
+        return scores.scatter_add(1, repeats.item, repeats.score)
 
     def predict_some(self, user: Tensor, items: Tensor) -> Tensor:
-        """One product of matrices."""
-        state, own = self._parts(user)
-        vectors = rows_of(self.table, items)
-        scores = self._heated(state @ vectors.T, vectors) + rows_of(self.bias, items)[:, 0]
-        return scores + own.of_some(items, self.items) if self.has_own else scores
+        """Return scores [rows, n] of items [n] for all users, by one matrix product."""
+        state, repeats = self._parts(user)
+        vectors = embed(self.table, items)
+        scores = self._scaled(state @ vectors.T, vectors) + embed(self.bias, items)[:, 0]
+        return scores + repeats.of_some(items, self.items) if self.has_repeat_feature else scores
 
-    def with_own(self, state: Tensor, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
-        """The state after a sketch, and what its entries say for themselves."""
-        if not self.has_own:
-            return state
-        return self.remember(state, evidence.item, meetings(evidence), evidence.age, rounding)
-
-    def remember(
-        self, state: Tensor, item: Tensor, weight: Tensor, age: Tensor, rounding: Rounding = keep
+    def with_repeat_scores(
+        self, state: Tensor, evidence: Evidence, rounding: Rounding = identity
     ) -> Tensor:
-        """The state [rows, dim] and, where they have some, the own scores of what was read.
-
-        [rows, dim + 2n]: items stand there as numbers, which are exact up to 16 million.
-        """
-        if not self.has_own:
+        """Return the state after a sketch with the repeat scores of its entries, if any."""
+        if not self.has_repeat_feature:
             return state
-        own = own_scores(self.loading, item, weight, age)
-        return torch.cat([state, own.item.to(state.dtype), rounding(own.score)], 1)
+        weight = weighted_repeats(evidence)
+        return self.append_repeat_scores(state, evidence.item, weight, evidence.age, rounding)
 
-    def _parts(self, user: Tensor) -> tuple[Tensor, Own]:
-        """What meets the vectors, and the items' own scores."""
+    def append_repeat_scores(
+        self,
+        state: Tensor,
+        item: Tensor,
+        weight: Tensor,
+        age: Tensor,
+        rounding: Rounding = identity,
+    ) -> Tensor:
+        """Return states [rows, dim + 2n]: the state, items as floats, and their repeat scores."""
+        if not self.has_repeat_feature:
+            return state
+        repeats = repeat_scores(self.repeat_params, item, weight, age)
+        return torch.cat([state, repeats.item.to(state.dtype), rounding(repeats.score)], 1)
+
+    def _parts(self, user: Tensor) -> tuple[Tensor, RepeatScores]:
+        """Split a user vector into the state, with norm 1 for cosines, and repeat scores."""
         shared = len(self.user_prior)
         state, (item, score) = user[:, :shared], user[:, shared:].chunk(2, 1)
-        return (_unit(state) if self.cosine else state), Own(item.long(), score)
+        return (_normalised(state) if self.cosine else state), RepeatScores(item.long(), score)
 
-    def _heated(self, products: Tensor, vectors: Tensor) -> Tensor:
-        """Products of states with these vectors as scores: as they are, or cosines times the heat.
+    def _scaled(self, products: Tensor, vectors: Tensor) -> Tensor:
+        """Return scores from products of states with vectors: cosines times `logit_scale`, if any.
 
-        The vectors themselves are not scaled: a product of matrices may go piece by piece.
+        The vectors themselves are not normalised, so the matrix product can run in chunks.
         """
-        return products * (self.logit_scale.exp() / _length(vectors)) if self.cosine else products
+        return products * (self.logit_scale.exp() / _norm(vectors)) if self.cosine else products
 
-    def shown(self, items: Tensor) -> Tensor:
-        """[rows, n, dim] the vectors of items as they are read."""
-        vectors = rows_of(self.vectors, items)
-        return _unit(vectors) if self.cosine else vectors
+    def input_vectors(self, items: Tensor) -> Tensor:
+        """Return the input embedding of items, [rows, n, dim]."""
+        vectors = embed(self.vectors, items)
+        return _normalised(vectors) if self.cosine else vectors
 
     @property
-    def breadth(self) -> int:
-        """Scores of all items."""
+    def elements_per_row(self) -> int:
+        """Number of elements per row in the widest tensor: the scores of all items."""
         return self.items
 
     def embedding(self, items: Tensor) -> Tensor:
-        """The vector that is read."""
-        return self.shown(items).detach()
+        """Return the detached input embedding of items, [rows, n, dim]."""
+        return self.input_vectors(items).detach()
 
 
-def _length(vectors: Tensor) -> Tensor:
-    """[...] how long vectors [..., dim] are."""
-    return (vectors.square().sum(-1) + FAINT).sqrt()
+def _norm(vectors: Tensor) -> Tensor:
+    """[...] Euclidean norms of vectors [..., dim]."""
+    return (vectors.square().sum(-1) + NORM_EPSILON).sqrt()
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    """The same of length 1, but for those of about 0."""
-    return vectors / _length(vectors)[..., None]
+def _normalised(vectors: Tensor) -> Tensor:
+    """[..., dim] vectors divided by their norms."""
+    return vectors / _norm(vectors)[..., None]

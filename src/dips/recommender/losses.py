@@ -1,9 +1,6 @@
-"""How far off a prediction is.
+"""Losses: pointwise (ratings), softmax over all items, and sampled (with negatives).
 
-Pointwise losses see one output, the softmax sees all items, contrasts see a sample of them.
-
-`output` is what a recommender predicts for an item, `rating` what the user gave. `slope` is the
-derivative of `value` in the output, written out: the closed forms of the inner loop need it.
+`output` is a recommender's prediction for an item, `rating` the user's rating of it.
 """
 
 from __future__ import annotations
@@ -22,134 +19,134 @@ from dips.errors import ConfigError
 
 
 class Loss(ABC):
-    """A differentiable measure of error on one interaction."""
+    """A differentiable loss of one interaction, with its derivative in closed form."""
 
     channels: int = 1
-    """How many numbers a recommender puts out per item."""
+    """Number of outputs of a recommender per item."""
     listwise: bool = False
-    """Whether an interaction is judged against all items rather than by its rating."""
+    """Whether the loss compares the item with other items, rather than its rating (implicit)."""
 
     @abstractmethod
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """The loss, in the shape of `rating`."""
+        """Return the loss, in the shape of `rating`."""
 
     @abstractmethod
-    def slope(self, output: Tensor, rating: Tensor) -> Tensor:
-        """The derivative of `value` in `output`, in the shape of `output`."""
+    def derivative(self, output: Tensor, rating: Tensor) -> Tensor:
+        """Return the derivative of `value` in `output`, in the shape of `output`."""
 
     def estimate(self, output: Tensor) -> Tensor:
-        """The rating that an output predicts."""
+        """Return the rating that an output predicts."""
         return output
 
 
 @final
 @dataclass(frozen=True)
 class SquaredError(Loss):
-    """Real-valued ratings: (output - rating)^2."""
+    """Squared error of a real-valued rating: (output - rating)^2."""
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """The square."""
+        """Return (output - rating)^2."""
         return (output - rating) ** 2
 
-    def slope(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Twice the error."""
+    def derivative(self, output: Tensor, rating: Tensor) -> Tensor:
+        """Return 2 (output - rating)."""
         return 2 * (output - rating)
 
 
 @final
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Loss):
-    """Binary ratings: did the user like it, that is, rate it above the threshold?"""
+    """Logistic loss of a binary label: whether the rating is above the threshold."""
 
     threshold: float = 0.5
 
     def liked(self, rating: Tensor) -> Tensor:
-        """1 where the rating is above the threshold, else 0."""
+        """Return 1 where the rating is above the threshold, else 0."""
         return (rating > self.threshold).to(rating.dtype)
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """The logistic loss of the output as a logit."""
+        """Return the logistic loss; the output is a logit."""
         return functional.softplus(output) - output * self.liked(rating)
 
-    def slope(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Predicted minus actual probability."""
+    def derivative(self, output: Tensor, rating: Tensor) -> Tensor:
+        """Return the predicted probability minus the label."""
         return output.sigmoid() - self.liked(rating)
 
     def estimate(self, output: Tensor) -> Tensor:
-        """The probability of a like."""
+        """Return the predicted probability of a rating above the threshold."""
         return output.sigmoid()
 
 
 @final
 @dataclass(frozen=True)
 class CategoricalCrossEntropy(Loss):
-    """Star ratings as classes: one logit for each value that a rating can take."""
+    """Cross-entropy over the values that a rating can take: one logit for each value."""
 
-    stars: tuple[float, ...]
+    rating_values: tuple[float, ...]
 
     @property
     def channels(self) -> int:  # type: ignore[override]
-        """One output per star."""
-        return len(self.stars)
+        """Number of rating values."""
+        return len(self.rating_values)
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Minus the log-probability of the given stars; `output` [..., stars]."""
+        """Return minus the log-probability of the rating; `output` [..., rating values]."""
         chosen = self.one_hot(rating, output.dtype)
         return output.logsumexp(-1) - (output * chosen).sum(-1)
 
-    def slope(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Predicted minus actual probabilities."""
+    def derivative(self, output: Tensor, rating: Tensor) -> Tensor:
+        """Return the predicted probabilities minus the one-hot rating."""
         return output.softmax(-1) - self.one_hot(rating, output.dtype)
 
     def estimate(self, output: Tensor) -> Tensor:
-        """The mean of the predicted distribution of stars."""
-        return output.softmax(-1) @ _constant(self.stars, output.dtype, output.device)
+        """Return the mean of the predicted distribution over rating values."""
+        return output.softmax(-1) @ _constant(self.rating_values, output.dtype, output.device)
 
     def one_hot(self, rating: Tensor, dtype: torch.dtype) -> Tensor:
-        """[..., stars] 1 at the nearest star."""
-        values = _constant(self.stars, rating.dtype, rating.device)
+        """Return 1 at the nearest rating value, else 0; [..., rating values]."""
+        values = _constant(self.rating_values, rating.dtype, rating.device)
         nearest = (rating[..., None] - values).abs().argmin(-1)
-        classes = torch.arange(len(self.stars), device=rating.device)
+        classes = torch.arange(len(self.rating_values), device=rating.device)
         return (nearest[..., None] == classes).to(dtype)
 
 
 @final
 @dataclass(frozen=True)
 class FullSoftmax(Loss):
-    """Implicit data: the next item against all items. `output` holds logits of all items."""
+    """Cross-entropy of the next item among all items; `output` [..., items] holds all logits."""
 
     listwise: bool = True
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Minus the log-probability; here `rating` [..., n] is the item itself."""
+        """Return minus the log-probability; here `rating` [..., n] holds the items."""
         return output.logsumexp(-1)[..., None] - output.gather(-1, rating)
 
-    def slope(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Probabilities minus the indicator of the item; [..., n, items]."""
+    def derivative(self, output: Tensor, rating: Tensor) -> Tensor:
+        """Return probabilities minus the one-hot item, [..., n, items]."""
         classes = torch.arange(output.shape[-1], device=output.device)
         return output.softmax(-1)[..., None, :] - (rating[..., None] == classes).to(output.dtype)
 
 
 NEGATIVES = 256
-"""How many there are, where nobody says."""
-FAR = -1e4
-"""The score of a negative that is the item itself: it loses to everything and moves nothing."""
+"""Default number of negatives."""
+MASKED_SCORE = -1e4
+"""Score of a negative that is the item itself: its gradient vanishes."""
 
 
 @dataclass(frozen=True)
-class Contrast(Loss, ABC):
-    """Implicit data: the next item against a sample of items that it is not (negatives).
+class SampledLoss(Loss, ABC):
+    """A loss that compares the next item with sampled other items (negatives).
 
-    Here `output` [..., n] is of the items themselves and `rating` [..., n, negatives] holds the
-    outputs of the negatives. With all items as negatives nothing is left to chance.
+    Here `output` [..., n] holds the outputs of the items, and `rating` [..., n, negatives] those
+    of the negatives.
     """
 
     negatives: int = NEGATIVES
-    """How many items an item is compared with."""
+    """Number of negatives."""
     listwise: bool = True
 
-    def slope(self, output: Tensor, rating: Tensor) -> Tensor:
-        """The derivative in the item's own output."""
+    def derivative(self, output: Tensor, rating: Tensor) -> Tensor:
+        """Return the derivative in the output of the item itself, [..., n]."""
 
         def total(own: Tensor) -> Tensor:
             return self.value(own, rating).sum()
@@ -160,56 +157,56 @@ class Contrast(Loss, ABC):
 
 @final
 @dataclass(frozen=True)
-class SampledSoftmax(Contrast):
-    """Cross-entropy of the item among itself and the negatives."""
+class SampledSoftmax(SampledLoss):
+    """Cross-entropy of the item among itself and the negatives (sampled softmax)."""
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Minus the log-probability."""
+        """Return minus the log-probability of the item."""
         return functional.softplus(rating.logsumexp(-1) - output)
 
 
 @final
 @dataclass(frozen=True)
-class BPR(Contrast):
-    """Bayesian personalised ranking: how likely is it that the item beats a negative?"""
+class BPR(SampledLoss):
+    """Bayesian personalised ranking: logistic loss of item against negative (Rendle, 2009)."""
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Minus the log of that chance, mean over the negatives."""
+        """Return -log sigmoid(item - negative), mean over the negatives."""
         return functional.softplus(rating - output[..., None]).mean(-1)
 
 
 @final
 @dataclass(frozen=True)
-class TOP1(Contrast):
-    """Where the item ranks, smoothed; scores of negatives are drawn to 0 (GRU4Rec, 2016)."""
+class TOP1(SampledLoss):
+    """Smoothed relative rank with a regulariser on the scores of negatives (GRU4Rec, 2016)."""
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Chance that a negative beats the item, and its squared score squashed; their mean."""
+        """Return sigmoid(negative - item) + sigmoid(negative^2), mean over the negatives."""
         return ((rating - output[..., None]).sigmoid() + (rating**2).sigmoid()).mean(-1)
 
 
 @final
 @dataclass(frozen=True)
-class BPRMax(Contrast):
-    """BPR against the strongest negatives, softly chosen (Top-k gains, 2018)."""
+class BPRMax(SampledLoss):
+    """BPR with negatives weighted by a softmax over their scores (Top-k gains, 2018)."""
 
-    pull: float = 0.5
-    """Weight of the pull of the strongest negatives' scores towards 0."""
+    regularisation: float = 0.5
+    """Weight of the squared scores of negatives."""
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """Minus the log of the chance to beat them; in logs, so that nothing underflows."""
+        """Return minus the log of the weighted sigmoids, in logs to avoid underflow."""
         wins = functional.logsigmoid(output[..., None] - rating)
-        chance = (rating.log_softmax(-1) + wins).logsumexp(-1)
-        return self.pull * (rating.softmax(-1) * rating**2).sum(-1) - chance
+        log_probability = (rating.log_softmax(-1) + wins).logsumexp(-1)
+        return self.regularisation * (rating.softmax(-1) * rating**2).sum(-1) - log_probability
 
 
 @final
 @dataclass(frozen=True)
-class TOP1Max(Contrast):
-    """TOP1 against the strongest negatives, softly chosen (Top-k gains, 2018)."""
+class TOP1Max(SampledLoss):
+    """TOP1 with negatives weighted by a softmax over their scores (Top-k gains, 2018)."""
 
     def value(self, output: Tensor, rating: Tensor) -> Tensor:
-        """The terms of TOP1, weighted by a softmax over the negatives."""
+        """Return the terms of TOP1, weighted by a softmax over the negatives."""
         terms = (rating - output[..., None]).sigmoid() + (rating**2).sigmoid()
         return (rating.softmax(-1) * terms).sum(-1)
 
@@ -220,33 +217,41 @@ def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 
 
 EXPLICIT = ("mse", "bce", "cce")
-CONTRASTS: dict[str, type[Contrast]] = {
+SAMPLED_LOSSES: dict[str, type[SampledLoss]] = {
     "bpr": BPR, "top1": TOP1, "bpr-max": BPRMax, "top1-max": TOP1Max,
 }  # fmt: skip
-"""Losses that need negatives, by name."""
-IMPLICIT = ("softmax", *CONTRASTS)
+"""Losses with negatives, by name."""
+IMPLICIT = ("softmax", *SAMPLED_LOSSES)
 
 
 def make_loss(
     name: str,
     low: float = 0.0,
     high: float = 1.0,
-    stars: Sequence[float] = (),
+    rating_values: Sequence[float] = (),
     negatives: int = 0,
 ) -> Loss:
-    """The loss of this name, for ratings from `low` to `high` or of these `stars`.
+    """Return the loss with this name.
 
-    With so many `negatives`; without, the softmax is over all items, and others take their own.
+    Args:
+        name: One of EXPLICIT or IMPLICIT.
+        low: Lowest rating; `bce` puts its threshold in the middle between low and high.
+        high: Highest rating.
+        rating_values: The values that a rating can take, for `cce`.
+        negatives: Number of negatives; 0: all items for `softmax`, the default for others.
+
+    Raises:
+        ConfigError: If the name is unknown.
     """
     if name == "softmax":
         return SampledSoftmax(negatives) if negatives else FullSoftmax()
-    if name in CONTRASTS:
-        return CONTRASTS[name](negatives) if negatives else CONTRASTS[name]()
+    if name in SAMPLED_LOSSES:
+        return SAMPLED_LOSSES[name](negatives) if negatives else SAMPLED_LOSSES[name]()
     if name == "mse":
         return SquaredError()
     if name == "bce":
         return BinaryCrossEntropy((low + high) / 2)
     if name == "cce":
-        return CategoricalCrossEntropy(tuple(stars))
+        return CategoricalCrossEntropy(tuple(rating_values))
     known = ", ".join((*EXPLICIT, *IMPLICIT))
     raise ConfigError(f"unknown loss '{name}': choose one of {known}")

@@ -8,14 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from dips.recommender.losses import Loss
-from dips.recommender.ncf import BY_ITEM, NCF
+from dips.recommender.ncf import ITEM_TABLES, NCF
 
 
 @final
 class MLP(NCF):
-    """Scores by a small network over the user's and the item's vector (the MLP form of NCF)."""
+    """A recommender with a network of one hidden layer over user and item vector (NCF's MLP).
 
-    by_item: ClassVar[tuple[str, ...]] = BY_ITEM
+    Args:
+        loss: The training loss.
+        dim: Length of user and item vectors, and number of hidden units.
+        generator: Source of the initial parameters.
+        settings: Settings of `NCF`.
+    """
+
+    item_tables: ClassVar[tuple[str, ...]] = ITEM_TABLES
 
     def __init__(
         self,
@@ -34,13 +41,13 @@ class MLP(NCF):
         def matrix(rows: int) -> nn.Parameter:
             return nn.Parameter(torch.randn(rows, dim, generator=generator) * scale)
 
-        self.from_user, self.from_item = matrix(dim), matrix(dim)
-        self.middle = nn.Parameter(torch.zeros(dim))
-        self.out = matrix(loss.channels)
+        self.user_weight, self.item_weight = matrix(dim), matrix(dim)
+        self.hidden_bias = nn.Parameter(torch.zeros(dim))
+        self.output_weight = matrix(loss.channels)
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """One hidden layer on the pair, a smooth non-linearity, and the item's bias."""
-        thing = self.rows(items) @ self.from_item.T
-        pair = (user @ self.from_user.T)[:, None, :] + thing
-        score = nn.functional.silu(pair + self.middle) @ self.out.T
+        """Return the network's output plus the item bias; the activation is SiLU (smooth)."""
+        item = self.item_vectors(items) @ self.item_weight.T
+        pair = (user @ self.user_weight.T)[:, None, :] + item
+        score = nn.functional.silu(pair + self.hidden_bias) @ self.output_weight.T
         return self.intercept(items) + (score if self.loss.channels > 1 else score[..., 0])

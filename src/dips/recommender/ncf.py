@@ -1,4 +1,4 @@
-"""What both forms of neural collaborative filtering, the paper's base model, share."""
+"""Neural collaborative filtering, the paper's base model: what its two forms share."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, SideInformation
+from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
 from dips.numerics.embedding_bag import sum_rows
 from dips.recommender.base import Recommender
 from dips.recommender.losses import Loss
-from dips.stream.side_information import categories_of, item_of, moment_of
+from dips.stream.side_information import categories_of, item_of, time_of
 
-BY_ITEM = ("vectors", "bias", "categories")
-"""Tables with a row for each item."""
+ITEM_TABLES = ("vectors", "bias", "categories")
+"""Names of tensors with a row per item."""
 
 
-def rows_of(table: Tensor, items: Tensor) -> Tensor:
-    """Rows of a table; unlike indexing, its gradient is the same for any number of threads."""
+def embed(table: Tensor, items: Tensor) -> Tensor:
+    """Return rows of a table; unlike indexing, the gradient does not depend on thread count."""
     return nn.functional.embedding(items, table)
 
 
 class NCF(Recommender, ABC):
-    """What both forms share: a vector and a bias per item, and a prior that starts at random.
+    """A recommender with a vector and a bias per item, and a random prior.
 
-    Side information changes the item's vector and bias, and nothing else, so that scores stay what
-    they are in the user's vector. Each category has a vector and a bias of its own, added to those
-    of its items. Where time counts, `items` are tokens (`stream.side_information`): a learned
-    direction and a learned number, times the standardised time, are added too. All of it starts
-    at 0.
+    Side information changes item vectors and biases only, so outputs stay the same function of the
+    user vector. Each category has a vector and a bias, added to those of its items. Where time is
+    side information, `items` are tokens (`dips.stream.side_information`): a learned vector and a
+    learned bias, times the standardised time, are added. All of these start at 0.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = (
-        *Recommender.undecayed, "kind_bias", "trend", "own", "recency_decay",
+    no_weight_decay: ClassVar[tuple[str, ...]] = (
+        *Recommender.no_weight_decay, "category_bias", "time_bias", "repeat_scale", "recency_decay",
     )  # fmt: skip
     categories: Tensor
 
@@ -51,7 +50,7 @@ class NCF(Recommender, ABC):
         inner_lr: float = 0.1,
         inner_steps: int = 10,
         prior_penalty: float = 0.0,
-        sides: SideInformation = NOTHING,
+        side: SideInformation = NO_SIDE_INFORMATION,
     ) -> None:
         super().__init__(
             items=items,
@@ -66,56 +65,56 @@ class NCF(Recommender, ABC):
         self.bias = nn.Parameter(torch.zeros(items, loss.channels))
         with torch.no_grad():
             self.user_prior[:dim] = torch.randn(dim, generator=generator) * spread
-        self.has_kinds, self.has_times = bool(sides.kinds), sides.clock is not None
-        if self.has_kinds:
-            self.kinds = nn.Parameter(torch.zeros(sides.kinds, dim))
-            self.kind_bias = nn.Parameter(torch.zeros(sides.kinds, loss.channels))
-            self.register_buffer("categories", categories_of(sides, items))
+        self.has_categories, self.has_times = bool(side.kinds), side.clock is not None
+        if self.has_categories:
+            self.category_vectors = nn.Parameter(torch.zeros(side.kinds, dim))
+            self.category_bias = nn.Parameter(torch.zeros(side.kinds, loss.channels))
+            self.register_buffer("categories", categories_of(side, items))
         if self.has_times:
-            self.pace = nn.Parameter(torch.zeros(dim))
-            self.trend = nn.Parameter(torch.zeros(loss.channels))
+            self.time_vector = nn.Parameter(torch.zeros(dim))
+            self.time_bias = nn.Parameter(torch.zeros(loss.channels))
 
     @property
     def table(self) -> Tensor:
         """[items, dim] the vectors of all items, with those of their categories."""
-        if not self.has_kinds:
+        if not self.has_categories:
             return self.vectors
-        return self.vectors + sum_rows(self.kinds, self.categories)
+        return self.vectors + sum_rows(self.category_vectors, self.categories)
 
     @property
     def biases(self) -> Tensor:
         """[items, channels] the biases of all items, with those of their categories."""
-        if not self.has_kinds:
+        if not self.has_categories:
             return self.bias
-        return self.bias + sum_rows(self.kind_bias, self.categories)
+        return self.bias + sum_rows(self.category_bias, self.categories)
 
-    def rows(self, items: Tensor) -> Tensor:
-        """[rows, n, dim] what stands for an item in a score."""
+    def item_vectors(self, items: Tensor) -> Tensor:
+        """Return item vectors with side information, [rows, n, dim]."""
         item = self._item(items)
-        rows = rows_of(self.vectors, item)
-        if self.has_kinds:
-            rows = rows + sum_rows(self.kinds, self.categories[item])
+        rows = embed(self.vectors, item)
+        if self.has_categories:
+            rows = rows + sum_rows(self.category_vectors, self.categories[item])
         if self.has_times:
-            rows = rows + self._moment(items) * self.pace
+            rows = rows + self._time(items) * self.time_vector
         return rows
 
     def intercept(self, items: Tensor) -> Tensor:
-        """The item's bias: [rows, n], or [rows, n, channels]."""
+        """Return offset plus item bias with side information: [rows, n], or with channels."""
         item = self._item(items)
-        bias = rows_of(self.bias, item) + self.offset
-        if self.has_kinds:
-            bias = bias + sum_rows(self.kind_bias, self.categories[item])
+        bias = embed(self.bias, item) + self.offset
+        if self.has_categories:
+            bias = bias + sum_rows(self.category_bias, self.categories[item])
         if self.has_times:
-            bias = bias + self._moment(items) * self.trend
+            bias = bias + self._time(items) * self.time_bias
         return bias if self.loss.channels > 1 else bias[..., 0]
 
     def embedding(self, items: Tensor) -> Tensor:
-        """The item's vector."""
-        return self.rows(items).detach()
+        """Return detached item vectors, [rows, n, dim]."""
+        return self.item_vectors(items).detach()
 
     def _item(self, items: Tensor) -> Tensor:
         return item_of(items) if self.has_times else items
 
-    def _moment(self, items: Tensor) -> Tensor:
-        """[rows, n, 1] when it was, as a number to multiply with."""
-        return moment_of(items)[..., None].to(self.user_prior.dtype)
+    def _time(self, items: Tensor) -> Tensor:
+        """[rows, n, 1] the standardised times of tokens."""
+        return time_of(items)[..., None].to(self.user_prior.dtype)

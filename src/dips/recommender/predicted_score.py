@@ -1,9 +1,8 @@
-"""What the recommender expects to come next: the inner loop, its softmax straightened out.
+"""Predicted scores from a linearised inner loop: cheap enough for every decision of a policy.
 
-Close to the start, where nothing is known of a user, the mean of all items by their chances moves
-with the user by their covariance. So steps need no sum over items, and are cheap enough to tell a
-policy at every decision. For the dot product with a softmax, where items do not come back; everyone
-else reads the sketch.
+Near the prior, the mean of all item vectors by predicted probability changes with the user vector
+by their covariance. With that linear model, inner steps need no sum over items. For the dot product
+with a full softmax and no item-id feature; other recommenders adapt to the sketch exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple, TypeGuard
 import torch
 from torch import Tensor
 
-from dips.kernels.triton_launch import Listener
+from dips.kernels.layout import LinearisedSoftmaxModel
 from dips.numerics import fixed_point
 from dips.numerics.descent import Rounding
 from dips.numerics.fixed_point import STATE_BITS, quantize
@@ -23,75 +22,96 @@ from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.stacked import StackedRecommenders
 
-OLDEST = (1 << 12) - 1
-"""Whatever is older counts as this old."""
+MAX_AGE = (1 << 12) - 1
+"""Ages above this count as this age."""
 
 
-def is_quick(model: Recommender) -> TypeGuard[DotProduct]:
-    """Whether its softmax can be straightened out."""
-    dot = isinstance(model, DotProduct) and not model.has_own and not model.prior_penalty
+def is_linearisable(model: Recommender) -> TypeGuard[DotProduct]:
+    """Return whether the inner loop of a recommender has a linearised form."""
+    dot = isinstance(model, DotProduct) and not model.has_repeat_feature and not model.prior_penalty
     return dot and isinstance(model.loss, FullSoftmax)
 
 
-class Around(NamedTuple):
-    """All items as chances have them for a user of whom nothing is known; on the grid."""
+class Linearisation(NamedTuple):
+    """Moments of all item vectors by the probabilities that the prior predicts, on the grid."""
 
     mean: Tensor  # [dim]
-    bend: Tensor  # [dim, dim] how it moves with the user's vector
-    norm: Tensor  # no direction bends more
+    covariance: Tensor  # [dim, dim]: derivative of the mean in the user vector
+    bound: Tensor  # []: upper bound of the eigenvalues of the covariance
 
 
-def around(model: DotProduct) -> Around:
-    """From one look at the whole catalogue."""
-    chance = fixed_point.softmax(model.predict_all(model.user_prior[None]))[0]
-    mean = quantize(chance @ model.table, STATE_BITS)
-    second = (model.table * chance[:, None]).T @ model.table
-    bend = quantize(second - mean[:, None] * mean, STATE_BITS)
-    return Around(mean, bend, bend.abs().sum(1).amax())
+def linearise(model: DotProduct) -> Linearisation:
+    """Return the linearisation of a recommender's softmax at the prior; one pass over all items."""
+    probability = fixed_point.softmax(model.predict_all(model.user_prior[None]))[0]
+    mean = quantize(probability @ model.table, STATE_BITS)
+    second = (model.table * probability[:, None]).T @ model.table
+    covariance = quantize(second - mean[:, None] * mean, STATE_BITS)
+    return Linearisation(mean, covariance, covariance.abs().sum(1).amax())
 
 
 @lru_cache(maxsize=2)
-def around_of(quantized: StackedRecommenders) -> Around:
-    """The same with a leading axis of runs; kept, so of a stack that is asked again and again."""
-    return Around(*quantized.call(around))
+def linearisations(quantized: StackedRecommenders) -> Linearisation:
+    """Return the linearisations of all runs, with a leading axis of runs; cached by stack."""
+    return Linearisation(*quantized.call(linearise))
 
 
 def predicted_score(
-    model: DotProduct, near: Around, evidence: Evidence, items: Tensor, rounding: Rounding
+    model: DotProduct, linear: Linearisation, evidence: Evidence, items: Tensor, rounding: Rounding
 ) -> Tensor:
-    """[rows, n] scores of items from a sketch, where they are `near` the start."""
-    aged = evidence._replace(age=evidence.age.clamp_max(OLDEST))
-    weight = model.counted(aged, rounding)
-    pulled = ((model.told(aged.item) - near.mean) * weight[:, :, None]).sum(1)
-    total, rate = weight.sum(1), model.rate(aged)
-    pace = (rate / (rate * total * near.norm).clamp_min(1))[:, None]
-    way = torch.zeros_like(pulled)
+    """Return approximate scores of items after the inner loop, [rows, n].
+
+    Args:
+        model: The recommender, on the fixed-point grid.
+        linear: Its linearisation.
+        evidence: Sketch entries.
+        items: Items to score, [rows, n].
+        rounding: Applied after each inner step.
+    """
+    aged = evidence._replace(age=evidence.age.clamp_max(MAX_AGE))
+    weight = model.effective_weights(aged, rounding)
+    gradient = ((model.input_vectors(aged.item) - linear.mean) * weight[:, :, None]).sum(1)
+    total, rate = weight.sum(1), model.step_size(aged)
+    rate = (rate / (rate * total * linear.bound).clamp_min(1))[:, None]
+    change = torch.zeros_like(gradient)
     for _ in range(model.inner_steps):
-        way = rounding(way + pace * (pulled - total[:, None] * (way @ near.bend)))
-    return _at_first(model, items) + model.along(items, way)
+        change = rounding(
+            change + rate * (gradient - total[:, None] * (change @ linear.covariance))
+        )
+    return _prior_scores(model, items) + model.item_products(items, change)
 
 
-def listener_of(quantized: StackedRecommenders, items: Tensor, size: int) -> Listener:
-    """What compiled programs need for it: of these items [n], for sketches up to this size."""
+def linearised_softmax_model(
+    quantized: StackedRecommenders, items: Tensor, size: int
+) -> LinearisedSoftmaxModel:
+    """Return the tables from which kernels compute predicted scores.
+
+    Args:
+        quantized: The recommenders of all runs, on the fixed-point grid.
+        items: Items that the tables contain, [n].
+        size: Largest size of a sketch.
+    """
     device, runs = items.device, quantized.runs
-    ages = torch.arange(OLDEST + 1, device=device).double().expand(runs, 1, -1)
+    ages = torch.arange(MAX_AGE + 1, device=device).double().expand(runs, 1, -1)
     slots = torch.arange(size + 1, device=device).expand(runs, -1)
     every = items.expand(runs, 1, -1)
 
     def tables(
         model: DotProduct, items: Tensor, mean: Tensor, ages: Tensor, slots: Tensor
     ) -> tuple[Tensor, ...]:
-        strength = quantize(model.strength(ages, torch.ones_like(ages)), STATE_BITS)
-        rate = model.rate(Evidence.new(slots, slots, slots, slots))
-        pull, first = model.told(items) - mean, _at_first(model, items)
-        return model.rows(items)[0], first[0], pull[0], rate, strength[0]
+        age_weight = quantize(model.weight_factor(ages, torch.ones_like(ages)), STATE_BITS)
+        rate = model.step_size(Evidence.new(slots, slots, slots, slots))
+        direction, intercept = model.input_vectors(items) - mean, _prior_scores(model, items)
+        return model.item_vectors(items)[0], intercept[0], direction[0], rate, age_weight[0]
 
-    near = Around(*quantized.call(around))
-    vectors, first, pull, rate, strength = quantized.call(tables, every, near.mean, ages, slots)
-    steps = quantized.template.inner_steps
-    return Listener(vectors, first, pull, near.bend, near.norm, rate, strength, steps)
+    linear = Linearisation(*quantized.call(linearise))
+    found = quantized.call(tables, every, linear.mean, ages, slots)
+    vectors, intercept, direction, rate, age_weight = found
+    return LinearisedSoftmaxModel(
+        vectors, intercept, direction, linear.covariance, linear.bound, rate, age_weight,
+        quantized.template.inner_steps,
+    )  # fmt: skip
 
 
-def _at_first(model: DotProduct, items: Tensor) -> Tensor:
-    """[rows, n] scores of items for a user of whom nothing is known."""
+def _prior_scores(model: DotProduct, items: Tensor) -> Tensor:
+    """[rows, n] scores of items for the prior."""
     return model.predict(model.user_prior.expand(len(items), -1), items)

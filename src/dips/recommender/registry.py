@@ -1,19 +1,19 @@
-"""Recommenders by name, described by plain values so that a run can be written and opened again.
+"""Recommenders by name. A `RecommenderSpec` of plain values is saved with a run.
 
-A dictionary, and `package.module:Class` for a user's own.
+`package.module:Class` names a user's own class.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from dips.data.side_information import NOTHING, SideInformation
+from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
 from dips.errors import ConfigError, PluginError
 from dips.plugins.loading import make_plugin
 from dips.recommender.base import Recommender
@@ -23,105 +23,163 @@ from dips.recommender.losses import make_loss
 from dips.recommender.mlp import MLP
 from dips.recommender.sasrec import SASRec
 
-FORMS: dict[str, Callable[..., Recommender]] = {
+RECOMMENDERS: dict[str, type[Recommender]] = {
     "dot": DotProduct,
     "mlp": MLP,
     "gru": GRU,
-    "gru-separate": partial(GRU, tied=False),
     "sasrec": SASRec,
 }
-
-IN_ORDER = ("gru", "gru-separate", "sasrec")
-"""Those that read in order, and learn how far down goes what they strike out."""
-PARTS = ("repeat_feature", "recency_decay", "separate_input", "cosine")
-"""What a recommender has, or has not."""
+SEQUENTIAL = ("gru", "sasrec")
+"""Names of the recommenders that read items in order."""
+IN_ORDER = SEQUENTIAL
+OPTIONS = ("repeat_feature", "recency_decay", "tie_embeddings", "cosine")
+"""Settings that only some recommenders have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecommenderSpec:
-    """Everything that decides a recommender's shape, and nothing that training changes."""
+    """Everything that decides the shape of a recommender, and nothing that training changes.
 
-    form: str
+    A field is passed to the constructors that name it: a new setting is declared here and there.
+    """
+
+    kind: str
+    """Name in RECOMMENDERS, or `package.module:Class`."""
     loss: str
+    """Name of the loss."""
     items: int
+    """Number of items."""
     dim: int = 32
+    """Length of an item vector."""
     offset: float = 0.0
+    """Mean rating for squared error, else 0."""
     low: float = 0.0
+    """Lowest rating."""
     high: float = 1.0
-    stars: tuple[float, ...] = ()
+    """Highest rating."""
+    rating_values: tuple[float, ...] = ()
+    """The values that a rating can take, for `cce`."""
     inner_lr: float = 0.1
+    """Step size of the inner loop."""
     inner_steps: int = 10
+    """Number of steps of the inner loop."""
     prior_penalty: float = 0.0
+    """Weight of the regulariser of Eq. 2."""
     negatives: int = 0
+    """Number of negatives; 0: the softmax is over all items."""
     repeat_feature: bool = False
+    """Whether items of the sketch get an item-id feature: users repeat items."""
     recency_decay: bool = False
-    separate_input: bool = False
+    """Whether the weight of an entry decays with its age."""
+    tie_embeddings: bool = True
+    """Whether the vectors that are read also score; False: a separate input embedding."""
     filter_sketch: bool = False
+    """Whether items of the sketch are filtered from the ranking."""
     cosine: bool = False
-    side: SideInformation = NOTHING
+    """Whether scores are cosines times a learned scale."""
+    side: SideInformation = NO_SIDE_INFORMATION
+    """Side information of interactions."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RecommenderSpec:
-        """From what `to_dict` gave."""
-        side = SideInformation.from_dict(values.get("side", {}))
-        return cls(**{**values, "stars": tuple(values["stars"]), "side": side})
+        """Return the specification that `to_dict` described."""
+        side = SideInformation.from_dict(values["side"])
+        return cls(**{**values, "rating_values": tuple(values["rating_values"]), "side": side})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        side = self.side.to_dict()
-        return {**dataclasses.asdict(self), "stars": list(self.stars), "side": side}
+        """Return plain values, for JSON."""
+        plain = {"rating_values": list(self.rating_values), "side": self.side.to_dict()}
+        return {**dataclasses.asdict(self), **plain}
 
 
 def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
-    """A fresh recommender; the seed decides where it starts."""
-    settings = settings_of(spec, seed)
-    settings |= {name: True for name in PARTS if getattr(spec, name)}
-    if spec.form in IN_ORDER:
-        return FORMS[spec.form](**settings, filter_sketch=spec.filter_sketch, sides=spec.side)
-    made = _made(spec, seed, settings)
-    made.filters_sketch = spec.filter_sketch  # by the ranking: they need not know
-    return made
+    """Return a new recommender with initial parameters.
 
+    Args:
+        spec: Its specification.
+        seed: Seed of the initial parameters.
 
-def _made(spec: RecommenderSpec, seed: int, settings: Mapping[str, Any]) -> Recommender:
-    """One of ours, or of the user's own."""
-    if spec.form in FORMS:
-        return FORMS[spec.form](**settings, sides=spec.side)
-    if ":" not in spec.form:
-        known = ", ".join(FORMS)
+    Raises:
+        ConfigError: If the name is unknown, or the recommender lacks an option of the spec.
+        PluginError: If a user's own class cannot be made or ignores `items` or `loss`.
+
+    Example:
+        >>> model = make_recommender(RecommenderSpec(kind="dot", loss="mse", items=5, dim=2))
+        >>> type(model).__name__, tuple(model.vectors.shape)
+        ('DotProduct', (5, 2))
+    """
+    if spec.kind in RECOMMENDERS:
+        return construct_recommender(RECOMMENDERS[spec.kind], spec, seed)
+    if ":" not in spec.kind:
+        known = ", ".join(RECOMMENDERS)
         raise ConfigError(
-            f"unknown recommender '{spec.form}': choose one of {known}, or package.module:Class"
+            f"unknown recommender '{spec.kind}': choose one of {known}, or package.module:Class"
         )
-    made = make_plugin("recommender", spec.form, Recommender, seed, settings)  # type: ignore[type-abstract]
+    settings = settings_of(spec, seed)
+    made = make_plugin("recommender", spec.kind, Recommender, seed, settings)  # type: ignore[type-abstract]
     for name in ("items", "loss"):
         if getattr(made, name) != settings[name]:
             raise PluginError(
-                f"recommender '{spec.form}' has {name} {getattr(made, name)}, not the run's "
-                f"{settings[name]}: hand what it is given to super().__init__"
+                f"recommender '{spec.kind}' has {name} {getattr(made, name)}, not the run's "
+                f"{settings[name]}: pass its settings to super().__init__"
             )
+    made.masks_sketch = spec.filter_sketch
+    return made
+
+
+def construct_recommender(
+    kind: type[Recommender], spec: RecommenderSpec, seed: int = 0
+) -> Recommender:
+    """Return a new recommender of a class, with the settings that its constructors name.
+
+    A class without a setting `filter_sketch` has the items of the sketch masked in its ranking.
+
+    Args:
+        kind: A class of this package.
+        spec: Its settings; the field `kind` is ignored.
+        seed: Seed of the initial parameters.
+
+    Raises:
+        ConfigError: If the spec sets an option that the class does not have.
+    """
+    settings, named = settings_of(spec, seed), _named_settings(kind)
+    for field in dataclasses.fields(spec):
+        if field.name in OPTIONS and field.name not in named:
+            if settings[field.name] != field.default:
+                raise ConfigError(f"{kind.__name__} has no setting {field.name}: leave it out")
+    made = kind(**{name: value for name, value in settings.items() if name in named})
+    made.masks_sketch = spec.filter_sketch and "filter_sketch" not in named
     return made
 
 
 def settings_of(spec: RecommenderSpec, seed: int = 0) -> dict[str, Any]:
-    """What a recommender is made with.
+    """Return the keyword arguments for constructors: all fields, the loss and a generator.
 
-    A class of the user's own is given what its `__init__` names, and with `**settings` all that
-    `Recommender.__init__` names.
+    A user's own class gets those that its `__init__` names; with `**settings`, also those of
+    `Recommender.__init__`.
     """
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     return {
-        "items": spec.items,
-        "loss": make_loss(spec.loss, spec.low, spec.high, spec.stars, spec.negatives),
-        "dim": spec.dim,
-        "offset": spec.offset,
-        "inner_lr": spec.inner_lr,
-        "inner_steps": spec.inner_steps,
-        "prior_penalty": spec.prior_penalty,
+        **fields,
+        "loss": make_loss(spec.loss, spec.low, spec.high, spec.rating_values, spec.negatives),
         "generator": torch.Generator().manual_seed(seed),
     }
 
 
 def embedding_width(spec: RecommenderSpec) -> int:
-    """How many numbers a policy sees of an item: the dimensions, or what a user's own gives."""
-    if spec.form in FORMS:
+    """Return the length of the item vectors that policies see."""
+    if spec.kind in RECOMMENDERS:
         return spec.dim
     return make_recommender(spec).embedding(torch.zeros(1, 1, dtype=torch.int64)).shape[-1]
+
+
+def _named_settings(kind: type) -> set[str]:
+    """Return the parameters of a class's `__init__` and of those it passes `**settings` to."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names |= {entry.name for entry in parameters}
+            if not any(entry.kind is entry.VAR_KEYWORD for entry in parameters):
+                break
+    return names

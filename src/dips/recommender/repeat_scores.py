@@ -1,7 +1,6 @@
-"""What was met may come back, or never does: scores for having been read, whatever items are like.
+"""Score adjustments for items already read: a bonus where users repeat items, else a penalty.
 
-For recommenders that read in order; where items come back, naming the old ones again beats them,
-and where they never do, what was read is most like what was read.
+For recommenders that read items in order.
 """
 
 from __future__ import annotations
@@ -14,59 +13,69 @@ from torch.nn import functional
 
 from dips.recommender.base import Evidence
 
-START = (1.0, 4.0, 2.0, 0.5)
-"""At first: gain, log of the odds, log of the age where these begin to fall, and how fast they do
-(before softplus).
+REPEAT_START = (1.0, 4.0, 2.0, 0.5)
+"""Initial parameters where items repeat: gain, log odds, log of the age scale, and the power of
+the decay before softplus.
 """
-STRUCK = (-5.0, 4.0, 2.0, -10.0)
-"""The same where items never come back: about -20, whatever their age."""
+FILTER_START = (-5.0, 4.0, 2.0, -10.0)
+"""Initial parameters where items do not repeat: a score of about -20 at any age."""
 
 
-class Own(NamedTuple):
-    """Scores of what was read, item by item: as narrow as a sketch, however many items there are.
+class RepeatScores(NamedTuple):
+    """Scores of the items that were read. The width is that of a sketch, not of the catalogue.
 
-    Each item has one place in a row, other places an item with a score of 0.
+    Each item has one place in a row. Unused places have a score of 0.
     """
 
     item: Tensor  # [rows, n] int64
     score: Tensor  # [rows, n]
 
     def of(self, items: Tensor) -> Tensor:
-        """[rows, m] the scores of items [rows, m]; 0 for what was not read."""
+        """Return the scores of items, [rows, m]; 0 for items that were not read."""
         same = items[:, :, None] == self.item[:, None, :]
         return torch.where(same, self.score[:, None, :], 0).sum(2)
 
-    def of_some(self, items: Tensor, among: int) -> Tensor:
-        """[rows, m] the scores of the same items [m] for all rows, of so many that there are."""
+    def of_some(self, items: Tensor, total: int) -> Tensor:
+        """Return the scores [rows, m] of items [m] that are the same for all rows.
+
+        Args:
+            items: Items, [m].
+            total: Number of items in the catalogue.
+        """
         order = torch.arange(len(items), device=items.device)
-        place = torch.full((among,), -1, device=items.device).scatter(0, items, order)
+        place = torch.full((total,), -1, device=items.device).scatter(0, items, order)
         at = place[self.item]
-        nothing = self.score.new_zeros(len(at), len(items))
-        found = nothing.scatter_add(1, at.clamp_min(0), torch.where(at >= 0, self.score, 0))
-        return found[:, place[items]]  # one that is asked for twice has one place
+        zeros = self.score.new_zeros(len(at), len(items))
+        found = zeros.scatter_add(1, at.clamp_min(0), torch.where(at >= 0, self.score, 0))
+        return found[:, place[items]]  # an item that occurs twice has one place
 
 
-def own_scores(loading: Tensor, item: Tensor, weight: Tensor, age: Tensor) -> Own:
-    """gain * log(1 + odds * what an item's entries [rows, n] count for together).
+def repeat_scores(parameters: Tensor, item: Tensor, weight: Tensor, age: Tensor) -> RepeatScores:
+    """Return gain * log(1 + odds * c) for each item, c the summed counts of its entries.
 
-    An entry counts for weight / (1 + age / scale)^power; an item without any scores 0. With a gain
-    of 1 chances are mixed: of what an item is like, and of how often and lately it was met.
+    An entry counts weight / (1 + age / scale)^power. With a gain of 1 the probability of an item is
+    a mixture of what its vector predicts and of how often and how recently it occurred.
+
+    Args:
+        parameters: gain, log odds, log scale, power before softplus; [4].
+        item: Items of the entries, [rows, n].
+        weight: Weights of the entries, [rows, n].
+        age: Steps since the entries, [rows, n].
     """
-    gain, odds, scale, power = loading.unbind()
-    lasting = (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
+    gain, odds, scale, power = parameters.unbind()
+    decay = (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
     order = item.argsort(dim=1, stable=True)
-    item, counts = item.gather(1, order), (weight * lasting).gather(1, order)
+    item, counts = item.gather(1, order), (weight * decay).gather(1, order)
     place = (item != torch.cat([item[:, :1], item[:, :-1]], 1)).cumsum(1)  # the first is at 0
     total = torch.zeros_like(counts).scatter_add(1, place, counts)
-    named = torch.zeros_like(item).scatter(1, place, item)
-    return Own(named, gain * (odds.exp() * total).log1p())
+    unique = torch.zeros_like(item).scatter(1, place, item)
+    return RepeatScores(unique, gain * (odds.exp() * total).log1p())
 
 
-def meetings(evidence: Evidence) -> Tensor:
-    """[rows, n] weights times how often each entry's item was met that no older entry tells of.
+def weighted_repeats(evidence: Evidence) -> Tensor:
+    """Return weights times the repeats that each entry adds to its older duplicates, [rows, n].
 
-    Where nothing is forgotten every entry tells of itself; one that was kept in place of others
-    tells of them as well.
+    In a whole history every entry adds 1. An entry that was kept instead of others adds theirs too.
     """
     item, weight, repeats = evidence.item, evidence.weight, evidence.repeats
     same = (item[:, :, None] == item[:, None, :]) & (weight[:, None, :] > 0)

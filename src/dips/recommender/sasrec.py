@@ -1,7 +1,7 @@
-"""SASRec: items attend to those before them (Kang and McAuley 2018), positions counted backwards.
+"""SASRec: self-attention over the items before each item (Kang and McAuley 2018).
 
-Written from the paper, but for its positions: those are counted from the newest item, so a short
-sketch looks like the end of a history, and one pass gives the states after all prefixes.
+Written from the paper, except for positions: they are counted from the newest item. A short sketch
+then looks like the end of a history, and one pass gives the states after all prefixes.
 """
 
 from __future__ import annotations
@@ -11,29 +11,39 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import NOTHING, SideInformation
-from dips.numerics.descent import Rounding, keep
+from dips.numerics.descent import Rounding, identity
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.linear_scores import Linear
-from dips.recommender.losses import FAR, Loss
+from dips.recommender.linear_scores import LinearScores
+from dips.recommender.losses import MASKED_SCORE, Loss
 from dips.recommender.sequential import Sequential
 
-LAYERS, WINDOW = 2, 64
-"""How often items look back, and at how many of the last ones, themselves included."""
-QUIET = 0.3
-"""At the start: how loud the noise beside a mean of what was read is."""
+LAYERS = 2
+"""Number of attention layers."""
+WINDOW = 64
+"""Number of newest items that an item attends to, itself included."""
+NOISE = 0.3
+"""Initial scale of the random part of value and output matrices."""
 
 
 @final
-class SASRec(Linear, Sequential):
-    """The state is what the newest item has gathered; without any item it is the prior.
+class SASRec(LinearScores, Sequential):
+    """A recommender whose user vector is the output at the newest item; the prior without items.
 
-    An entry of weight z is seen z times as much, and is the newest with chance z. At the start
-    items gather about a mean of those before them, the last ones counting most.
+    An entry of weight z has z times the attention, and moves the state z of the way to its output.
+    Initially outputs are about weighted means of the items before, the last ones with the largest
+    weights.
+
+    Args:
+        items: Number of items.
+        loss: The training loss.
+        dim: Length of item vectors and of the state.
+        generator: Source of the initial parameters.
+        settings: Settings of `LinearScores`.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = (
-        *Recommender.undecayed, "gain", "shift", "recency", "hidden_shift", "output_shift",
+    no_weight_decay: ClassVar[tuple[str, ...]] = (
+        *Recommender.no_weight_decay,
+        "norm_weight", "norm_bias", "distance_bias", "hidden_bias", "output_bias",
     )  # fmt: skip
 
     def __init__(
@@ -43,94 +53,94 @@ class SASRec(Linear, Sequential):
         loss: Loss,
         dim: int = 32,
         generator: torch.Generator | None = None,
-        sides: SideInformation = NOTHING,
         **settings: Any,
     ) -> None:
         super().__init__(items=items, loss=loss, dim=dim, **settings)
-        del sides  # attention sees items alone
         generator = generator or torch.Generator().manual_seed(0)
         scale = dim**-0.5
 
-        def matrices(loudness: float = 1.0) -> Tensor:
-            spread: float = scale * loudness
+        def matrices(factor: float = 1.0) -> Tensor:
+            spread: float = scale * factor
             return torch.randn(LAYERS, dim, dim, generator=generator) * spread
 
         self.vectors = nn.Parameter(torch.randn(items, dim, generator=generator) * scale)
-        self.rebuild_inputs, self.asked = nn.Parameter(matrices()), nn.Parameter(matrices())
-        self.told = nn.Parameter(torch.eye(dim) + matrices(QUIET))
-        self.hidden, self.output = nn.Parameter(matrices()), nn.Parameter(matrices(QUIET))
-        self.hidden_shift = nn.Parameter(torch.zeros(LAYERS, dim))
-        self.output_shift = nn.Parameter(torch.zeros(LAYERS, dim))
+        self.query, self.key = nn.Parameter(matrices()), nn.Parameter(matrices())
+        self.value = nn.Parameter(torch.eye(dim) + matrices(NOISE))
+        self.hidden, self.output = nn.Parameter(matrices()), nn.Parameter(matrices(NOISE))
+        self.hidden_bias = nn.Parameter(torch.zeros(LAYERS, dim))
+        self.output_bias = nn.Parameter(torch.zeros(LAYERS, dim))
         distance = torch.arange(WINDOW)
-        self.recency = nn.Parameter((-(1 + distance).log()).repeat(LAYERS, 1))
-        self.gain = nn.Parameter(torch.ones(2 * LAYERS + 1, dim))
-        self.shift = nn.Parameter(torch.zeros(2 * LAYERS + 1, dim))
+        self.distance_bias = nn.Parameter((-(1 + distance).log()).repeat(LAYERS, 1))
+        self.norm_weight = nn.Parameter(torch.ones(2 * LAYERS + 1, dim))
+        self.norm_bias = nn.Parameter(torch.zeros(2 * LAYERS + 1, dim))
         self.bias = nn.Parameter(torch.zeros(items, 1))
 
     @property
     def table(self) -> Tensor:
-        """[items, dim] the vectors that are read score as well."""
+        """[items, dim] the vectors that score: those that are read."""
         return self.vectors
 
-    def read(self, evidence: Evidence, rounding: Rounding = keep) -> Tensor:
-        """Entries of weight 0 are put at the end, where nothing that counts looks."""
+    def read(self, evidence: Evidence, rounding: Rounding = identity) -> Tensor:
+        """Return the state after a sketch; entries of weight 0 come last, where none attends."""
         order = (evidence.weight <= 0).to(torch.int8).argsort(dim=1, stable=True)
         weight = evidence.weight.gather(1, order)
-        gathered = self._gathered(evidence.item.gather(1, order), weight)
+        outputs = self._outputs(evidence.item.gather(1, order), weight)
         state = self.user_prior.expand(len(weight), -1)
-        for own, share in zip(gathered.unbind(1), weight.unbind(1), strict=True):
-            state = state + share[:, None] * (own - state)
-        return self.with_own(rounding(state), evidence, rounding)
+        for output, share in zip(outputs.unbind(1), weight.unbind(1), strict=True):
+            state = state + share[:, None] * (output - state)
+        return self.with_repeat_scores(rounding(state), evidence, rounding)
 
-    def states(self, items: Tensor, drop: Rounding = keep) -> Tensor:
-        """What every item has gathered, in one pass."""
+    def states(self, items: Tensor, dropout: Rounding = identity) -> Tensor:
+        """Return the states after every prefix, [rows, n + 1, dim], in one pass."""
         first = self.user_prior.expand(len(items), 1, -1)
         weight = torch.ones(items.shape, dtype=first.dtype, device=first.device)
-        return drop(torch.cat([first, self._gathered(items, weight, drop)], 1))
+        return dropout(torch.cat([first, self._outputs(items, weight, dropout)], 1))
 
-    def _gathered(self, items: Tensor, weight: Tensor, drop: Rounding = keep) -> Tensor:
-        """[rows, n, dim] what each item knows of itself and of those before it."""
+    def _outputs(self, items: Tensor, weight: Tensor, dropout: Rounding = identity) -> Tensor:
+        """[rows, n, dim] the output at each item."""
         if not items.shape[1]:
             return self.user_prior.new_zeros(*items.shape, len(self.user_prior))
-        flow = drop(self.shown(items) * len(self.user_prior) ** 0.5)
+        x = dropout(self.input_vectors(items) * len(self.user_prior) ** 0.5)
         for layer in range(LAYERS):
-            flow = flow + drop(self._look_back(self._even(flow, 2 * layer), weight, layer))
-            inner = self._even(flow, 2 * layer + 1) @ self.hidden[layer] + self.hidden_shift[layer]
-            flow = flow + drop(inner.relu() @ self.output[layer] + self.output_shift[layer])
-        return self._even(flow, 2 * LAYERS)
+            x = x + dropout(self._attend(self._layer_norm(x, 2 * layer), weight, layer))
+            inner = self._layer_norm(x, 2 * layer + 1) @ self.hidden[layer]
+            inner = inner + self.hidden_bias[layer]
+            x = x + dropout(inner.relu() @ self.output[layer] + self.output_bias[layer])
+        return self._layer_norm(x, 2 * LAYERS)
 
-    def _even(self, flow: Tensor, place: int) -> Tensor:
-        """Mean 0 and variance 1 over the dimensions, then the learned ones of this place."""
-        return nn.functional.layer_norm(flow, flow.shape[-1:], self.gain[place], self.shift[place])
+    def _layer_norm(self, x: Tensor, place: int) -> Tensor:
+        """Apply the layer normalisation of this place."""
+        weight, bias = self.norm_weight[place], self.norm_bias[place]
+        return nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
 
-    def _look_back(self, flow: Tensor, weight: Tensor, layer: int) -> Tensor:
-        """Attention to the last WINDOW items, in blocks: the cost grows with n, not its square."""
-        rows, n, dim = flow.shape
+    def _attend(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:
+        """Attend to the last WINDOW items, in blocks: the cost is linear in n."""
+        rows, n, dim = x.shape
         block = min(n, WINDOW)
         blocks = -(-n // block)
         missing = blocks * block - n
-        flow = nn.functional.pad(flow, (0, 0, 0, missing)).view(rows, blocks, block, dim)
+        x = nn.functional.pad(x, (0, 0, 0, missing)).view(rows, blocks, block, dim)
         weight = nn.functional.pad(weight, (0, missing)).view(rows, blocks, block, 1)
-        asked, told = flow @ self.asked[layer], flow @ self.told[layer]
-        place = torch.arange(block, device=flow.device)
+        key, value = x @ self.key[layer], x @ self.value[layer]
+        place = torch.arange(block, device=x.device)
         past = place
         if blocks > 1:
-            asked, told, weight = (_with_before(field) for field in (asked, told, weight))
+            key, value, weight = (_with_previous(field) for field in (key, value, weight))
             past = torch.cat([place - block, place])
         distance = place[:, None] - past
         seen = (distance >= 0) & (distance < WINDOW)
-        recency = self.recency[layer][distance.clamp(0, WINDOW - 1)]
-        match = (flow @ self.rebuild_inputs[layer]) @ asked.transpose(-1, -2) * dim**-0.5 + recency
-        match = match.masked_fill(~seen, FAR)
-        share = (match - match.amax(-1, keepdim=True).detach()).exp() * weight.transpose(-1, -2)
-        mixed: Tensor = (share @ told) / share.sum(-1, keepdim=True).clamp_min(1e-30)
+        bias = self.distance_bias[layer][distance.clamp(0, WINDOW - 1)]
+        logits = (x @ self.query[layer]) @ key.transpose(-1, -2) * dim**-0.5 + bias
+        logits = logits.masked_fill(~seen, MASKED_SCORE)
+        share = (logits - logits.amax(-1, keepdim=True).detach()).exp() * weight.transpose(-1, -2)
+        mixed: Tensor = (share @ value) / share.sum(-1, keepdim=True).clamp_min(1e-30)
         return mixed.view(rows, blocks * block, dim)[:, :n]
 
 
-def _with_before(field: Tensor) -> Tensor:
-    """[rows, blocks, 2 block, ...]: every block after the one before it; nothing before the first.
+def _with_previous(field: Tensor) -> Tensor:
+    """[rows, blocks, 2 block, ...] each block after the previous one; zeros before the first.
 
-    What is not there has weight 0, like everything that is 0 here.
+    Zeros have weight 0.
     """
     before = nn.functional.pad(field, (0, 0, 0, 0, 1, 0))[:, :-1]
     return torch.cat([before, field], 2)

@@ -18,8 +18,13 @@ from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.kernel_inputs import residuals
-from dips.recommender.losses import Contrast
-from dips.recommender.predicted_score import Around, around_of, is_quick, predicted_score
+from dips.recommender.losses import SampledLoss
+from dips.recommender.predicted_score import (
+    Linearisation,
+    is_linearisable,
+    linearisations,
+    predicted_score,
+)
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.signals import Reading, Signals
@@ -74,10 +79,10 @@ def recommender_signals(
         return by_run(_residual, entries, user()) if compiled is None else compiled
 
     def score() -> Tensor:
-        if not is_quick(quantized.template):
+        if not is_linearisable(quantized.template):
             return by_run(_predicted, entries, user())
         evidence = as_evidence(sketch, sketch.present.double(), candidates.seen)
-        known = around_of(quantized)
+        known = linearisations(quantized)
         width = candidates.item.shape[1] * known.mean.shape[1]
         return by_run(_approximate, candidates.item, evidence, known=known, width=width)
 
@@ -119,7 +124,7 @@ def _by_run(
     fields = tree_map(lambda field: field.reshape(runs, -1, *field.shape[1:]), rows)
     first = fields[0] if isinstance(fields[0], Tensor) else fields[0][0]
     chunk = rows_per_chunk(
-        CHUNK[first.device.type], (width or stack.template.breadth) * runs, first.device
+        CHUNK[first.device.type], (width or stack.template.elements_per_row) * runs, first.device
     )
     found = [
         stack.call(function, *known, *tree_map(lambda f, at=low: f[:, at : at + chunk], fields))
@@ -145,23 +150,25 @@ def _predicted(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
 
 
 def _approximate(
-    model: DotProduct, mean: Tensor, bend: Tensor, norm: Tensor, items: Tensor, evidence: Evidence
-) -> Tensor:
-    return predicted_score(model, Around(mean, bend, norm), evidence, items, rounding)
+    model: DotProduct, mean: Tensor, covariance: Tensor, bound: Tensor, items: Tensor,
+    evidence: Evidence,
+) -> Tensor:  # fmt: skip
+    linear = Linearisation(mean, covariance, bound)
+    return predicted_score(model, linear, evidence, items, rounding)
 
 
 def _residual(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
     """Return minus the slope of each loss; for squared error twice the error."""
-    if isinstance(model.loss, Contrast):
-        return -model.contrast(model.loss.slope, user, entries.item)
+    if isinstance(model.loss, SampledLoss):
+        return -model.with_negatives(model.loss.derivative, user, entries.item)
     if model.loss.listwise:
         return 1 - model.predict_all(user).softmax(-1).gather(-1, entries.item)
-    slope = -model.loss.slope(model.predict(user, entries.item), entries.rating)
+    slope = -model.loss.derivative(model.predict(user, entries.item), entries.rating)
     return slope if model.loss.channels == 1 else slope.sum(-1)
 
 
 def _influences(damping: float, model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
     """Return influences of weights (Eq. 11); decayed entries count less on both sides."""
-    left = rounding(model.strength(entries.age, entries.repeats))
-    weight = left * entries.weight
-    return left * model.influences(user, entries.item, entries.rating, weight, damping)
+    factor = rounding(model.weight_factor(entries.age, entries.repeats))
+    weight = factor * entries.weight
+    return factor * model.influences(user, entries.item, entries.rating, weight, damping)

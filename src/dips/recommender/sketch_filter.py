@@ -1,6 +1,6 @@
-"""What the sketch holds does not come back: then it is no rival of what does, in the softmax.
+"""Filter the items of the sketch from the softmax of a prediction: they do not repeat.
 
-A weight strikes an item out as far as it goes: by 1 wholly. What is predicted is never struck out.
+An entry of weight z removes the share z of its item's probability. The target is never removed.
 """
 
 from __future__ import annotations
@@ -14,45 +14,64 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
 
-LEAST = 1e-3
-"""Of all chances at least so much is left: less is rounding, where sums are not exact."""
+MIN_REMAINING = 1e-3
+"""Lower bound of the remaining probability: less would be rounding error."""
 
 
-def is_struck(model: Recommender) -> TypeGuard[DotProduct]:
-    """Whether losses of predictions depend on what was struck out: where credit can tell."""
-    dot = isinstance(model, DotProduct) and not model.has_own
-    return dot and model.filters_sketch and isinstance(model.loss, FullSoftmax)
+def filters_in_loss(model: Recommender) -> TypeGuard[DotProduct]:
+    """Return whether the losses of predictions depend on which items are filtered.
+
+    Then the gradient with respect to entry weights contains the filter, too.
+    """
+    dot = isinstance(model, DotProduct) and not model.has_repeat_feature
+    return dot and model.masks_sketch and isinstance(model.loss, FullSoftmax)
 
 
-def outcomes(
+def prediction_losses(
     model: Recommender, user: Tensor, evidence: Evidence, items: Tensor, ratings: Tensor
 ) -> Tensor:
-    """[rows, n] loss of each interaction that comes after this sketch."""
+    """Return the loss of each interaction predicted after a sketch, [rows, n] (Eq. 1).
+
+    Args:
+        model: The recommender.
+        user: User vectors adapted to the sketch, [rows, user_dim].
+        evidence: The entries of the sketch.
+        items: Items to predict, [rows, n].
+        ratings: Their ratings, [rows, n].
+    """
     losses = model.losses(user, items, ratings)
-    if not is_struck(model):
+    if not filters_in_loss(model):
         return losses
-    norm = losses[:, :1] + model.predict(user, items[:, :1])
-    gone = struck(model, user, evidence, norm)
-    rest = [left(before(item, evidence, gone)) for item in items.unbind(1)]
+    log_norm = losses[:, :1] + model.predict(user, items[:, :1])
+    removed = filtered_probabilities(model, user, evidence, log_norm)
+    rest = [
+        remaining_probability(without_target(item, evidence, removed)) for item in items.unbind(1)
+    ]
     return losses + torch.stack(rest, 1).log()
 
 
-def struck(model: DotProduct, user: Tensor, evidence: Evidence, norm: Tensor) -> Tensor:
-    """[rows, n] of all chances, those that entries strike out; whoever came twice, once.
+def filtered_probabilities(
+    model: DotProduct, user: Tensor, evidence: Evidence, log_norm: Tensor
+) -> Tensor:
+    """Return the probability that each entry removes, [rows, n]; duplicates remove nothing more.
 
-    `norm` [rows, 1] is the logarithm of the sum of the exponents of all scores.
+    Args:
+        model: The recommender.
+        user: User vectors, [rows, user_dim].
+        evidence: The entries of the sketch.
+        log_norm: Log of the sum of exponentiated scores of all items, [rows, 1].
     """
     item, weight = evidence.item, evidence.weight
     same = (item[:, :, None] == item[:, None, :]) & (weight[:, None, :] > 0)
-    chance = (model.predict(user, item) - norm).exp()
-    return torch.where(same.tril(-1).any(2), 0.0, weight * chance)
+    probability = (model.predict(user, item) - log_norm).exp()
+    return torch.where(same.tril(-1).any(2), 0.0, weight * probability)
 
 
-def before(target: Tensor, evidence: Evidence, gone: Tensor) -> Tensor:
-    """[rows, n] the chances that are `gone` before this target [rows]: its own never is."""
-    return torch.where(evidence.item == target[:, None], 0.0, gone)
+def without_target(target: Tensor, evidence: Evidence, removed: Tensor) -> Tensor:
+    """Return removed probabilities [rows, n] that are 0 for the target item [rows]."""
+    return torch.where(evidence.item == target[:, None], 0.0, removed)
 
 
-def left(gone: Tensor) -> Tensor:
-    """[rows] of all chances, what is left."""
-    return (1 - gone.sum(1)).clamp_min(LEAST)
+def remaining_probability(removed: Tensor) -> Tensor:
+    """Return the probability that remains, [rows]."""
+    return (1 - removed.sum(1)).clamp_min(MIN_REMAINING)

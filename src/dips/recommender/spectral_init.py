@@ -1,6 +1,6 @@
-"""Where vectors of items may start: those that share users lie together. Counts in, vectors out.
+"""Spectral initialisation of item vectors: items that share users start close to each other.
 
-Where items are rare, learning finds neighbours slowly; this finds them before it begins.
+Where items are rare, training finds neighbours slowly. Counts in, vectors out.
 """
 
 from __future__ import annotations
@@ -11,51 +11,74 @@ from torch.nn import functional
 
 from dips.data.interactions import Interactions
 from dips.recommender.base import Recommender
-from dips.recommender.linear_scores import Linear
-from dips.recommender.memory_based import events, owners
+from dips.recommender.linear_scores import LinearScores
+from dips.recommender.memory_based import event_items, event_users
 
-ROUNDS, SPARE = 3, 32
-"""Of the power iteration, and the directions that it follows besides those asked for."""
-HUM = 1e-4
-"""How loud chance is beside what is known: items that nobody met still point somewhere."""
+ITERATIONS = 3
+"""Number of power iterations."""
+OVERSAMPLING = 32
+"""Number of directions that the power iteration follows beyond those needed."""
+NOISE = 1e-4
+"""Standard deviation of noise: items without interactions get a random direction."""
 
 
-def begin(model: Recommender, data: Interactions, seed: int, device: str = "cpu") -> None:
-    """Where scores are cosines, let the vectors of items start from who met what; in place."""
-    if not (isinstance(model, Linear) and model.cosine):
+def initialise_vectors(
+    model: Recommender, data: Interactions, seed: int, device: str = "cpu"
+) -> None:
+    """Replace the item vectors of a recommender with cosine scores by spectral ones, in place.
+
+    Other recommenders stay as they are.
+
+    Args:
+        model: The recommender.
+        data: Training interactions.
+        seed: Seed of the random numbers.
+        device: Where to compute.
+    """
+    if not (isinstance(model, LinearScores) and model.cosine):
         return
     generator = torch.Generator().manual_seed(seed)
-    start = shared_users(data, model.vectors.shape[1], generator, device)
+    start = spectral_vectors(data, model.vectors.shape[1], generator, device)
     with torch.no_grad():
         model.vectors.copy_(start)
-        if isinstance(model.table, nn.Parameter):  # apart from what is read, or the same
+        if isinstance(model.table, nn.Parameter):  # output vectors, or the same ones
             model.table.copy_(start)
 
 
-def shared_users(
+def spectral_vectors(
     data: Interactions, dim: int, generator: torch.Generator, device: str = "cpu"
 ) -> Tensor:
-    """[items, dim] vectors of length 1 whose products are about the cosines of item-kNN.
+    """Return item vectors of norm 1 whose products approximate the cosines of item-kNN.
 
-    The singular vectors of who met what. Rows and columns are divided by a power of how much they
-    hold: long histories and popular items say less. A random turn spreads them over all entries.
+    These are singular vectors of the user-item matrix. Its rows and columns are divided by a power
+    of their counts: long histories and popular items say less. A random rotation spreads them over
+    all dimensions.
+
+    Args:
+        data: Training interactions.
+        dim: Length of a vector.
+        generator: Source of random numbers.
+        device: Where to compute.
+
+    Returns:
+        [items, dim].
     """
-    item, user = events(data), owners(data)
-    fans = torch.bincount(item, minlength=data.items) + 1
+    item, user = event_items(data), event_users(data)
+    item_count = torch.bincount(item, minlength=data.items) + 1
     lengths = torch.bincount(user, minlength=data.users)
-    value = fans[item] ** -0.5 * lengths[user] ** -0.25
-    met = torch.sparse_coo_tensor(
+    value = item_count[item] ** -0.5 * lengths[user] ** -0.25
+    matrix = torch.sparse_coo_tensor(
         torch.stack([user, item]), value, (data.users, data.items), check_invariants=True
     ).coalesce()
-    met = met.to(device)
-    rank = min(dim + SPARE, data.users, data.items)
+    matrix = matrix.to(device)
+    rank = min(dim + OVERSAMPLING, data.users, data.items)
     basis = torch.randn(data.items, rank, generator=generator).to(device)
-    for _ in range(ROUNDS):
-        basis = torch.linalg.qr(met.t() @ (met @ basis))[0]
-    seen = (met @ basis).double()
-    size, turn = torch.linalg.eigh(seen.T @ seen)  # the small ones first
-    found = (basis @ (turn * size.clamp_min(0).sqrt()).flip(1)[:, :dim].float()).cpu()
-    vectors = HUM * torch.randn(data.items, dim, generator=generator)
+    for _ in range(ITERATIONS):
+        basis = torch.linalg.qr(matrix.t() @ (matrix @ basis))[0]
+    projected = (matrix @ basis).double()
+    size, rotation = torch.linalg.eigh(projected.T @ projected)  # ascending
+    found = (basis @ (rotation * size.clamp_min(0).sqrt()).flip(1)[:, :dim].float()).cpu()
+    vectors = NOISE * torch.randn(data.items, dim, generator=generator)
     vectors[:, : found.shape[1]] += found
     spread: Tensor = torch.linalg.qr(torch.randn(dim, dim, generator=generator))[0]
     return functional.normalize(vectors, dim=1) @ spread

@@ -1,6 +1,6 @@
-"""Several recommenders of one shape side by side: a leading axis of runs over all parameters.
+"""Stacked recommenders: parameters of several runs with a leading axis of runs.
 
-Knows nothing of training: it evaluates functions of a recommender for every run at once.
+Knows nothing about training: it evaluates functions of a recommender for every run at once.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ __all__ = ["StackedRecommenders", "StateDict"]
 
 
 class StackedRecommenders(StackedModules[Recommender]):
-    """Recommenders side by side."""
+    """Recommenders of one shape, one for each run."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(recommender, *args)` for every run; tensors carry a leading axis of runs."""
+        """Return `function(recommender, *args)` for every run.
+
+        Args:
+            function: A function of one run's recommender and of tensors.
+            args: Tensors with a leading axis of runs.
+        """
         return call_stacked(self.template, self.state, function, *args)
 
     def among(self, items: Tensor) -> StackedRecommenders:
-        """The same recommenders with tables of these items [n] alone, numbered anew."""
-        tables = [name for name in self.state if name in self.template.by_item]
+        """Return the recommenders with item tables of these items [n] only, renumbered."""
+        tables = [name for name in self.state if name in self.template.item_tables]
         few = {name: self.state[name][:, items] for name in tables}
         return StackedRecommenders(self.template, self.state | few)
 
     def quantized(self) -> StackedRecommenders:
-        """The same recommenders as decisions see them: float64, on the grid of DESIGN 1.6."""
+        """Return the recommenders in float64, with parameters on the fixed-point grid."""
         state = {
             name: quantize(value, PARAMETER_BITS) if value.is_floating_point() else value
             for name, value in self.state.items()
@@ -44,5 +49,5 @@ class StackedRecommenders(StackedModules[Recommender]):
 
 @lru_cache(maxsize=2)
 def _in_double(template: Recommender) -> Recommender:
-    """A template in float64; its own parameters are never asked for."""
+    """Return a template in float64; its own parameters are not used."""
     return copy.deepcopy(template).double()

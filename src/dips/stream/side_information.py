@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dips.data.side_information import MIDDLE, NUMBER_BITS, STEPS, Coded, SideInformation
+from dips.data.side_information import MIDDLE, NUMBER_BITS, STEPS, ColumnEncoding, SideInformation
 
 ITEM_BITS = 32
 """Where the time starts in a token; items are numbered below it."""
@@ -24,17 +24,17 @@ def item_of(tokens: Tensor) -> Tensor:
     return tokens & ((1 << ITEM_BITS) - 1)
 
 
-def moment_of(tokens: Tensor) -> Tensor:
+def time_of(tokens: Tensor) -> Tensor:
     """The times of tokens, standardised; 0 where a token is a bare item."""
     return _number(tokens >> ITEM_BITS)
 
 
-def number_of(side: Tensor, column: Coded) -> Tensor:
+def number_of(side: Tensor, column: ColumnEncoding) -> Tensor:
     """A column of numbers, standardised; 0 where it is unknown."""
     return _number(code_of(side, column))
 
 
-def code_of(side: Tensor, column: Coded) -> Tensor:
+def code_of(side: Tensor, column: ColumnEncoding) -> Tensor:
     """The codes of a column; 0 where it is unknown."""
     return (side >> column.shift) & ((1 << column.bits) - 1)
 

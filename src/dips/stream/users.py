@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dips.data.interactions import Interactions
-from dips.data.side_information import NOTHING, SideInformation
+from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream.side_information import token
@@ -26,8 +26,8 @@ RESIDENT = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """Events of a dataset; absent ratings are 1, absent times and sides 0."""
+class EventColumns:
+    """Events of a dataset; absent ratings are 1, absent times and side_information 0."""
 
     item: Tensor  # [events] int64; int32 while they wait
     rating: Tensor  # [events] float32
@@ -42,17 +42,17 @@ class Columns:
         cls,
         data: Interactions,
         device: torch.device | str = "cpu",
-        sides: SideInformation = NOTHING,
-    ) -> Columns:
+        side_information: SideInformation = NO_SIDE_INFORMATION,
+    ) -> EventColumns:
         """The columns of a dataset for a device, and of its side information what is asked."""
-        columns = cls.waiting(data, device, sides)
+        columns = cls.waiting(data, device, side_information)
         large = columns.device.type == "cuda" and len(columns.item) > RESIDENT
         return columns if large else columns.on_device()
 
     @classmethod
     def waiting(
-        cls, data: Interactions, device: torch.device | str, sides: SideInformation = NOTHING
-    ) -> Columns:
+        cls, data: Interactions, device: torch.device | str, side_information: SideInformation = NO_SIDE_INFORMATION
+    ) -> EventColumns:
         """The same in host memory, not copied where that can be helped."""
         item = _shared(data.item)
         rating = torch.ones(len(item)) if data.rating is None else _shared(data.rating)
@@ -60,9 +60,9 @@ class Columns:
         if data.time is not None:
             time = _shared(data.time)
         side = torch.zeros((), dtype=torch.int64).expand(len(item))  # takes no memory
-        if sides.clock is not None or sides.columns:
-            side = torch.from_numpy(sides.pack(data))
-        tokens = item if sides.clock is None else token(item.long(), side)
+        if side_information.clock is not None or side_information.columns:
+            side = torch.from_numpy(side_information.pack(data))
+        tokens = item if side_information.clock is None else token(item.long(), side)
         return cls(item, rating, time, side, tokens, torch.device(device))
 
     @property
@@ -76,11 +76,11 @@ class Columns:
         items, place = torch.unique(self.item, return_inverse=True)
         return items, place
 
-    def on_device(self) -> Columns:
+    def on_device(self) -> EventColumns:
         """All of them at home; they travel narrow, and are widened there."""
         return self if self.home is None else self._each(self._sent, None)
 
-    def pick(self, events: Tensor) -> Columns:
+    def pick(self, events: Tensor) -> EventColumns:
         """Some events, in this order."""
         return self._each(lambda column: column[events], self.home)
 
@@ -88,10 +88,10 @@ class Columns:
         column = column.to(self.device)
         return column if column.is_floating_point() else column.long()
 
-    def _each(self, change: Callable[[Tensor], Tensor], home: torch.device | None) -> Columns:
+    def _each(self, change: Callable[[Tensor], Tensor], home: torch.device | None) -> EventColumns:
         item, rating, time, side = map(change, (self.item, self.rating, self.time, self.side))
         tokens = item if self.token is self.item else change(self.token)
-        return Columns(item, rating, time, side, tokens, home)
+        return EventColumns(item, rating, time, side, tokens, home)
 
 
 def _shared(column: npt.NDArray[Any]) -> Tensor:
@@ -107,7 +107,7 @@ BLANKS = {"start": 0, "length": 0, "warmup": 0, "user": -1, "identity": 0}
 class Stream:
     """Users of one or more runs: where their events lie in the shared columns."""
 
-    columns: Columns
+    columns: EventColumns
     start: Tensor  # [runs, users] first event
     length: Tensor  # [runs, users] number of events, descending; 0 pads a run
     warmup: Tensor  # [runs, users] events before predictions count
@@ -161,12 +161,12 @@ def identities(data: Interactions) -> Tensor:
     return text_keys(data.user_ids.take(data.user_rows))
 
 
-def make_stream(parts: Sequence[Interactions], columns: Columns) -> Stream:
+def make_stream(parts: Sequence[Interactions], columns: EventColumns) -> Stream:
     """One run per part, and where they are read the events of all of them."""
     return enlist(parts, columns).gathered().on_device()
 
 
-def enlist(parts: Sequence[Interactions], columns: Columns) -> Stream:
+def enlist(parts: Sequence[Interactions], columns: EventColumns) -> Stream:
     """One run per part; all parts are views of the dataset whose columns are given.
 
     Where events wait, so do the users: see `dips.stream.prefetch`.

@@ -22,7 +22,7 @@ from dips.rollout.trace import Trace
 from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 from dips.testing.fakes import FakeRecommender, fake_signals
 from dips.testing.require import close, require, same
 from dips.testing.state import numbers_are_in_the_state
@@ -139,8 +139,12 @@ def honest_about_draws(policy: Policy) -> None:
     other = candidates._replace(key=candidates.key + 1)
     moved = not same(_score(policy, candidates), _score(policy, other))
     name = _name(policy)
-    require(policy.is_random or not moved, f"{name} depends on candidates.key: set is_random = True")
-    require(moved or not policy.is_random, f"{name} has is_random = True but ignores candidates.key")
+    require(
+        policy.is_random or not moved, f"{name} depends on candidates.key: set is_random = True"
+    )
+    require(
+        moved or not policy.is_random, f"{name} has is_random = True but ignores candidates.key"
+    )
 
 
 def honest_about_asks(policy: Policy) -> None:
@@ -189,7 +193,7 @@ def blind_to_ghosts(policy: Policy) -> None:
     absent = candidates._replace(position=torch.where(oldest, -1, candidates.position))
     with _deciding(policy):
         full, ghost = (
-            policy.weigh(candidates, signals, (present & kept).double())
+            policy.score_weighted(candidates, signals, (present & kept).double())
             for kept in (present, ~oldest)
         )
         whole, without = (policy.score(entries, signals) for entries in (candidates, absent))
@@ -197,15 +201,15 @@ def blind_to_ghosts(policy: Policy) -> None:
     name = _name(policy)
     require(
         close(full[present].double(), whole[present].double(), here),
-        f"{name}.weigh differs from its score though every weight is 1",
+        f"{name}.score_weighted differs from its score though every weight is 1",
     )
     require(
         close(ghost[others].double(), without[others].double(), here),
-        f"{name}.weigh lets a candidate of weight 0 change the others' scores",
+        f"{name}.score_weighted lets a candidate of weight 0 change the others' scores",
     )
     require(
         not bool(ghost[present].isnan().any()),
-        f"{name}.weigh is not a number for a candidate of weight 0",
+        f"{name}.score_weighted is not a number for a candidate of weight 0",
     )
 
 
@@ -266,7 +270,7 @@ def _score(policy: Policy, candidates: Candidates) -> Tensor:
 
 
 def _walk(policy: Policy, part: Interactions) -> Trace:
-    stream = make_stream([part], Columns.of(part))
+    stream = make_stream([part], EventColumns.of(part))
     with _deciding(policy):
         return rollout(
             stream,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dips.numerics.fixed_point import SCORE_BITS, quantize
+from dips.numerics.stacking import call_stacked
 from dips.plugins.loading import construct
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.losses import SquaredError
@@ -91,7 +92,7 @@ def blind_to_other_rows(model: Recommender) -> None:
 def differentiable_in_the_user(model: Recommender) -> None:
     """Finite slopes, somewhere other than 0: or reading could not move the user."""
     user, item, rating = _case(model)
-    slopes = model.gradients(user, item, rating)
+    slopes = model.loss_gradients(user, item, rating)
     require(bool(slopes.isfinite().all()), f"{_name(model)}.losses have slopes that are not finite")
     require(
         bool((slopes != 0).any()),
@@ -127,8 +128,8 @@ def reading_lowers_the_loss(model: Recommender) -> None:
         return
     _, item, rating = _case(model)
     user = model.read(_evidence(item, rating, torch.ones(ROWS, WIDTH)))
-    before = model.heard(model.user_prior.expand(ROWS, -1), item, rating).sum(1)
-    after = model.heard(user, item, rating).sum(1)
+    before = model.inner_loss(model.user_prior.expand(ROWS, -1), item, rating).sum(1)
+    after = model.inner_loss(user, item, rating).sum(1)
     require(
         bool((after <= before * (1 + LOOSE)).all() and after.sum() < before.sum()),
         f"{_name(model)}.read does not lower the loss of what it reads: the inner rate "
@@ -151,9 +152,9 @@ def closed_forms_agree(model: Recommender) -> None:
         **reads,
         "predict_all": (exact.predict_all(user), base.predict_all(exact, user)),
         "losses": (exact.losses(user, item, rating), base.losses(exact, user, item, rating)),
-        "gradients": (
-            exact.gradients(user, item, rating),
-            base.gradients(exact, user, item, rating),
+        "loss_gradients": (
+            exact.loss_gradients(user, item, rating),
+            base.loss_gradients(exact, user, item, rating),
         ),
         "influences": (
             exact.influences(user, item, rating, weight, 0.5),
@@ -182,7 +183,7 @@ def second_order_gradients(model: Recommender) -> None:
         def task(there: Recommender) -> Tensor:
             return there.losses(there.read(past), item[:, :1], rating[:, :1]).sum()
 
-        result: Tensor = torch.func.functional_call(exact, {"user_prior": prior}, (task,))
+        result: Tensor = call_stacked(exact, {"user_prior": prior[None]}, task)[0]
         return result
 
     prior = exact.user_prior.detach()
@@ -269,7 +270,7 @@ def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
     require(fits, f"{make!r} is not a dips Recommender: subclass it")
     offset = 3.0 if loss == "mse" else 0.0
     spec = RecommenderSpec(
-        form="", loss=loss, items=8, dim=4, low=1.0, high=5.0, stars=STARS, offset=offset
+        kind="", loss=loss, items=8, dim=4, low=1.0, high=5.0, rating_values=STARS, offset=offset
     )
     made = construct(make, Recommender, 0, settings_of(spec))
     require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
