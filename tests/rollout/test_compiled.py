@@ -1,6 +1,6 @@
-"""The walk in one launch against the walk refresh by refresh: the same bits, or not taken at all.
+"""Rollouts by kernels equal the reference path bit for bit, or fall back to it.
 
-Triton's programs run in its interpreter; without triton, or numba, only the other's are tested.
+Triton's programs run in its interpreter. Tests of a compiler that is not installed are skipped.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,43 +18,61 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
-from dips.kernels import numba_launch
+from dips.kernels import dispatch, layout
 from dips.policy.base import Policy
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
+from dips.policy.last_top import LastTop
 from dips.policy.network import PaperNetwork
 from dips.policy.recency import Last
+from dips.policy.registry import make_policy
 from dips.policy.stacked import StackedPolicies
 from dips.recommender import predicted_score as predicted_scores
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
 from dips.recommender.mlp import MLP
 from dips.recommender.stacked import StackedRecommenders
-from dips.rollout import compiled
 from dips.sketch.selection import Sampled
 from dips.stream.users import Stream
 from tests.rollout.both_paths import (
     DIM,
     ITEMS,
     RUNS,
+    assert_same,
+    compiled,
     everything,
     networks_of,
-    same,
-    shaken,
-    walk_long,
+    randomized,
+    reference,
 )
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported: not before a walk
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, by the first rollout
 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
 Dot = Callable[..., DotProduct]
-PERIODS = [(1,), (4,), (3, 5, 2)]
+Rollout = Callable[..., dict[str, Tensor]]
+PERIODS = {"online": (1,), "batch": (4,), "varying": (3, 5, 2)}
+EXHAUSTIVE = pytest.mark.exhaustive
+
+
+def combinations(values: Sequence[Any], pairs: Sequence[tuple[Any, str]]) -> list[Any]:
+    """Return all values x periods; those that are not in `pairs` are marked exhaustive."""
+    return [
+        pytest.param(
+            value,
+            PERIODS[name],
+            marks=[] if (value, name) in pairs else [EXHAUSTIVE],
+            id=f"{value}-{name}",
+        )
+        for value in values
+        for name in PERIODS
+    ]
 
 
 @pytest.fixture
 def stream(world: World, stream_of: StreamOf) -> Stream:
-    """Two runs of a few users who meet the same items again; predictions of some count late."""
+    """Two runs of a few users with repeated items; some predictions are not recorded."""
     data = world([16, 3, 11, 13], items=ITEMS, seed=3)
     made = stream_of([data, data.select([0, 2])])
     return replace(
@@ -69,116 +88,150 @@ def stack(dot: Dot, losses: dict[str, Loss]) -> StackedRecommenders:
 
 
 @pytest.fixture(params=["numba", "triton"])
-def short(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., dict[str, Tensor]]:
-    """Walk the short way, and see that it was taken."""
+def by_kernel(request: pytest.FixtureRequest) -> Rollout:
+    """Roll out by the kernels of one compiler."""
     if find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-
-    def walk(*arguments: Any, **settings: Any) -> dict[str, Tensor]:
-        with monkeypatch.context() as patch:
-            patch.setitem(compiled.COMPILERS, "cpu", request.param)
-            patch.setattr("dips.rollout.rollout.Walk._transition", None)  # the long way is closed
-            return everything(*arguments, **settings)
-
-    return walk
+    return partial(compiled, request.param)
 
 
-@pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.fixture
+def by_numba() -> Rollout:
+    """Roll out by numba."""
+    pytest.importorskip("numba")
+    return partial(compiled, "numba")
+
+
+@pytest.mark.parametrize(
+    ("size", "periods"),
+    combinations([1, 2, 4, 8], [(1, "online"), (2, "batch"), (4, "varying"), (8, "online")]),
+)
 @pytest.mark.parametrize("kind", ["set", "paper"])
-def test_the_short_way_leaves_the_same(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]], kind: str, size: int,
+def test_networks_decide_as_on_the_reference_path(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout, kind: str, size: int,
     periods: tuple[int, ...],
 ) -> None:  # fmt: skip
-    """Sketches, repeats, answers and scores; up to 2 entries by coefficients, beyond by vectors."""
-    walk = (stream, networks_of(kind), stack, size, periods)
-    same(short(*walk), walk_long(*walk))
+    """Sketches, repeats, signals and scores; the inner loop by coefficients and by vectors."""
+    case = (stream, networks_of(kind), stack, size, periods)
+    assert_same(by_kernel(*case), reference(*case))
 
 
-@pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
 @pytest.mark.parametrize(
-    ("size", "recency_decay", "rate"),
-    [(1, True, 0.1), (2, False, 9.0), (8, True, 1.0), (8, False, 0.1)],
+    ("setting", "periods"),
+    combinations(
+        [(1, True, 0.1), (2, False, 9.0), (8, True, 1.0), (8, False, 0.1)],
+        [((1, True, 0.1), "batch"), ((2, False, 9.0), "online"), ((8, True, 1.0), "varying")],
+    ),
 )
-def test_hunches_are_told_the_same(
-    stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
-    size: int, recency_decay: bool, rate: float, periods: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
+def test_predicted_scores_equal_the_reference_path(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], by_kernel: Rollout,
+    setting: tuple[int, bool, float], periods: tuple[int, ...], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Some are older than the oldest, steps are shortened, and the catalogue has more items."""
-    monkeypatch.setattr(predicted_scores, "OLDEST", 5)
-    rest = {
-        "items": ITEMS + 5,
-        "dim": DIM,
-        "recency_decay": recency_decay,
-        "separate_input": True,
-        "inner_lr": rate,
-    }
-    made = [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
-    walk = (
-        stream,
-        networks_of("set", predicted_score=True),
-        StackedRecommenders.of(made),
-        size,
-        periods,
-    )
-    found = short(*walk)
-    same(found, walk_long(*walk))
+    """Some entries are older than the table of ages, steps are shortened, items are many."""
+    size, recency_decay, inner_lr = setting
+    monkeypatch.setattr(predicted_scores, "MAX_AGE", 5)
+    rest = {"recency_decay": recency_decay, "tie_embeddings": False, "inner_lr": inner_lr}
+    made = [
+        dot(losses["softmax"], seed=seed, items=ITEMS + 5, dim=DIM, **rest) for seed in range(RUNS)
+    ]
+    networks = networks_of("set", predicted_score=True)
+    case = (stream, networks, StackedRecommenders.of(made), size, periods)
+    found = by_kernel(*case)
+    assert_same(found, reference(*case))
     assert len(found["predicted_score"].unique()) > 12
 
 
-@pytest.mark.parametrize("periods", PERIODS, ids=["online", "batch", "varying"])
-@pytest.mark.parametrize(("size", "pull"), [(1, 0.0), (2, 0.05), (8, 0.0)])
+@pytest.mark.parametrize(
+    ("setting", "periods"),
+    combinations(
+        [(1, 0.0), (2, 0.05), (8, 0.0)],
+        [((1, 0.0), "varying"), ((2, 0.05), "online"), ((8, 0.0), "batch")],
+    ),
+)
 @pytest.mark.parametrize("rule", [Hardest, Influence])
-def test_rules_that_ask_leave_the_same(
-    stream: Stream, dot: Dot, losses: dict[str, Loss], short: Callable[..., dict[str, Tensor]],
-    rule: type[Hardest | Influence], size: int, periods: tuple[int, ...], pull: float,
+def test_rules_with_signals_decide_as_on_the_reference_path(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], by_kernel: Rollout,
+    rule: type[Hardest | Influence], setting: tuple[int, float], periods: tuple[int, ...],
 ) -> None:  # fmt: skip
-    """What is predicted worst, and what is added to the empty set one by one."""
-    dim = DIM if rule is Hardest else 14  # read by coefficients, or by vectors
-    rest = {"items": ITEMS, "dim": dim, "inner_steps": 3, "prior_penalty": pull}
+    """The largest losses, and the greedy coreset."""
+    size, penalty = setting
+    dim = DIM if rule is Hardest else 14  # by vectors, or by coefficients
+    rest = {"items": ITEMS, "dim": dim, "inner_steps": 3, "prior_penalty": penalty}
     stack = StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy = Hardest() if rule is Hardest else Influence(size, damping=0.3)
-    walk = (stream, policy, stack, size, periods)
-    same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
+    case = (stream, policy, stack, size, periods)
+    assert_same(by_kernel(*case), reference(*case))
+
+
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+@pytest.mark.parametrize("half_life", [0.001, 2.0, 50.0])
+@pytest.mark.parametrize("rule", ["hardest", "influence"])
+def test_half_lives_decide_as_on_the_reference_path(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], by_numba: Rollout, rule: str,
+    half_life: float, periods: tuple[int, ...],
+) -> None:  # fmt: skip
+    """The factors come from a table that torch computes; old entries may have factor 0."""
+    rest = {"items": ITEMS, "dim": 14, "inner_steps": 3}
+    stack = StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    policy = Hardest(half_life) if rule == "hardest" else Influence(2, half_life=half_life)
+    case = (stream, policy, stack, 2, periods)
+    assert_same(by_numba(*case), reference(*case))
+
+
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+@pytest.mark.parametrize(("size", "newest"), [(1, 1), (4, 1), (4, 3), (4, 9)])
+def test_last_top_decides_as_on_the_reference_path(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], by_numba: Rollout, size: int, newest: int,
+    periods: tuple[int, ...],
+) -> None:  # fmt: skip
+    rest = {"items": ITEMS, "dim": DIM, "recency_decay": True, "tie_embeddings": False}
+    stack = StackedRecommenders.of(
+        [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
+    )
+    case = (stream, LastTop(newest), stack, size, periods)
+    assert_same(by_numba(*case), reference(*case))
+
+
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(
+    "policy", ["last", "reservoir", "mix:1", "mix:3", "last-distinct", "frequent"]
+)
+def test_rules_without_signals_decide_as_on_the_reference_path(
+    stream: Stream, stack: StackedRecommenders, by_numba: Rollout, policy: str, size: int,
+    periods: tuple[int, ...],
+) -> None:  # fmt: skip
+    case = (stream, make_policy(policy, size=4), stack, size, periods)
+    assert_same(by_numba(*case), reference(*case))
 
 
 @pytest.mark.parametrize("name", ["vectors", "bias", "user_prior"])
 @pytest.mark.parametrize("policy", [Hardest(), Influence(2)])
-def test_rules_that_ask_what_is_no_number(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]], policy: Policy,
-    name: str,
-) -> None:  # fmt: skip
-    """A run that has diverged keeps what it would keep the long way."""
-    stack.state[name][0, 1] = torch.nan
-    walk = (stream, policy, stack, 2, (1,))
-    same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
-
-
-@pytest.mark.skipif(not numba_launch.installed("numba"), reason="numba is not installed")
-@pytest.mark.parametrize("policy", ["set", "paper", "hardest"])
-def test_large_sketches_on_the_cpu(
-    world: World, stream_of: StreamOf, stack: StackedRecommenders, policy: str
+def test_signals_that_are_nan_decide_as_on_the_reference_path(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout, policy: Policy, name: str
 ) -> None:
-    """More than Triton's programs hold."""
+    """A diverged run keeps the same entries on both paths."""
+    stack.state[name][0, 1] = torch.nan
+    case = (stream, policy, stack, 2, (1,))
+    assert_same(by_kernel(*case), reference(*case))
+
+
+@pytest.mark.parametrize("policy", ["set", "paper", "hardest"])
+def test_sketches_larger_than_the_limits_of_triton(
+    world: World, stream_of: StreamOf, stack: StackedRecommenders, by_numba: Rollout, policy: str
+) -> None:
     stream = stream_of([world([90, 71, 3], items=ITEMS, seed=5)] * RUNS)
     chosen = Hardest() if policy == "hardest" else networks_of(policy)
-    walk = (stream, chosen, stack, 70, (4,))
-    notes = {"noted": []} if policy == "hardest" else {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dips.rollout.rollout.Walk._transition", None)  # the long way is closed
-        found = everything(*walk, **notes)
-    same(found, walk_long(*walk, **notes))
+    case = (stream, chosen, stack, 70, (4,))
+    assert_same(by_numba(*case), reference(*case))
 
 
 @pytest.mark.parametrize("kind", ["set", "paper", "hardest", "influence"])
-def test_a_walk_knows_only_what_its_events_name(
-    world: World, stream_of: StreamOf, dot: Dot, losses: dict[str, Loss],
-    short: Callable[..., dict[str, Tensor]], kind: str,
+def test_item_tables_hold_only_items_of_the_events(
+    world: World, stream_of: StreamOf, dot: Dot, losses: dict[str, Loss], by_kernel: Rollout,
+    kind: str,
 ) -> None:  # fmt: skip
-    """Of a large catalogue a few items, numbered in another order than they would be alone."""
+    """A few items of a large catalogue, whose numbers in the tables differ from the catalogue's."""
     many = 40
     data = world([16, 3, 11, 13], items=ITEMS, seed=3)
     data = replace(data, item=(many - 3 - 7 * data.item).astype(data.item.dtype))
@@ -187,158 +240,161 @@ def test_a_walk_knows_only_what_its_events_name(
     stack = StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
     policy: Policy = Hardest() if kind == "hardest" else Influence(2)
     if kind == "paper":
-        made = [shaken(PaperNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
+        made = [randomized(PaperNetwork(items=many, hidden=5), seed) for seed in range(RUNS)]
         policy = StackedPolicies.of(made)
     elif kind == "set":
         policy = networks_of(kind)
-    walk = (stream, policy, stack, 2, (1,))
-    notes: dict[str, Any] = {} if kind in ("set", "paper") else {"noted": []}
-    same(short(*walk, **notes), walk_long(*walk, **notes))
+    case = (stream, policy, stack, 2, (1,))
+    assert_same(by_kernel(*case), reference(*case))
 
 
-def test_stretches_are_one_walk(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]]
+def test_update_intervals_do_not_change_the_rollout(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout
 ) -> None:
-    walk = (stream, networks_of("set"), stack, 2, (3, 5, 2))
-    same(short(*walk, stretch=4), walk_long(*walk))
+    case = (stream, networks_of("set"), stack, 2, (3, 5, 2))
+    assert_same(by_kernel(*case, update_interval=4), reference(*case))
 
 
 @pytest.mark.parametrize("kind", ["set", "paper"])
-def test_notes_can_be_left_out_and_a_network_can_stand_alone(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]], kind: str
+def test_records_are_optional_and_one_network_serves_all_runs(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout, kind: str
 ) -> None:
     one = replace(stream, **{f: getattr(stream, f)[:1] for f in ("start", "length", "warmup")})
     one = replace(one, user=stream.user[:1], identity=stream.identity[:1])
-    alone = networks_of(kind).one(1).eval()
-    assert isinstance(alone, Policy)
-    walk = (one, alone, stack.select([1]), 2, (4,))
-    same(short(*walk, with_scores=False, noted=[]), walk_long(*walk, with_scores=False, noted=[]))
+    network = networks_of(kind).one(1).eval()
+    assert isinstance(network, Policy)
+    case = (one, network, stack.select([1]), 2, (4,))
+    none = {"with_scores": False, "recorded_signals": []}
+    assert_same(by_kernel(*case, **none), reference(*case, **none))
 
 
-def test_scores_that_are_no_numbers_disturb_nobody(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]]
+def test_scores_that_are_nan_do_not_disturb_other_runs(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout
 ) -> None:
-    """A run that has diverged keeps something, and the other what it would keep anyway."""
+    """A diverged run keeps distinct entries in order; the other run is unchanged."""
     networks = networks_of("set")
-    whole = short(stream, networks, stack, 2, (3,))
-    networks.state["last"][0] = torch.nan
-    found = short(stream, networks, stack, 2, (3,))
+    whole = by_kernel(stream, networks, stack, 2, (3,))
+    networks.state["output"][0] = torch.nan
+    found = by_kernel(stream, networks, stack, 2, (3,))
     users = stream.start.shape[1]
     for name in ("final.position", "final.repeats"):
         assert torch.equal(found[name][users:], whole[name][users:])
     there = stream.length[0] > 1
-    assert bool((found["final.position"][:users].diff()[there] > 0).all())  # distinct, in order
+    assert bool((found["final.position"][:users].diff()[there] > 0).all())
 
 
-def test_a_network_that_looks_at_no_item(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]]
+def test_a_network_without_embeddings(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout
 ) -> None:
-    walk = (stream, networks_of("set", dim=0), stack, 2, (4,))
-    same(short(*walk), walk_long(*walk))
+    case = (stream, networks_of("set", dim=0), stack, 2, (4,))
+    assert_same(by_kernel(*case), reference(*case))
 
 
-def test_without_a_reader_residuals_are_zero(
-    stream: Stream, stack: StackedRecommenders, short: Callable[..., dict[str, Tensor]],
+def test_without_a_signal_model_residuals_are_zero(
+    stream: Stream, stack: StackedRecommenders, by_kernel: Rollout,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """As they are where the spread is so wide that they round to 0."""
-    walk = (stream, networks_of("set", spread=2.0**60), stack, 2, (4,))
-    monkeypatch.setattr(compiled, "teller_of", lambda *_: None)
-    same(short(*walk, noted=[]), walk_long(*walk, noted=[]))
+    """They also round to 0 where the spread of ratings is very large."""
+    case = (stream, networks_of("set", spread=2.0**60), stack, 2, (4,))
+    monkeypatch.setattr("dips.rollout.compiled.signal_model", lambda *_: None)
+    none: dict[str, Any] = {"recorded_signals": []}
+    assert_same(by_kernel(*case, **none), reference(*case, **none))
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which programs would have been launched, whether there is numba or not."""
-    names: list[str] = []
-    monkeypatch.setattr(compiled, "installed", lambda _: True)
-    monkeypatch.setattr(numba_launch, "walk_set", lambda *_: names.append("set"))
-    monkeypatch.setattr(numba_launch, "walk_items", lambda *_: names.append("paper"))
-    monkeypatch.setattr(numba_launch, "walk_hardest", lambda *_: names.append("hardest"))
-    monkeypatch.setattr(numba_launch, "walk_influence", lambda *_: names.append("influence"))
-    return names
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Codes of the scorers that would have been launched, with or without numba."""
+    codes: list[int] = []
+    monkeypatch.setattr(dispatch, "installed", lambda _: True)
+    monkeypatch.setattr(dispatch, "roll_out", lambda *given: codes.append(given[-1].code))
+    monkeypatch.setattr("dips.kernels.numba_launch.set_network_scores", lambda *_: None)
+    monkeypatch.setattr(dispatch, "has_residuals", lambda *_: False)
+    return codes
 
 
-@pytest.mark.parametrize("kind", ["set", "paper"])
-def test_who_may_take_the_short_way(
-    stream: Stream, stack: StackedRecommenders, taken: list[str], kind: str
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        ("set", layout.SET_NETWORK),
+        ("paper", layout.PAPER_NETWORK),
+        (Hardest(), layout.HARDEST),
+        (Hardest(2.0), layout.HARDEST),
+        (Influence(2), layout.INFLUENCE),
+        (Influence(2, half_life=3.0), layout.INFLUENCE),
+        (Last(), layout.LAST),
+    ],
+    ids=str,
+)
+def test_supported_rollouts_are_launched(
+    stream: Stream, stack: StackedRecommenders, launched: list[int], policy: Any, code: int
 ) -> None:
-    everything(stream, networks_of(kind), stack, 2, (1,))
-    assert taken == [kind]
+    everything(stream, networks_of(policy) if isinstance(policy, str) else policy, stack, 2, (1,))
+    assert launched == [code]
 
 
-def test_vectors_that_are_too_wide_for_a_hunch(
-    stream: Stream, dot: Dot, losses: dict[str, Loss], taken: list[str],
+def test_triton_supports_no_half_lives_and_no_rules_without_signals(
+    stream: Stream, stack: StackedRecommenders, launched: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    stack = StackedRecommenders.of([dot(losses["softmax"], items=ITEMS, dim=DIM)] * RUNS)
-    for widest, goes in ((DIM, ["set"]), (DIM - 1, ["set"])):
-        monkeypatch.setitem(compiled.HOLDS, "numba", (64, 128, widest))
-        everything(stream, networks_of("set", predicted_score=True), stack, 2, (1,))
-        assert taken == goes  # the second time nobody went
-    everything(stream, networks_of("set"), StackedRecommenders.of([dot(losses["mse"], items=ITEMS, dim=DIM)] * 2),
-                2, (1,))  # fmt: skip
-    assert taken == ["set", "set"]  # residuals need no square
+    monkeypatch.setitem(dispatch.COMPILERS, "cpu", "triton")
+    for policy in (Hardest(2.0), Influence(2, half_life=3.0), Last()):
+        everything(stream, policy, stack, 2, (1,))
+    assert launched == []
+    everything(stream, Hardest(), stack, 2, (1,))
+    assert launched == [layout.HARDEST]
 
 
-def test_who_may_not(
-    stream: Stream, stack: StackedRecommenders, taken: list[str], losses: dict[str, Loss],
+def test_vectors_that_are_too_wide_for_the_linearised_softmax(
+    stream: Stream, dot: Dot, losses: dict[str, Loss], launched: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Each of these is one step away from what may."""
-    networks, paper = networks_of("set"), networks_of("paper")
     rest = {"items": ITEMS, "dim": DIM}
-    bce = StackedRecommenders.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
-    deep = StackedRecommenders.of([MLP(loss=losses["mse"], **rest)] * RUNS)
+    softmax = StackedRecommenders.of([dot(losses["softmax"], **rest)] * RUNS)
+    squared = StackedRecommenders.of([dot(losses["mse"], **rest)] * RUNS)
+    for widest, count in ((DIM, 1), (DIM - 1, 1)):
+        monkeypatch.setitem(dispatch.LIMITS, "numba", dispatch.Limits(64, 128, widest))
+        everything(stream, networks_of("set", predicted_score=True), softmax, 2, (1,))
+        assert len(launched) == count
+    everything(stream, networks_of("set"), squared, 2, (1,))
+    assert len(launched) == 2  # the limit is for predicted scores only
+
+
+@pytest.mark.parametrize("kind", ["set", "hardest", "influence"])
+def test_unsupported_rollouts_use_the_reference_path(
+    stream: Stream, stack: StackedRecommenders, launched: list[int], losses: dict[str, Loss],
+    kind: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each of these differs in one property from a supported rollout."""
+    rules: dict[str, Policy] = {"hardest": Hardest(), "influence": Influence(2)}
+    policy = networks_of("set") if kind == "set" else rules[kind]
+    rest = {"items": ITEMS, "dim": DIM}
+    timed = SideInformation(clock=(0.0, 1.0))
+    for model in (
+        DotProduct(loss=losses["bce"], **rest),
+        MLP(loss=losses["mse"], **rest),
+        DotProduct(loss=losses["mse"], side=timed, **rest),
+    ):
+        everything(stream, policy, StackedRecommenders.of([model] * RUNS), 2, (1,))
+    everything(stream, policy, stack, 2, (1,), selector=Sampled())
+    limits = [("LIMITS", {"numba": dispatch.Limits(*held)}) for held in ((1, 9, 9), (9, 2, 9))]
+    numbers = [("MOST_NUMBERS", 10)] if kind == "set" else []
+    for name, value in (("COMPILERS", {}), *numbers, *limits):
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, name, value)
+            everything(stream, policy, stack, 2, (1,))
+    monkeypatch.setattr(dispatch, "installed", lambda _: False)
+    everything(stream, policy, stack, 2, (1,))
+    assert launched == []
+
+
+def test_unsupported_policies_use_the_reference_path(
+    stream: Stream, stack: StackedRecommenders, launched: list[int]
+) -> None:
     timed = SideInformation(time=True)
-    told = StackedPolicies.of([PaperNetwork(items=ITEMS, hidden=5, sides=timed)] * RUNS)
-    everything(stream, networks, stack, 2, (1,), selector=Sampled())
-    everything(stream, networks, bce, 2, (1,))
-    everything(stream, networks, deep, 2, (1,))
-    everything(stream, told, stack, 2, (1,))
-    everything(stream, paper.with_dropout(True), stack, 2, (1,))
-    everything(stream, Last(), stack, 2, (1,))
-    limits = [("HOLDS", {"numba": held}) for held in ((1, 9, 9), (9, 2, 9))]
-    for name, value in (("COMPILERS", {}), ("ROOM", 10), *limits):
-        with monkeypatch.context() as patch:
-            patch.setattr(compiled, name, value)
-            everything(stream, networks, stack, 2, (1,))
-    monkeypatch.setattr(compiled, "installed", lambda _: False)
-    everything(stream, networks, stack, 2, (1,))
-    assert taken == []
-
-
-@pytest.mark.parametrize(("rule", "name"), [(Hardest(), "hardest"), (Influence(2), "influence")])
-def test_rules_that_may(
-    stream: Stream, stack: StackedRecommenders, taken: list[str], rule: Policy, name: str
-) -> None:
-    everything(stream, rule, stack, 2, (1,), noted=[])
-    assert taken == [name]
-
-
-@pytest.mark.parametrize("rule", [Hardest(), Influence(2)])
-def test_rules_that_may_not(
-    stream: Stream, stack: StackedRecommenders, taken: list[str], losses: dict[str, Loss], rule: Policy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Each of these is one step away from what may."""
-    rest = {"items": ITEMS, "dim": DIM}
-    bce = StackedRecommenders.of([DotProduct(loss=losses["bce"], **rest)] * RUNS)
-    deep = StackedRecommenders.of([MLP(loss=losses["mse"], **rest)] * RUNS)
-    timed = StackedRecommenders.of(
-        [DotProduct(loss=losses["mse"], sides=SideInformation(clock=(0.0, 1.0)), **rest)] * RUNS
-    )
-    for other in (bce, deep, timed):
-        everything(stream, rule, other, 2, (1,), noted=[])
-    everything(stream, rule, stack, 2, (1,), noted=[], selector=Sampled())
-    limits = [("HOLDS", {"numba": held}) for held in ((1, 9, 9), (9, 2, 9))]
-    for name, value in (("COMPILERS", {}), *limits):
-        with monkeypatch.context() as patch:
-            patch.setattr(compiled, name, value)
-            everything(stream, rule, stack, 2, (1,), noted=[])
-    everything(stream, Hardest(), stack, 2, (1,), noted=["loss"])
-    everything(stream, Hardest(2.0), stack, 2, (1,), noted=[])
-    everything(stream, Influence(2, half_life=3.0), stack, 2, (1,), noted=[])
-    everything(stream, Influence(2), stack, 2, (2,), noted=[])  # read by vectors
-    everything(stream, Influence(3), stack, 2, (1,), noted=[])  # of another size
-    assert taken == []
+    with_times = StackedPolicies.of([PaperNetwork(items=ITEMS, hidden=5, side=timed)] * RUNS)
+    everything(stream, with_times, stack, 2, (1,))
+    everything(stream, networks_of("paper").with_dropout(True), stack, 2, (1,))
+    everything(stream, Hardest(), stack, 2, (1,), recorded_signals=["loss"])
+    everything(stream, Influence(2), stack, 2, (2,))  # more candidates than dimensions
+    everything(stream, Influence(3), stack, 2, (1,))  # of another size
+    assert launched == []

@@ -1,4 +1,4 @@
-"""The walk against a plain fold over one user at a time, and blind to how users are batched."""
+"""Rollouts equal a plain loop over one user at a time, and do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from scipy import stats
 
 from dips.data.interactions import Interactions, from_arrays
 from dips.errors import ConfigError
+from dips.kernels import dispatch
 from dips.policy.registry import make_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
@@ -29,6 +30,17 @@ World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
 LENGTHS = [9, 3, 17, 1, 12, 2, 30, 4, 5, 8]
 MASK = 2**64 - 1
+
+
+PATHS = pytest.mark.parametrize("path", ["reference", "compiled"])
+
+
+def _use_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use kernels where they exist, or none."""
+    if path == "reference":
+        monkeypatch.setattr(dispatch, "installed", lambda _: False)
+    else:
+        pytest.importorskip("numba")
 
 
 # The oracle: no tensors, one user at a time.
@@ -51,17 +63,17 @@ def _key(user_id: str, seed: int) -> int:
 def _plain_score(policy: str, entries: list[tuple[int, int, int]], seen: int, key: int) -> list:
     """Scores of (position, item, repeats), as sortable tuples."""
     head, _, argument = policy.partition(":")
-    lots = [round((_hash(key, place) >> 11) * 2.0**-53 * 2**20) for place, _, _ in entries]
+    priorities = [round((_hash(key, place) >> 11) * 2.0**-53 * 2**20) for place, _, _ in entries]
     newest = {item: place for place, item, _ in entries}
     stale = [newest[item] > place for place, item, _ in entries]
     if head == "last":
         return [place for place, _, _ in entries]
     if head == "reservoir":
-        return lots
+        return priorities
     if head == "mix":
         return [
-            (1, place) if place >= seen - int(argument) else (0, lot)
-            for (place, _, _), lot in zip(entries, lots, strict=True)
+            (1, place) if place >= seen - int(argument) else (0, priority)
+            for (place, _, _), priority in zip(entries, priorities, strict=True)
         ]
     if head == "last-distinct":
         return [(not old, entry[0]) for entry, old in zip(entries, stale, strict=True)]
@@ -123,9 +135,12 @@ def _roll(stream: Stream, policy: str, size: int, periods: Sequence[int], **rest
         ("mix:2", 4),
     ],
 )
-def test_equals_the_fold(
-    world: World, stream_of: StreamOf, policy: str, size: int, periods: tuple[int, ...]
-) -> None:
+@PATHS
+def test_equals_the_loop_over_users(
+    world: World, stream_of: StreamOf, policy: str, size: int, periods: tuple[int, ...], path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    _use_path(path, monkeypatch)
     whole = world(LENGTHS, items=4, seed=3)
     warm = replace(whole, warmup=np.minimum(whole.lengths, [0, 2, 5, 1, 12, 0, 7, 4, 0, 3]))
     parts = [whole, warm.select([6, 1, 3, 9]), warm]
@@ -137,9 +152,9 @@ def test_equals_the_fold(
         for user in range(part.users):
             items = part.item[part.events(user)].tolist()
             key = _key(part.user_id(user), seeds[run])
-            walked = _fold(items, policy, size, periods, key)
+            kept = _fold(items, policy, size, periods, key)
             for t in range(int(part.warmup[user]), len(items)):
-                expected[user, t] = walked[t]
+                expected[user, t] = kept[t]
         assert mine == expected
 
 
@@ -188,8 +203,8 @@ def test_scores_are_those_of_the_refresh(world: World, stream_of: StreamOf) -> N
     assert bool(trace.final_scores[1].isnan().all())
 
 
-def test_a_policy_that_asks_needs_a_recommender(world: World, stream_of: StreamOf) -> None:
-    with pytest.raises(ConfigError, match="roll it out with a recommender"):
+def test_a_policy_with_signals_needs_a_recommender(world: World, stream_of: StreamOf) -> None:
+    with pytest.raises(ConfigError, match="with a recommender"):
         _roll(stream_of([world([9])]), "hardest", 2, (1,))
 
 
@@ -200,11 +215,13 @@ POLICIES = ["last", "reservoir", "mix:1", "last-distinct", "frequent", "hardest"
 @pytest.mark.parametrize("name", ["mse", "softmax"])
 @pytest.mark.parametrize("periods", [(1,), (3,)], ids=["online", "batch"])
 @pytest.mark.parametrize("policy", POLICIES)
+@PATHS
 def test_decisions_do_not_depend_on_the_batch(
     world: World, stream_of: StreamOf, dot: Callable[..., DotProduct], losses: dict[str, Loss],
-    policy: str, periods: tuple[int, ...], name: str,
+    policy: str, periods: tuple[int, ...], name: str, path: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Alone, in sevens, all together and in stacks of runs: the same bytes."""
+    """One user, seven users, all users, stacked runs: the same bytes."""
+    _use_path(path, monkeypatch)
     data = world(LENGTHS + [6] * 6, seed=2)
     users = list(range(data.users))
     models = [dot(losses[name], seed=seed) for seed in (0, 1)]
@@ -218,10 +235,10 @@ def test_decisions_do_not_depend_on_the_batch(
             seeds=runs,
             recommenders=StackedRecommenders.of([models[run] for run in runs]),
         )
-        walked = [_sketches(trace, run) for run in range(len(runs))]
+        found = [_sketches(trace, run) for run in range(len(runs))]
         return [
             {(part[user], t): places for (user, t), places in one.items()}
-            for part, one in zip(parts, walked, strict=True)
+            for part, one in zip(parts, found, strict=True)
         ]
 
     together = [roll([users], [run])[0] for run in (0, 1)]
@@ -241,19 +258,21 @@ def test_sampled_choices_do_not_depend_on_the_batch(
     data = world(LENGTHS)
     together = _sketches(_roll(stream_of([data]), "last", 2, periods, selector=Sampled()))
     for user in range(data.users):
-        alone = _sketches(
+        single = _sketches(
             _roll(stream_of([data.select([user])]), "last", 2, periods, selector=Sampled())
         )
-        assert alone == {(0, t): places for (who, t), places in together.items() if who == user}
+        assert single == {
+            (0, t): places for (other, t), places in together.items() if other == user
+        }
 
 
-def _crowd(users: int, length: int) -> Interactions:
+def _identical_users(users: int, length: int) -> Interactions:
     return from_arrays(np.repeat(np.arange(users), length), np.zeros(users * length, int))
 
 
 @pytest.mark.parametrize("periods", [(1,), (4,)])
 def test_reservoir_is_uniform(stream_of: StreamOf, periods: tuple[int, ...]) -> None:
-    trace = _roll(stream_of([_crowd(3000, 12)]), "reservoir", 3, periods)
+    trace = _roll(stream_of([_identical_users(3000, 12)]), "reservoir", 3, periods)
     at = 11  # refreshed at 11 in both schedules
     counts = Counter(p for (_, t), places in _sketches(trace).items() if t == at for p in places)
     assert stats.chisquare([counts[place] for place in range(at)]).pvalue > 0.001
@@ -263,7 +282,7 @@ def test_reservoir_is_uniform(stream_of: StreamOf, periods: tuple[int, ...]) -> 
 def test_mix_keeps_the_newest_and_a_uniform_rest(
     stream_of: StreamOf, periods: tuple[int, ...]
 ) -> None:
-    trace = _roll(stream_of([_crowd(3000, 13)]), "mix:2", 4, periods)
+    trace = _roll(stream_of([_identical_users(3000, 13)]), "mix:2", 4, periods)
     rest: Counter[int] = Counter()
     for (_, t), places in _sketches(trace).items():
         if t == 12:

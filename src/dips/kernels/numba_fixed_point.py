@@ -1,7 +1,7 @@
-"""Arithmetic on the grid of decisions (`exact`) inside compiled loops: importing this needs numba.
+"""Fixed-point arithmetic (`numerics.fixed_point`) inside numba loops; importing this needs numba.
 
-Sums are over numbers on a grid, so their order does not matter; multiplying and adding at once
-(`exact_loop`) is allowed where it is exact, and nowhere else.
+Sums of numbers on the fixed-point grid do not depend on their order. Fused multiply-add
+(`exact_loop`) is allowed only where it is exact.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -9,46 +9,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import config, njit
 
-from dips.numerics.exact import STATE_BITS, STATE_LIMIT
-
-FILES = sorted(Path(__file__).parent.glob("numba_*.py"))
-STAMP = tuple((file.stat().st_mtime, file.stat().st_size) for file in FILES)
-"""Of all loops. They are built into each other, but numba looks at a program's own file only."""
+from dips.kernels.cache import cache_directory
+from dips.numerics.fixed_point import STATE_BITS, STATE_LIMIT
 
 
 def loop(function: Callable[..., Any]) -> Any:
-    """Compile a loop, and keep the program on disk until any of the files changes."""
-    return _kept(njit(cache=True, nogil=True, error_model="numpy")(function))
+    """Compile a function without reordering its arithmetic, cached in `cache_directory`."""
+    return _compile(function)
 
 
 def exact_loop(function: Callable[..., Any]) -> Any:
-    """The same for sums of products on the grid only."""
-    free = {"contract", "reassoc"}
-    return _kept(njit(cache=True, nogil=True, error_model="numpy", fastmath=free)(function))
+    """Compile a sum of products on the fixed-point grid; any order gives the same bits."""
+    return _compile(function, fastmath={"contract", "reassoc"})
 
 
 sum_loop = exact_loop
-"""The same for sums that are rounded, in whichever order: nothing is decided by them."""
+"""Compile a rounded sum in any order; for results on which no decision depends."""
 
 
-def _kept(program: Any) -> Any:
-    program._cache._cache_file._source_stamp = STAMP
-    return program
+def _compile(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile with numba; other users of numba keep their own cache directory."""
+    folder, before = cache_directory(), config.CACHE_DIR
+    config.CACHE_DIR = folder or before
+    try:
+        return njit(cache=bool(folder), nogil=True, error_model="numpy", **options)(function)
+    finally:
+        config.CACHE_DIR = before
 
 
 STATE = 2.0**STATE_BITS
 WHOLE = 2.0**52
-"""From here on, all numbers of float64 are whole."""
+"""All float64 numbers from here on are whole."""
 
 
 @loop
 def quantize(value, scale):
-    """The nearest multiple of 1 / scale, halves to even: as `exact.quantize`."""
+    """Return the nearest multiple of 1 / scale, halves to even: `fixed_point.quantize`."""
     scaled = value * scale
     size = abs(scaled)
     near = (size + WHOLE) - WHOLE if size < WHOLE else size
@@ -56,22 +56,22 @@ def quantize(value, scale):
 
 
 @loop
-def fixed(value):
-    """A state as a network on the grid uses it: as `exact.rounded`."""
+def to_state(value):
+    """Return a network state on the fixed-point grid, clipped: `fixed_point.quantize_straight_through`."""
     scaled = min(max(value, -STATE_LIMIT), STATE_LIMIT) * STATE
     return ((scaled + 1.5 * WHOLE) - 1.5 * WHOLE) * (1.0 / STATE)
 
 
 @loop
-def put(to, row):
-    """Copy a row: quicker than a slice that is assigned to, which first looks for overlaps."""
-    for place in range(len(to)):
-        to[place] = row[place]
+def copy(target, source):
+    """Copy a vector; faster than assigning a slice, which checks for overlaps."""
+    for place in range(len(target)):
+        target[place] = source[place]
 
 
 @exact_loop
 def dot(left, right):
-    """The sum of products, exact on the grid."""
+    """Return the dot product of two vectors on the grid."""
     total = 0.0
     for place in range(len(left)):
         total += left[place] * right[place]
@@ -79,28 +79,29 @@ def dot(left, right):
 
 
 @exact_loop
-def add(total, factor, row):
-    """Add a multiple of a row, exact on the grid."""
-    for place in range(len(row)):
-        total[place] += factor * row[place]
+def add(total, factor, vector):
+    """Add a multiple of a vector on the grid to `total`."""
+    for place in range(len(vector)):
+        total[place] += factor * vector[place]
 
 
 @exact_loop
-def multiply(total, states, rows, some):
-    """Add the product of a vector, most of it perhaps 0, with a matrix; `some` is room to count.
+def multiply(total, states, matrix, nonzero):
+    """Add the product of a sparse vector and a matrix on the grid to `total`.
 
-    Four rows at a time: what is written is loaded and stored once for them.
+    `nonzero` is a buffer for the indices of the vector's nonzero entries. Four rows are added at a
+    time, so `total` is loaded and stored once for four of them.
     """
     count = 0
-    for place in range(len(states)):  # without a branch: which ones are 0 cannot be guessed
-        some[count] = place
+    for place in range(len(states)):  # without a branch: the processor cannot predict zeros
+        nonzero[count] = place
         count += states[place] != 0.0
     whole = count - count % 4
     for turn in range(0, whole, 4):
-        a, b, c, d = some[turn], some[turn + 1], some[turn + 2], some[turn + 3]
+        a, b, c, d = nonzero[turn], nonzero[turn + 1], nonzero[turn + 2], nonzero[turn + 3]
         fa, fb, fc, fd = states[a], states[b], states[c], states[d]
-        ra, rb, rc, rd = rows[a], rows[b], rows[c], rows[d]
+        ra, rb, rc, rd = matrix[a], matrix[b], matrix[c], matrix[d]
         for unit in range(len(total)):
             total[unit] += fa * ra[unit] + fb * rb[unit] + fc * rc[unit] + fd * rd[unit]
     for turn in range(whole, count):
-        add(total, states[some[turn]], rows[some[turn]])
+        add(total, states[nonzero[turn]], matrix[nonzero[turn]])

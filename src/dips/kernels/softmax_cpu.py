@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from dips.kernels.numba_launch import installed, share
+from dips.kernels.dispatch import installed
+from dips.kernels.numba_launch import share
 
 SHARES = 16
 """Most places where gradients in all items are summed, each by one thread."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dips.numerics.softmax_descent import AllItems, Setting
+from dips.numerics.softmax_descent import AllItems, InnerProblem
 
 DEVICES = {"cuda"}
 """Where there are programs; tests add the CPU, for Triton's interpreter."""
@@ -52,17 +52,17 @@ class Return(NamedTuple):
     withins: Tensor  # [steps, rows] the part of own entries, before their loading
 
 
-def course(items: AllItems, setting: Setting, steps: int) -> Course:
+def course(items: AllItems, problem: InnerProblem, steps: int) -> Course:
     """All steps of `softmax_descent.descend_softmax`."""
-    lift = setting.rate[:, None] * setting.pulled + setting.tether * setting.start
-    stay = (1 - setting.tether)[:, 0]
-    return Course(*_course(*items, lift, setting.step[:, 0], stay, setting.start, steps))
+    lift = problem.rate[:, None] * problem.feature_sum + problem.penalty_rate * problem.start
+    stay = (1 - problem.penalty_rate)[:, 0]
+    return Course(*_course(*items, lift, problem.step[:, 0], stay, problem.start, steps))
 
 
-def way_back(items: AllItems, setting: Setting, gone: Course, along: Tensor) -> Return:
+def way_back(items: AllItems, problem: InnerProblem, gone: Course, along: Tensor) -> Return:
     """From the gradient [rows, width] in the last vectors to that in the first."""
-    stay = (1 - setting.tether)[:, 0]
-    return Return(*_way_back(*items, setting.step[:, 0], stay, *gone, along))
+    stay = (1 - problem.penalty_rate)[:, 0]
+    return Return(*_way_back(*items, problem.step[:, 0], stay, *gone, along))
 
 
 def moments(items: AllItems, user: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,14 +73,14 @@ def moments(items: AllItems, user: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Descent(torch.autograd.Function):
-    """`softmax_descent.Descent` by these programs."""
+    """`softmax_descent.SoftmaxDescent` by these programs."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
         """Vectors [rows, width] after the last step; then the course."""
-        gone = course(AllItems(*given[:3]), Setting(*given[3:8]), given[8])
+        gone = course(AllItems(*given[:3]), InnerProblem(*given[3:8]), given[8])
         return gone.users[-1].clone(), *gone
 
     @staticmethod
@@ -97,9 +97,9 @@ class Descent(torch.autograd.Function):
         """Gradients in everything that was given, but the rate."""
         table, bias, loading, pulled, weight, start, rate, *known = ctx.saved_tensors
         items, gone = AllItems(table, bias, loading), Course(*known)
-        setting = Setting(pulled, weight, start, rate, ctx.pull)
-        back = way_back(items, setting, gone, gradients[0])
-        step = setting.step[:, 0]
+        problem = InnerProblem(pulled, weight, start, rate, ctx.pull)
+        back = way_back(items, problem, gone, gradients[0])
+        step = problem.step[:, 0]
         to_table, to_bias, to_loading = _gather(
             *items, step, gone.users, gone.norms, back.slopes, back.centres
         )
@@ -109,7 +109,7 @@ class Descent(torch.autograd.Function):
         to_setting = (
             rate[:, None] * total,
             -rate * back.centres.sum(0),
-            back.slopes[0] + setting.tether * total,
+            back.slopes[0] + problem.penalty_rate * total,
         )
         rest = None if loading is None else to_loading
         return to_table, to_bias, rest, *to_setting, None, None, None

@@ -1,75 +1,95 @@
-"""What compiled loops know of a recommender: the dot product, as tables."""
+"""Describe recommenders to the kernels: plain specifications, and tensors on the fixed-point grid.
+
+`dips.kernels.dispatch` decides from the specification whether kernels exist.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from dips.kernels import numba_launch
-from dips.kernels.numba_launch import installed
-from dips.kernels.triton_launch import Glance, Listener, Reader
+from dips.kernels import dispatch
+from dips.kernels.dispatch import ModelSpec
+from dips.kernels.layout import LinearisedSoftmaxModel, ResidualInputs, SquaredErrorModel
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import SquaredError
+from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.ncf import NCF
-from dips.recommender.predicted_score import is_quick, listener_of
+from dips.recommender.predicted_score import is_linearisable, linearised_softmax_model
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 
 
-def is_linear(model: Recommender) -> bool:
-    """Whether it is the dot product with squared error, and time does not count."""
-    squared = isinstance(model, DotProduct) and isinstance(model.loss, SquaredError)
-    return squared and not model.has_times
+def model_spec(model: Recommender) -> ModelSpec:
+    """Return what `dispatch` needs to know to support a recommender.
+
+    Args:
+        model: One recommender; of stacked recommenders the template.
+    """
+    kind = "dot" if isinstance(model, DotProduct) else "mlp" if isinstance(model, NCF) else "other"
+    losses = {SquaredError: "mse", FullSoftmax: "softmax"}
+    return ModelSpec(
+        kind=kind,
+        loss=losses.get(type(model.loss), "other"),
+        has_times=isinstance(model, NCF) and model.has_times,
+        is_linearisable=is_linearisable(model),
+        dim=model.vectors.shape[1] if isinstance(model, NCF) else 0,
+    )
 
 
-def is_answered(required_signals: Sequence[str], model: Recommender) -> bool:
-    """Whether programs can answer all these questions."""
-    if not set(required_signals) <= {"residual", "predicted_score", "embedding"}:
-        return False
-    if not isinstance(model, NCF) or model.has_times:
-        return False
-    quick = "predicted_score" not in required_signals or is_quick(model)
-    return quick and ("residual" not in required_signals or is_linear(model))
-
-
-def teller_of(
-    required_signals: Sequence[str],
-    stack: StackedRecommenders,
+def signal_model(
+    signals: Collection[str],
+    recommenders: StackedRecommenders,
     quantized: StackedRecommenders,
     items: Tensor,
     size: int,
-) -> Reader | Listener | None:
-    """Who answers them from sketches up to this size.
+) -> SquaredErrorModel | LinearisedSoftmaxModel | None:
+    """Return the recommenders of all runs as kernels compute signals from them.
 
-    `quantized` has tables of these items [n] alone; a predicted_score needs a look at the whole catalogue.
+    Args:
+        signals: Names of the signals that a policy reads.
+        recommenders: The recommenders with all items: a linearised softmax sums over them.
+        quantized: The recommenders on the fixed-point grid, with tables of `items` only.
+        items: [n] the items in the tables.
+        size: Largest sketch.
+
+    Returns:
+        None if the policy reads no signal, or embeddings only.
     """
-    if "predicted_score" in required_signals:
-        return listener_of(stack.quantized(), items, size)
-    return reader_of(quantized, size) if "residual" in required_signals else None
+    if "predicted_score" in signals:
+        return linearised_softmax_model(recommenders.quantized(), items, size)
+    squared = {"residual", "loss", "read"} & set(signals)
+    return squared_error_model(quantized, size) if squared else None
 
 
-def vectors_of(quantized: StackedRecommenders) -> Tensor:
-    """[runs, items, dim] the vectors of all items."""
+def item_vectors(quantized: StackedRecommenders) -> Tensor:
+    """Return the vectors of all items, [runs, items, dim]."""
     vectors: Tensor = quantized.call(lambda model: model.table)
     return vectors
 
 
 @lru_cache(maxsize=2)
-def reader_of(quantized: StackedRecommenders, size: int) -> Reader:
-    """The dot product as it reads sketches of this size; kept, so of a stack that stands still."""
+def squared_error_model(quantized: StackedRecommenders, size: int) -> SquaredErrorModel:
+    """Return dot products with squared error as kernels adapt them to sketches.
+
+    Args:
+        quantized: Recommenders on the fixed-point grid, whose parameters do not change: the result
+            is cached.
+        size: Largest sketch.
+    """
     template, state = quantized.template, quantized.state
-    entries = torch.arange(size + 1, device=state["loading"].device).expand(quantized.runs, -1)
-    rate = quantized.call(lambda model, n: model.rate(Evidence.new(n, n, n, n)), entries)
-    pull = torch.full_like(state["loading"], 2 * template.prior_penalty)
-    return Reader(
-        vectors_of(quantized),
+    loading = state["user_bias_scale"]
+    entries = torch.arange(size + 1, device=loading.device).expand(quantized.runs, -1)
+    rate = quantized.call(lambda model, n: model.step_size(Evidence.new(n, n, n, n)), entries)
+    penalty = torch.full_like(loading, 2 * template.prior_penalty)
+    return SquaredErrorModel(
+        item_vectors(quantized),
         quantized.call(lambda model: model.biases[:, 0] + model.offset),
         state["user_prior"],
-        torch.cat([torch.stack([state["loading"], pull], 1), rate], 1),
+        torch.cat([torch.stack([loading, penalty], 1), rate], 1),
         template.inner_steps,
         bool(template.prior_penalty),
     )
@@ -78,10 +98,18 @@ def reader_of(quantized: StackedRecommenders, size: int) -> Reader:
 def residuals(
     quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
 ) -> Tensor | None:
-    """[rows, candidates] `Signals.residual` from compiled loops; None: not possible."""
-    plain = sketch.item.device.type == "cpu" and installed("numba")
-    if not plain or not is_linear(quantized.template):
+    """Return residuals of candidates from kernels; None: use the reference path.
+
+    Args:
+        quantized: Recommenders of all runs on the fixed-point grid.
+        sketch: [rows, size] sketches before the refresh, in run-major order.
+        candidates: [rows, candidates].
+
+    Returns:
+        [rows, candidates] float64: 2 (rating - prediction).
+    """
+    if not dispatch.has_residuals(model_spec(quantized.template), sketch.item.device):
         return None
     item = torch.where(sketch.present, sketch.item, -1)
-    glance = Glance(item, sketch.rating, candidates.item, candidates.rating)
-    return numba_launch.residuals(glance, reader_of(quantized, item.shape[1]))
+    inputs = ResidualInputs(item, sketch.rating, candidates.item, candidates.rating)
+    return dispatch.residuals(inputs, squared_error_model(quantized, item.shape[1]))

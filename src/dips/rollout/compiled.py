@@ -1,239 +1,168 @@
-"""The short way through a walk: one launch for all users and refreshes, where that is possible.
+"""Hand a rollout to the kernels: all users and refreshes in one launch, where kernels exist.
 
-It is for `Greedy` choices of the two networks without side information, and of the rules `hardest`
-and `influence` without half-lives, `influence` while there are no more candidates than entries in
-an item's vector; who is asked is the dot product, by `learned` with a predicted_score where a softmax is over
-all items, else with squared error. Programs are Triton's on CUDA and numba's on the CPU. The result
-is the same to the bit; everything else, and machines without them, walk refresh by refresh
-(`dips.rollout.rollout`).
+`dips.kernels.dispatch` has the table of what is supported. The result equals the reference path
+(`dips.rollout.rollout`) bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dips.kernels import numba_launch, triton_launch
-from dips.kernels.numba_launch import installed
-from dips.kernels.triton_launch import ItemLayers, Memory, SetLayers, Way
-from dips.numerics import exact
+from dips.kernels import dispatch
+from dips.kernels.layout import RolloutInputs, RolloutState, Scorer
 from dips.policy.base import Policy, signals_of
-from dips.policy.hardest import Hardest
-from dips.policy.influence import Influence
-from dips.policy.network import PaperNetwork
-from dips.policy.set_network import SetNetwork, grid_layers
+from dips.policy.kernel_inputs import decision_spec, scorer_of
 from dips.policy.stacked import StackedPolicies
-from dips.recommender.kernel_inputs import is_answered, is_linear, reader_of, teller_of, vectors_of
+from dips.recommender.kernel_inputs import item_vectors, model_spec, signal_model
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import RecordedInputs
 from dips.sketch.records import Sketch
 from dips.sketch.selection import Greedy, Selector
 from dips.stream.users import Stream
 
-COMPILERS = {"cuda": "triton", "cpu": "numba"}
-"""What programs are written for, by device; Triton's interpreter, for tests, runs on the CPU."""
-WALKING = {"triton": triton_launch, "numba": numba_launch}
-"""Who launches them."""
-HOLDS = {"triton": (64, 128, 128), "numba": (1 << 16, 1 << 16, 1 << 16)}
-"""What a program can hold: the largest sketch, the most candidates, for a predicted_score the widest vector.
-"""
-ROOM = 1 << 28
-"""The most numbers in a network's table of items, and in the room that programs write to."""
-
 Refresh = tuple[int, int, int]
 """Interactions seen, how many of them are new, predictions that follow."""
-Launch = Callable[[Any, Way, Memory], None]
-"""Walk with the programs of a module; items of the way are numbered as in `Columns.met`."""
 
 
 @torch.no_grad()
 def advance(
     policy: Policy,
-    asked: StackedRecommenders | None,
+    recommenders: StackedRecommenders | None,
     selector: Selector,
     stream: Stream,
-    base: Tensor,
+    keys: Tensor,
+    first_row: Tensor,
     refreshes: Sequence[Refresh],
     sketch: Sketch,
-    kept: Tensor,
+    events: Tensor,
     repeats: Tensor,
-    worth: tuple[Tensor, Tensor] | None,
-    notes: RecordedInputs | None,
+    scores: tuple[Tensor, Tensor] | None,
+    recorded: RecordedInputs | None,
 ) -> bool:
-    """Take all users through these refreshes and note what there is to note; False: not possible.
+    """Refresh the sketches of all users with kernels, if kernels exist.
 
-    `asked` are the recommenders, where the policy asks. Of their tables a walk knows only the items
-    that its events name, so that a large catalogue costs nothing, or for a predicted_score one look at it.
+    Item tables hold only the items of the stream's events, so the size of the catalogue does not
+    matter, except for predicted scores, which sum over it once.
+
+    Args:
+        policy: One policy, or the policies of all runs.
+        recommenders: The recommenders of all runs, if the policy reads signals.
+        selector: Only `Greedy` has kernels.
+        stream: The users of all runs.
+        keys: [runs, users] keys of random priorities.
+        first_row: [runs, users] prediction t of a user is row first_row + t of the records.
+        refreshes: The refreshes to compute, in order.
+        sketch: [runs * users, size] current sketches; changed in place.
+        events: [predictions, size] int32 record of the sketches; filled in place.
+        repeats: [predictions, size] int32 record of their repeat counts.
+        scores: Records of scores, [predictions, size] and [runs * users, size]; None: not recorded.
+        recorded: Records of signals; None: not recorded.
+
+    Returns:
+        False if kernels do not support this rollout; nothing was changed then.
     """
-    compiler = COMPILERS.get(kept.device.type, "")
-    if not (refreshes and compiler and installed(compiler) and isinstance(selector, Greedy)):
+    if not refreshes:
         return False
-    size, period = kept.shape[1], max(new for _, new, _ in refreshes)
-    answers = {} if notes is None else notes.answers
-    largest, most, widest = HOLDS[compiler]
-    if size > largest or size + period > most:
+    size, period = events.shape[1], max(new for _, new, _ in refreshes)
+    signals = {} if recorded is None else recorded.signals
+    stacked = policy if isinstance(policy, StackedPolicies) else None
+    template = policy if stacked is None else stacked.template
+    assert isinstance(template, Policy)
+    stacks = (stacked, recommenders)
+    if any(stack is not None and stack.runs != stream.runs for stack in stacks):
         return False
-    if (
-        asked
-        and "predicted_score" in signals_of(policy)
-        and len(asked.template.user_prior) > widest
-    ):
+    has_tables = isinstance(template, nn.Module) or recommenders is not None
+    spec = decision_spec(
+        template,
+        None if recommenders is None else model_spec(recommenders.template),
+        size=size,
+        period=period,
+        is_greedy=isinstance(selector, Greedy),
+        recorded=tuple(signals),
+        items=len(stream.columns.met[0]) if has_tables else 0,
+        rows=stream.start.numel(),
+        runs=stream.runs,
+    )
+    compiler = dispatch.compiler_for(spec, events.device)
+    if not compiler:
         return False
-    launch = _launch(policy, asked, stream, size, period, set(answers))
-    if launch is None:
-        return False
-    memory = Memory(
+    if stacked is None and isinstance(template, nn.Module):
+        stacked = StackedPolicies.of([template] * stream.runs, stream.start.device)
+    state = RolloutState(
         sketch.position,
         sketch.repeats,
-        kept,
+        events,
         repeats,
-        answers.get("predicted_score", answers.get("residual")),
-        *(worth or (None, None)),
+        signals.get("predicted_score", signals.get("residual")),
+        *(scores or (None, None)),
     )
-    with torch.cuda.device_of(kept):  # type: ignore[no-untyped-call]
-        launch(WALKING[compiler], _way(stream, base, refreshes), memory)
+    inputs = _inputs(stream, keys, first_row, refreshes, has_tables)
+    scorer = _scorer(template, stacked, recommenders, stream, size)
+    dispatch.roll_out(compiler, inputs, state, scorer)
     _look_up(sketch, stream)
     return True
 
 
-def _launch(
-    policy: Policy,
-    asked: StackedRecommenders | None,
+def _scorer(
+    template: Policy,
+    stacked: StackedPolicies | None,
+    recommenders: StackedRecommenders | None,
     stream: Stream,
     size: int,
-    period: int,
-    noted: set[str],
-) -> Launch | None:
-    """How to walk under a policy, at most `period` new at once; None: there is no program."""
-    if isinstance(policy, Hardest | Influence):
-        return _rule(policy, asked, stream, size, period, noted)
-    stacked = _stacked(policy, stream)
-    if (
-        stacked is None
-        or not _answered(stacked, asked, noted)
-        or not _fits(stacked, size, period, stream)
-    ):
-        return None
-    if isinstance(stacked.template, SetNetwork):
-        quantized = None if asked is None else _settled(asked, stream)
-        teller, met = None, stream.columns.met[0]
-        if asked is not None and quantized is not None:
-            teller = teller_of(stacked.required_signals, asked, quantized, met, size)
-        layers = _set_layers(stacked, quantized, stream)
-        return lambda by, way, memory: by.walk_set(way, memory, layers, teller, period)
-    items = _item_layers(stacked, stream)
-    return lambda by, way, memory: by.walk_items(way, memory, items, period)
-
-
-def _rule(
-    policy: Hardest | Influence, asked: StackedRecommenders | None, stream: Stream, size: int, period: int,
-    noted: set[str],
-) -> Launch | None:  # fmt: skip
-    """The same for a rule that asks."""
-    if asked is None or not is_linear(asked.template) or asked.runs != stream.runs:
-        return None
-    if noted or policy.half_life is not None:
-        return None
-    if isinstance(policy, Hardest):
-        reader = reader_of(_settled(asked, stream), size)
-        return lambda by, way, memory: by.walk_hardest(way, memory, reader, period)
-    if policy.size != size or size + period > asked.state["vectors"].shape[2]:
-        return None
-    reader, damping = reader_of(_settled(asked, stream), size), policy.damping
-    return lambda by, way, memory: by.walk_influence(way, memory, reader, damping, period)
-
-
-def _stacked(policy: Policy, stream: Stream) -> StackedPolicies | None:
-    """The policies of all runs, if there are programs for them."""
-    network = policy.template if isinstance(policy, StackedPolicies) else policy
-    if isinstance(network, SetNetwork):
-        known = network.side.width == 0
-    elif isinstance(network, PaperNetwork):
-        known = not network.blocks and not (network.training and network.dropout)
-    else:
-        return None
-    if not known:
-        return None
-    if isinstance(policy, StackedPolicies):
-        return policy if policy.runs == stream.runs else None
-    return StackedPolicies.of([network] * stream.runs, stream.start.device)
-
-
-def _settled(asked: StackedRecommenders, stream: Stream) -> StackedRecommenders:
-    """The recommenders as decisions see them, with tables of what the events name."""
-    return asked.among(stream.columns.met[0]).quantized()
-
-
-def _fits(stacked: StackedPolicies, size: int, period: int, stream: Stream) -> bool:
-    """Whether tables and the room to write to are small enough."""
-    second = "middle" if isinstance(stacked.template, PaperNetwork) else "alone"
-    units = stacked.state[f"{second}.bias"].shape[1]
-    table = stacked.runs * units * len(stream.columns.met[0])
-    room = stream.start.numel() * units * (size + period)
-    return max(table, room) <= ROOM
-
-
-def _answered(stacked: StackedPolicies, asked: StackedRecommenders | None, noted: set[str]) -> bool:
-    """Whether programs can answer what the policies ask, and what is to be noted."""
-    if not noted <= set(stacked.required_signals) & {"residual", "predicted_score"}:
-        return False
-    return not stacked.required_signals or (
-        asked is not None and is_answered(stacked.required_signals, asked.template)
+) -> Scorer:
+    """Return the policies of all runs as kernels compute them."""
+    names, model, vectors, items = signals_of(template), None, None, None
+    if stacked is not None or recommenders is not None:
+        items = stream.columns.met[0]
+    if recommenders is not None and items is not None:
+        quantized = recommenders.among(items).quantized()
+        model = signal_model(names, recommenders, quantized, items, size)
+        vectors = item_vectors(quantized) if "embedding" in names else None
+    return scorer_of(
+        template,
+        {} if stacked is None else stacked.state,
+        runs=stream.runs,
+        signal_model=model,
+        vectors=vectors,
+        items=items,
+        longest=stream.longest,
+        table_rows=0 if items is None else len(items),
     )
 
 
-def _way(stream: Stream, base: Tensor, refreshes: Sequence[Refresh]) -> Way:
-    table = torch.tensor(refreshes, device=base.device)  # [refreshes, 3]
+def _inputs(
+    stream: Stream,
+    keys: Tensor,
+    first_row: Tensor,
+    refreshes: Sequence[Refresh],
+    has_tables: bool,
+) -> RolloutInputs:
+    """Return users, refreshes and events as kernels read them.
+
+    With item tables, items are numbered as in the tables.
+    """
+    table = torch.tensor(refreshes, device=first_row.device)  # [refreshes, 3]
     length = stream.length.flatten()
-    due = torch.searchsorted(table[:, 0].contiguous(), length, right=True)
     columns = stream.columns
-    return Way(
+    return RolloutInputs(
         stream.start.flatten(),
         length,
         stream.warmup.flatten(),
-        base.flatten(),
-        due,
+        first_row.flatten(),
+        torch.searchsorted(table[:, 0].contiguous(), length, right=True),
         table,
-        columns.met[1],
+        columns.met[1] if has_tables else columns.item,
         columns.rating,
         columns.time,
-    )
-
-
-def _set_layers(
-    stacked: StackedPolicies, quantized: StackedRecommenders | None, stream: Stream
-) -> SetLayers:
-    """The network as it decides; what an item adds does not depend on the sketch."""
-    net = grid_layers(stacked.state, stream.longest)
-    vectors = net.bias.new_zeros(stacked.runs, len(stream.columns.met[0]), 0)
-    if quantized is not None and "embedding" in stacked.required_signals:
-        vectors = vectors_of(quantized)
-    share = exact.rounded(vectors, exact.STATE_BITS, exact.STATE_LIMIT)
-    same = {name: value for name, value in net._asdict().items() if name in SetLayers._fields}
-    table = share @ net.enter + net.enter_bias[:, None]
-    straight = (share @ net.straight[..., None])[..., 0]
-    return SetLayers(**same | {"table": table, "straight": straight})
-
-
-def _item_layers(stacked: StackedPolicies, stream: Stream) -> ItemLayers:
-    items = stream.columns.met[0]
-    by_item = {name: stacked.state[name][:, items] for name in ("enter", "leave", "leave_bias")}
-    state = {name: exact.parameter(value) for name, value in (stacked.state | by_item).items()}
-    return ItemLayers(
-        state["enter"],
-        state["enter_bias"],
-        state["middle.weight"].mT,
-        state["middle.bias"],
-        state["leave"],
-        state["leave_bias"][..., 0],
+        keys.flatten(),
     )
 
 
 def _look_up(sketch: Sketch, stream: Stream) -> None:
-    """Fill in what is known of the remembered positions."""
+    """Write items, ratings, times and side information of the sketches' positions."""
     columns, there = stream.columns, sketch.present
     event = torch.where(there, stream.start.flatten()[:, None] + sketch.position, 0)
     for name in ("item", "rating", "time", "side"):

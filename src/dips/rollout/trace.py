@@ -1,4 +1,4 @@
-"""What a walk leaves behind: every prediction, and the sketch it is made from.
+"""Traces: every prediction of a rollout, and the sketch from which it is made.
 
 Knows nothing of policies or recommenders.
 """
@@ -16,16 +16,16 @@ from torch.nn.functional import pad
 
 from dips.recommender.base import Evidence
 from dips.sketch.records import Sketch
-from dips.stream.users import Columns
+from dips.stream.users import EventColumns
 
 
 class Trace(ABC):
-    """All predictions of a walk: which event each one is about, and the sketch it is made from.
+    """All predictions of a rollout: the predicted event and the sketch of each.
 
-    Rows are in run-major order; `run_rows[r]` is where run r starts, its last entry the total.
+    Rows are in run-major order. Run r has rows `run_rows[r]` to `run_rows[r + 1]`.
     """
 
-    columns: Columns
+    columns: EventColumns
     event: Tensor  # [rows] the predicted event, as an index into the columns
     user: Tensor  # [rows] the user's index in its part
     step: Tensor  # [rows] t: how many events came before
@@ -33,28 +33,28 @@ class Trace(ABC):
 
     @abstractmethod
     def sketches(self, rows: Tensor) -> Tensor:
-        """[..., size] events in the sketch of these predictions, oldest first; -1 where empty."""
+        """Return the events in the sketches of predictions, [..., size], oldest first; -1: empty."""
 
     @abstractmethod
     def repeats_of(self, rows: Tensor) -> Tensor:
-        """[..., size] how often each of them was met while it was remembered, as the sketches."""
+        """Return the repeat count of each entry of `sketches(rows)` while it was kept, [..., size]."""
 
     @abstractmethod
     def part(self, first: int, last: int) -> Trace:
-        """The runs from `first` up to `last`, as a view."""
+        """Return the runs from `first` up to, without, `last`, as a view."""
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """The most entries that a sketch holds."""
+        """Return the most entries of a sketch."""
 
     @property
     def runs(self) -> int:
-        """How many runs."""
+        """Return the number of runs."""
         return len(self.run_rows) - 1
 
     def evidence(self, rows: Tensor) -> Evidence:
-        """The sketches of these predictions as a recommender reads them."""
+        """Return the sketches of predictions in the form that a recommender reads."""
         events = self.sketches(rows)
         present = events >= 0
         place = events.clamp_min(0).long()
@@ -68,75 +68,75 @@ class Trace(ABC):
 
 @dataclass(eq=False)
 class RecordedInputs:
-    """What a policy saw along a walk, beside the sketches themselves: enough to ask it again."""
+    """Inputs of a policy's decisions beside the sketches: with them a decision can be repeated."""
 
-    owner: Tensor  # [rows] which of all users of all runs, in the stream's order
-    key: Tensor  # [rows] what that user's draws are derived from
-    answers: dict[str, Tensor]  # [rows, candidates] signals, on a refresh's first prediction
+    owner: Tensor  # [rows] index of the user among all users of all runs
+    key: Tensor  # [rows] the user's key of random priorities
+    signals: dict[str, Tensor]  # [rows, candidates], on a refresh's first prediction
 
     def part(self, rows: slice) -> RecordedInputs:
-        """Slice everything."""
-        answers = {name: value[rows] for name, value in self.answers.items()}
-        return RecordedInputs(self.owner[rows], self.key[rows], answers)
+        """Return the inputs of some rows."""
+        signals = {name: value[rows] for name, value in self.signals.items()}
+        return RecordedInputs(self.owner[rows], self.key[rows], signals)
 
 
 @final
 @dataclass(eq=False)
 class StoredTrace(Trace):
-    """The trace of a policy with a limit: K numbers per prediction."""
+    """The trace of a policy with a size limit: K stored events per prediction."""
 
-    columns: Columns
+    columns: EventColumns
     event: Tensor
     user: Tensor
     step: Tensor
     run_rows: list[int]
     kept: Tensor  # [rows, size] int32 events
-    repeats: Tensor  # [rows, size] int32: how often each was met while it was remembered
+    repeats: Tensor  # [rows, size] int32: repeat count of the item while it was kept
     final: Sketch | None  # [runs * users, size] after the last refresh, in the stream's order
     scores: Tensor | None = None  # [rows, size] at the refresh that kept them; NaN before the first
     final_scores: Tensor | None = None  # [runs * users, size]
-    asked: RecordedInputs | None = None
+    inputs: RecordedInputs | None = None
 
     @property
     def width(self) -> int:
-        """K."""
+        """Return K."""
         return self.kept.shape[1]
 
     def sketches(self, rows: Tensor) -> Tensor:
-        """Look them up."""
+        """Return the stored values."""
         return self.kept[rows]
 
     def repeats_of(self, rows: Tensor) -> Tensor:
-        """Look them up."""
+        """Return the stored values."""
         return self.repeats[rows]
 
     def part(self, first: int, last: int) -> StoredTrace:
-        """Slice everything."""
+        """Return the runs from `first` up to, without, `last`, as a view."""
         rows, run_rows = _slice(self.run_rows, first, last)
         final = None
         if self.final is not None:
             users = len(self.final.position) // self.runs
             final = Sketch(*(field[first * users : last * users] for field in self.final))
         fields = (self.event[rows], self.user[rows], self.step[rows])
-        asked = None if self.asked is None else self.asked.part(rows)
+        inputs = None if self.inputs is None else self.inputs.part(rows)
         kept = (self.kept[rows], self.repeats[rows])
-        return StoredTrace(self.columns, *fields, run_rows, *kept, final, asked=asked)
+        return StoredTrace(self.columns, *fields, run_rows, *kept, final, inputs=inputs)
 
 
 class Histories(NamedTuple):
-    """Prefixes of histories, for recommenders that read a history in one pass."""
+    """Prefixes of histories, for recommenders that process a history in one pass."""
 
-    item: Tensor  # [users, n] what each did, from the start; 0 pads
-    user: Tensor  # [rows] whose prefix it is
-    step: Tensor  # [rows] how many events long
+    item: Tensor  # [users, n] items from the start; 0 pads
+    user: Tensor  # [rows] row of `item`
+    step: Tensor  # [rows] number of events
 
 
 @final
 @dataclass(eq=False)
 class FullHistoryTrace(Trace):
-    """The trace of a policy that keeps everything: the sketch is the prefix; nothing is stored."""
+    """The trace of the policy `all`: a sketch is the history before the prediction; none is stored."""
 
-    columns: Columns
+    columns: EventColumns
     event: Tensor
     user: Tensor
     step: Tensor
@@ -144,22 +144,22 @@ class FullHistoryTrace(Trace):
 
     @property
     def width(self) -> int:
-        """The longest prefix."""
+        """Return the length of the longest prefix."""
         return max(1, int(self.step.max()))
 
     def sketches(self, rows: Tensor) -> Tensor:
-        """All events before the predicted one, as wide as the longest prefix among the rows."""
+        """Return all events before the predicted ones, as wide as the longest of these prefixes."""
         step = self.step[rows][..., None]
         place = torch.arange(max(1, int(step.max())), device=step.device)
         first = self.event[rows][..., None] - step
         return torch.where(place < step, first + place, -1)
 
     def repeats_of(self, rows: Tensor) -> Tensor:
-        """Where nothing is forgotten every interaction stands for itself."""
+        """Return ones: every interaction is an entry of its own."""
         return torch.ones_like(self.sketches(rows))
 
     def histories(self, rows: Tensor) -> Histories:
-        """The prefixes of these predictions [rows] of one run, each user's history once."""
+        """Return the prefixes of predictions [rows] of one run; each history occurs once."""
         step, event = self.step[rows], self.event[rows]
         start, user = torch.unique(event - step, return_inverse=True)
         length = torch.zeros_like(start).scatter_reduce(0, user, step, "amax")
@@ -169,23 +169,27 @@ class FullHistoryTrace(Trace):
         return Histories(torch.where(there, item, 0), user, step)
 
     def part(self, first: int, last: int) -> FullHistoryTrace:
-        """Slice everything."""
+        """Return the runs from `first` up to, without, `last`, as a view."""
         rows, run_rows = _slice(self.run_rows, first, last)
         fields = (self.event[rows], self.user[rows], self.step[rows])
         return FullHistoryTrace(self.columns, *fields, run_rows)
 
 
 def _slice(run_rows: list[int], first: int, last: int) -> tuple[slice, list[int]]:
-    """Where these runs' rows lie, and where each of them starts in there."""
+    """Return the rows of some runs, and the first row of each within them."""
     low, high = run_rows[first], run_rows[last]
     return slice(low, high), [row - low for row in run_rows[first : last + 1]]
 
 
 def concatenate(traces: Sequence[StoredTrace]) -> StoredTrace:
-    """Put traces over the same columns one after the other, narrower sketches padded."""
+    """Return one trace with the runs of all traces; narrower sketches are padded.
+
+    Raises:
+        ValueError: If the traces do not share their events.
+    """
     columns = traces[0].columns
     if any(trace.columns is not columns for trace in traces):
-        raise ValueError("traces over different columns cannot be joined: they number events apart")
+        raise ValueError("traces over different columns cannot be joined: their events differ")
     width = max(trace.kept.shape[1] for trace in traces)
     pads = [(0, width - trace.kept.shape[1]) for trace in traces]
     kept = [pad(trace.kept, more, value=-1) for trace, more in zip(traces, pads, strict=True)]

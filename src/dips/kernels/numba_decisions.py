@@ -1,0 +1,639 @@
+"""Refresh sketches in numba loops: join, score, choose, write; importing this needs numba.
+
+`refresh` is the only state transition. `roll_out` calls it for users and refreshes, `observe` for
+arrivals. Both leave the same bits as `sketch.update` with the policies in torch, which are the
+reference. A scorer is an integer code: numba cannot cache programs that take functions.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dips.kernels.layout import (
+    FEATURES,
+    FREQUENT,
+    HARDEST,
+    INFLUENCE,
+    LAST,
+    LAST_DISTINCT,
+    LAST_TOP,
+    LOG_AGE,
+    LOG_ELAPSED,
+    LOG_REPEATS,
+    LOG_TIME_SCALE,
+    LOSS,
+    MIX,
+    NEWER_DUPLICATES,
+    NEWEST_BONUS,
+    NO_SIGNAL,
+    PAPER_NETWORK,
+    RANK,
+    RATING,
+    RESERVOIR,
+    RESIDUAL,
+    SCORE_LIMIT,
+    SET_NETWORK,
+    SIGNAL,
+)
+from dips.kernels.numba_fixed_point import (
+    STATE,
+    add,
+    copy,
+    dot,
+    loop,
+    multiply,
+    quantize,
+    to_state,
+)
+from dips.kernels.numba_inner_loop import (
+    InnerWorkspace,
+    adapt,
+    adapt_linearised,
+    inner_workspace,
+    predict,
+    predict_linearised,
+)
+from dips.numerics.fixed_point import SCORE_BITS
+from dips.numerics.hashing import INCREMENT, MULTIPLIER_1, MULTIPLIER_2, UNIT
+
+SCORE = 2.0**SCORE_BITS
+WIDTH = len(FEATURES)
+LONG_AGO = -(1 << 62)
+
+
+class Workspace(NamedTuple):
+    """Buffers for the candidates of one refresh."""
+
+    position: np.ndarray  # [candidates]
+    item: np.ndarray  # [candidates] item codes
+    row: np.ndarray  # [candidates] rows in the item tables; -1: unknown item
+    repeats: np.ndarray  # [candidates]
+    time: np.ndarray  # [candidates]
+    rating: np.ndarray  # [candidates]
+    weight: np.ndarray  # [candidates] of each candidate in the mean of all
+    newer: np.ndarray  # [candidates] total weight of newer candidates
+    signal: np.ndarray  # [candidates] residual, loss or predicted score
+    features: np.ndarray  # [candidates, features] on the fixed-point grid
+    first: np.ndarray  # [candidates, hidden] first layer
+    second: np.ndarray  # [candidates, hidden] second layer
+    mean: np.ndarray  # [hidden] mean of the first layer
+    score: np.ndarray  # [candidates]
+    quantized: np.ndarray  # [candidates] scores as they are compared
+    stays: np.ndarray  # [candidates] bool
+    slot: np.ndarray  # [candidates] candidate in each slot of the new sketch
+    vector: np.ndarray  # [dim] item vector on the fixed-point grid
+    nonzero: np.ndarray  # [most units] indices of nonzero units
+    chosen: np.ndarray  # [candidates] influence: 1 where chosen
+    slope: np.ndarray  # [candidates] influence: derivatives of the losses
+    solved: np.ndarray  # [candidates] influence: solution of the linear system
+    near: np.ndarray  # [candidates, candidates] influence: quantized Gram matrix
+    system: np.ndarray  # [candidates, candidates] influence: the linear system
+    inner: InnerWorkspace
+
+
+@loop
+def workspace(width, hidden, dim, entries, user_dim, influences):
+    """Return buffers for `width` candidates; matrices of `influences` candidates (or 0)."""
+    whole = np.empty((5, width), np.int64)
+    real = np.ones((5, width))
+    units = np.empty((2, width, hidden))
+    return Workspace(  # by index: an unpacked array is not known to be contiguous
+        whole[0],
+        whole[1],
+        whole[2],
+        whole[3],
+        whole[4],
+        real[0],
+        real[1],
+        real[2],
+        real[3],
+        np.empty((width, WIDTH)),
+        units[0],
+        units[1],
+        np.empty(hidden),
+        real[4],
+        np.empty(width),
+        np.empty(width, np.bool_),
+        np.empty(width, np.int64),
+        np.empty(dim),
+        np.empty(max(hidden, WIDTH, dim), np.int64),
+        np.empty(influences),
+        np.empty(influences),
+        np.empty(influences),
+        np.empty((influences, influences)),
+        np.empty((influences, influences)),
+        inner_workspace(entries, user_dim),
+    )
+
+
+@loop
+def workspace_for(scorer, size, width):
+    """Return buffers for a scorer, sketches of `size` entries and `width` candidates."""
+    hidden, dim = scorer.set_network.bias.shape[1], scorer.set_network.item_weight.shape[1]
+    if scorer.code == PAPER_NETWORK:
+        hidden = scorer.paper_network.enter.shape[2]
+    user_dim = scorer.linearised_softmax.vectors.shape[2]
+    if scorer.squared_error.vectors.size > 0:
+        user_dim = scorer.squared_error.prior.shape[1]
+    influences = width if scorer.code == INFLUENCE else 0
+    entries = width if scorer.code == INFLUENCE else size
+    return workspace(width, hidden, dim, entries, user_dim, influences)
+
+
+# --- Loops ------------------------------------------------------------------------------------
+
+
+@loop
+def roll_out(inputs, events, sketch, state, scorer, number, width, first, stride):
+    """Refresh the sketches of every `stride`-th user from refresh to refresh."""
+    rows, size = sketch.position.shape
+    users = rows // scorer.runs
+    buffers = workspace_for(scorer, size, width)
+    for row in range(first, rows, stride):
+        run, start = row // users, inputs.start[row]
+        for turn in range(inputs.refresh_count[row]):
+            seen, new = inputs.refreshes[turn, 0], inputs.refreshes[turn, 1]
+            begin = start + seen - new
+            refresh(
+                sketch, row, events, begin, new, seen, inputs.key[row], number, scorer, run, buffers
+            )
+            record(inputs, sketch, state, row, seen, inputs.refreshes[turn, 2], new, buffers)
+
+
+@loop
+def observe(sketch, seen, user, events, key, number, scorer):
+    """Refresh the sketch of `user` [events] after each event, in their order, for one run.
+
+    `seen` [users] counts events and is increased; `number` maps item codes to rows of the item
+    tables, -1 for items that the run does not know. `key` [users] may be empty.
+    """
+    size = sketch.position.shape[1]
+    buffers = workspace_for(scorer, size, size + 1)
+    for event in range(len(user)):
+        row = user[event]
+        seen[row] += 1
+        own = key[row] if len(key) > 0 else 0
+        refresh(sketch, row, events, event, 1, seen[row], own, number, scorer, 0, buffers)
+
+
+@loop
+def set_network_scores(inputs, layers, scores, first, stride):
+    """Write the scores of a set network [rows, candidates] for every `stride`-th row."""
+    rows, count = scores.shape
+    users = rows // len(layers.bias)
+    buffers = workspace(count, layers.bias.shape[1], inputs.embedding.shape[2], 0, 0, 0)
+    for row in range(first, rows, stride):
+        run = row // users
+        copy(buffers.position, inputs.position[row])
+        copy(buffers.item, inputs.item[row])
+        copy(buffers.rating, inputs.rating[row])
+        copy(buffers.time, inputs.time[row])
+        copy(buffers.repeats, inputs.repeats[row])
+        copy(buffers.weight, inputs.weight[row])
+        copy(buffers.signal, inputs.signal[row])
+        for slot in range(count):
+            if buffers.position[slot] < 0:
+                _start_without_item(layers, run, buffers, slot)
+            else:
+                _start_with_vector(layers, run, inputs.embedding[row, slot], buffers, slot)
+        total = _features(layers, run, inputs.seen[row], buffers, count)
+        _network(layers, run, buffers, count, total)
+        copy(scores[row], buffers.score)
+
+
+# --- The transition ---------------------------------------------------------------------------
+
+
+@loop
+def refresh(sketch, row, events, begin, new, seen, key, number, scorer, run, buffers):
+    """Join `new` events from `begin` on to a sketch, score all, keep the highest, write them.
+
+    Where all candidates fit into the sketch, all are kept and nothing is scored.
+    """
+    size = sketch.position.shape[1]
+    kept = join(sketch, row, events, begin, new, seen, number, buffers)
+    count = kept + new
+    if count <= size:
+        for slot in range(count):
+            buffers.stays[slot] = True
+    else:
+        score(scorer, run, seen, key, kept, count, buffers)
+        choose(buffers, count, size)
+    write(sketch, row, events, begin, kept, count, buffers)
+
+
+@loop
+def join(sketch, row, events, begin, new, seen, number, buffers):
+    """Collect the candidates: the sketch, then the new events; return how many were kept."""
+    kept = sketch.position.shape[1]
+    while kept > 0 and sketch.position[row, kept - 1] < 0:
+        kept -= 1
+    for slot in range(kept):
+        buffers.position[slot], buffers.item[slot] = sketch.position[row, slot], sketch.item[row, slot]
+        buffers.rating[slot], buffers.time[slot] = sketch.rating[row, slot], sketch.time[row, slot]
+        buffers.repeats[slot] = sketch.repeats[row, slot]
+    for slot in range(kept, kept + new):
+        event = begin + slot - kept
+        item = events.item[event]
+        buffers.position[slot], buffers.item[slot] = seen - new + slot - kept, item
+        buffers.rating[slot], buffers.time[slot] = events.rating[event], events.time[event]
+        before, since = 0, 1
+        for other in range(kept):
+            if buffers.item[other] == item:
+                before = max(before, buffers.repeats[other])
+        for other in range(kept, slot):
+            since += buffers.item[other] == item
+        buffers.repeats[slot] = before + since
+    if len(number) > 0:
+        for slot in range(kept + new):
+            buffers.row[slot] = number[buffers.item[slot]]
+    else:
+        copy(buffers.row[: kept + new], buffers.item)
+    return kept
+
+
+@loop
+def score(scorer, run, seen, key, kept, count, buffers):
+    """Write the scores of all candidates to `buffers.score`."""
+    code = scorer.code
+    if scorer.signal != NO_SIGNAL:
+        signals(scorer, run, seen, kept, count, buffers)
+    if code == SET_NETWORK:
+        _set_network(scorer, run, seen, count, buffers)
+    elif code == PAPER_NETWORK:
+        _paper_network(scorer.paper_network, run, count, buffers)
+    elif code == INFLUENCE:
+        _influence(scorer, run, seen, kept, count, buffers)
+    else:
+        for slot in range(count):
+            buffers.score[slot] = _rule(scorer, seen, key, count, slot, buffers)
+
+
+@loop
+def choose(buffers, count, size):
+    """Mark the `size` highest scores, the newer of equals: `selection.Greedy`."""
+    for slot in range(count):
+        value = min(max(quantize(buffers.score[slot], SCORE), -SCORE_LIMIT), SCORE_LIMIT)
+        buffers.quantized[slot] = np.inf if np.isnan(value) else value  # NaN first, as torch sorts
+    if count == size + 1:
+        lowest = 0
+        for slot in range(1, count):
+            if buffers.quantized[slot] < buffers.quantized[lowest]:
+                lowest = slot
+        for slot in range(count):
+            buffers.stays[slot] = slot != lowest
+        return
+    for slot in range(count):
+        above, value = 0, buffers.quantized[slot]
+        for other in range(count):
+            better = buffers.quantized[other] > value
+            above += better or (other > slot and buffers.quantized[other] == value)
+        buffers.stays[slot] = above < size
+
+
+@loop
+def write(sketch, row, events, begin, kept, count, buffers):
+    """Write the candidates that stay to the sketch, in order; unchanged slots are skipped."""
+    carried, target = sketch.side.size > 0, 0
+    for slot in range(count):
+        if not buffers.stays[slot]:
+            continue
+        buffers.slot[target] = slot
+        if slot != target or slot >= kept:
+            sketch.position[row, target] = buffers.position[slot]
+            sketch.item[row, target] = buffers.item[slot]
+            sketch.rating[row, target] = buffers.rating[slot]
+            sketch.time[row, target] = buffers.time[slot]
+            sketch.repeats[row, target] = buffers.repeats[slot]
+            if carried and slot < kept:
+                sketch.side[row, target] = sketch.side[row, slot]
+            elif carried:
+                sketch.side[row, target] = events.side[begin + slot - kept]
+        target += 1
+
+
+@loop
+def record(inputs, sketch, state, row, seen, following, new, buffers):
+    """Record a refreshed sketch for the predictions that follow it."""
+    size = sketch.position.shape[1]
+    begin, first = inputs.start[row], inputs.first_row[row]
+    low, high = max(seen, inputs.warmup[row]), min(seen + following, inputs.length[row])
+    if state.signal.size and inputs.warmup[row] <= seen < inputs.length[row]:
+        for slot in range(size + new):
+            state.signal[first + seen, slot] = buffers.signal[slot]
+    if state.scores.size:
+        for slot in range(size):
+            state.scores[row, slot] = buffers.score[buffers.slot[slot]]
+    for line in range(first + low, first + high):
+        for slot in range(size):
+            state.events[line, slot] = begin + sketch.position[row, slot]
+            state.event_repeats[line, slot] = sketch.repeats[row, slot]
+        if state.event_scores.size:
+            for slot in range(size):
+                state.event_scores[line, slot] = buffers.score[buffers.slot[slot]]
+
+
+# --- Signals ----------------------------------------------------------------------------------
+
+
+@loop
+def signals(scorer, run, seen, kept, count, buffers):
+    """Write the signal of each candidate, from the user vector adapted to the sketch.
+
+    Unknown items have residual and loss 0, and the lowest predicted score of the others.
+    """
+    squared, linearised = scorer.squared_error, scorer.linearised_softmax
+    user, lowest = buffers.inner.user, np.inf
+    if squared.vectors.size > 0:
+        adapt(squared, run, buffers.row[:kept], buffers.rating, buffers.inner)
+    else:
+        adapt_linearised(
+            linearised, run, buffers.row[:kept], buffers.position, seen, buffers.inner
+        )
+    for slot in range(count):
+        item, value = buffers.row[slot], 0.0
+        if item >= 0 and squared.vectors.size > 0:
+            value = predict(squared, run, item, user)
+            if scorer.signal == RESIDUAL:
+                value = (value - buffers.rating[slot]) * -2.0
+            elif scorer.signal == LOSS:
+                error = value - buffers.rating[slot]
+                value = error * error
+        elif item >= 0:
+            value = predict_linearised(linearised, run, item, user)
+            lowest = min(lowest, value)
+        buffers.signal[slot] = value
+    if lowest < np.inf:
+        for slot in range(count):
+            if buffers.row[slot] < 0:
+                buffers.signal[slot] = lowest
+
+
+# --- Rules ------------------------------------------------------------------------------------
+
+
+@loop
+def _rule(scorer, seen, key, count, slot, buffers):
+    """Return the score of one candidate under a rule without parameters."""
+    code, age = scorer.code, seen - 1 - buffers.position[slot]
+    if code == HARDEST:
+        return buffers.signal[slot] * _decay(scorer, age)
+    if code == LAST_TOP:
+        return NEWEST_BONUS - age if age < scorer.newest else buffers.signal[slot]
+    if code == LAST:
+        return -float(age)
+    if code == RESERVOIR:
+        return uniform(key, buffers.position[slot])
+    if code == MIX:
+        if age < scorer.newest:  # in float32, as torch divides integers
+            return float(np.float32(2.0) - np.float32(age) / np.float32(scorer.newest))
+        return uniform(key, buffers.position[slot])
+    outdated = 0.0
+    for other in range(slot + 1, count):
+        if buffers.item[other] == buffers.item[slot]:
+            outdated = 1.0
+    if code == LAST_DISTINCT:
+        return -float(age) - outdated * seen
+    recency = 1.0 - age / (seen + 1.0)  # code == FREQUENT
+    return buffers.repeats[slot] + recency / 2.0 - outdated * (seen + 1.0)
+
+
+@loop
+def _decay(scorer, age):
+    """Return the factor of a score at this age: 2 ** (-age / half-life), or 1."""
+    if len(scorer.decay) == 0:
+        return 1.0
+    return scorer.decay[min(max(age, 0), len(scorer.decay) - 1)]
+
+
+@loop
+def uniform(key, part):
+    """Return a random number in [0, 1) from a key and an integer: `hashing.uniform`."""
+    value = (key ^ (part * MULTIPLIER_1)) + INCREMENT
+    value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * MULTIPLIER_1
+    value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * MULTIPLIER_2
+    value = value ^ ((value >> 31) & ((1 << 33) - 1))
+    return ((value >> 11) & ((1 << 53) - 1)) * UNIT
+
+
+# --- Networks ---------------------------------------------------------------------------------
+
+
+@loop
+def _set_network(scorer, run, seen, count, buffers):
+    """Score all candidates by the set network."""
+    layers = scorer.set_network
+    if scorer.signal == NO_SIGNAL:
+        buffers.signal[:] = 0.0
+    for slot in range(count):
+        item = buffers.row[slot]
+        if item < 0:
+            _start_without_item(layers, run, buffers, slot)
+        elif item < layers.table.shape[1]:
+            copy(buffers.first[slot], layers.table[run, item])
+            buffers.score[slot] = layers.table_direct[run, item]
+        else:
+            _start_with_vector(layers, run, layers.vectors[run, item], buffers, slot)
+    total = _features(layers, run, seen, buffers, count)
+    _network(layers, run, buffers, count, total)
+
+
+@loop
+def _start_with_vector(layers, run, vector, buffers, slot):
+    """Write the part of an item's vector in the first layer and in the score."""
+    copy(buffers.first[slot], layers.item_bias[run])
+    for place in range(len(buffers.vector)):
+        buffers.vector[place] = to_state(vector[place])
+    buffers.score[slot] = dot(buffers.vector, layers.item_direct[run])
+    multiply(buffers.first[slot], buffers.vector, layers.item_weight[run], buffers.nonzero)
+
+
+@loop
+def _start_without_item(layers, run, buffers, slot):
+    """Write the first layer and the score of an empty slot or an unknown item."""
+    copy(buffers.first[slot], layers.item_bias[run])
+    buffers.score[slot] = 0.0
+
+
+@loop
+def _features(layers, run, seen, buffers, count):
+    """Write the features of all candidates on the fixed-point grid; return their total weight."""
+    center, spread = layers.scale[run, 0], layers.scale[run, 1]
+    newest, total = LONG_AGO, 0.0
+    for slot in range(count):
+        total += buffers.weight[slot]
+        if buffers.position[slot] >= 0:
+            newest = max(newest, buffers.time[slot])
+    total = max(total, 1.0)
+    for slot in range(count):
+        features = buffers.features[slot]
+        buffers.newer[slot] = duplicates = 0.0
+        for other in range(count):
+            if buffers.position[other] > buffers.position[slot]:
+                buffers.newer[slot] += buffers.weight[other]
+                if buffers.item[other] == buffers.item[slot]:
+                    duplicates += buffers.weight[other]
+        if buffers.position[slot] < 0:
+            features[:] = 0.0
+            continue
+        elapsed = float(max(newest - buffers.time[slot], 0))
+        features[RATING] = to_state((buffers.rating[slot] - center) / spread)
+        features[SIGNAL] = to_state(buffers.signal[slot] / spread)
+        features[LOG_AGE] = _log1p(layers.logs, seen - 1 - buffers.position[slot])
+        features[RANK] = to_state(buffers.newer[slot] / total)
+        features[LOG_ELAPSED] = to_state(math.log1p(elapsed) / LOG_TIME_SCALE)
+        features[LOG_REPEATS] = _log1p(layers.logs, buffers.repeats[slot])
+        features[NEWER_DUPLICATES] = to_state(duplicates)
+    return total
+
+
+@loop
+def _log1p(logs, whole):
+    """Return log(1 + a whole number) on the fixed-point grid, from the table if it is there."""
+    return logs[whole] if whole < len(logs) else to_state(math.log1p(float(whole)))
+
+
+@loop
+def _network(layers, run, buffers, count, total):
+    """Add the network's output to the scores, from features and the items' parts."""
+    hidden = layers.bias.shape[1]
+    buffers.mean[:] = 0.0
+    for slot in range(count):
+        features, first = buffers.features[slot], buffers.first[slot]
+        multiply(first, features, layers.feature_weight[run], buffers.nonzero)
+        for unit in range(hidden):
+            first[unit] = to_state(max(first[unit], 0.0))
+        add(buffers.mean, buffers.weight[slot], first)
+        newer = layers.scale[run, 2] * buffers.newer[slot]
+        buffers.score[slot] += dot(features, layers.feature_direct[run]) - newer
+    context = buffers.second[0]
+    copy(context, layers.bias[run])
+    for unit in range(hidden):
+        buffers.mean[unit] = to_state(buffers.mean[unit] / total)
+    multiply(context, buffers.mean, layers.context_weight[run], buffers.nonzero)
+    for slot in range(count - 1, -1, -1):  # the first row holds the context until the end
+        second = buffers.second[slot]
+        copy(second, context)
+        multiply(second, buffers.first[slot], layers.candidate_weight[run], buffers.nonzero)
+        for unit in range(hidden):
+            second[unit] = to_state(max(second[unit], 0.0))
+        buffers.score[slot] += dot(second, layers.output[run])
+
+
+@loop
+def _paper_network(layers, run, count, buffers):
+    """Score all candidates by the paper's network, from their ratings."""
+    first, second, hidden = buffers.mean, buffers.second[0], layers.enter.shape[2]
+    unknown = layers.enter.shape[1] - 1
+    copy(first, layers.enter_bias[run])
+    for slot in range(count):
+        item = buffers.row[slot] if buffers.row[slot] >= 0 else unknown
+        add(first, to_state(buffers.rating[slot]), layers.enter[run, item])
+    copy(second, layers.middle_bias[run])
+    for unit in range(hidden):
+        first[unit] = to_state(max(first[unit], 0.0))
+    multiply(second, first, layers.middle[run], buffers.nonzero)
+    for unit in range(hidden):
+        second[unit] = to_state(max(second[unit], 0.0))
+    for slot in range(count):
+        item = buffers.row[slot] if buffers.row[slot] >= 0 else unknown
+        product = dot(layers.leave[run, item], second)
+        buffers.score[slot] = product + layers.leave_bias[run, item]
+
+
+# --- Influence --------------------------------------------------------------------------------
+
+
+@loop
+def _influence(scorer, run, seen, size, count, buffers):
+    """Score candidates by the order in which the greedy coreset adds them.
+
+    The gains are not exact sums; they are quantized before they are compared.
+    """
+    model, inner = scorer.squared_error, buffers.inner
+    slope, solved, chosen = buffers.slope, buffers.solved, buffers.chosen
+    _gram_matrices(model, run, count, buffers)
+    chosen[:] = 0.0
+    buffers.score[:] = 0.0
+    for added in range(size):
+        _refit(model, run, count, model.constants[run, 2 + added], buffers)
+        for slot in range(count):
+            output = predict(model, run, buffers.row[slot], inner.user)
+            slope[slot] = solved[slot] = 2 * (output - buffers.rating[slot])
+            for other in range(count):
+                buffers.system[slot, other] = 2 * inner.gram[slot, other]
+            buffers.system[slot, slot] += scorer.damping
+        _eliminate(buffers.system, solved, count)
+        best, most = -1, -np.inf
+        for slot in range(count):
+            gain = 0.0
+            for other in range(count):
+                gain += inner.gram[slot, other] * solved[other]
+            gain = slope[slot] * gain
+            if len(scorer.decay) > 0:
+                decay = _decay(scorer, seen - 1 - buffers.position[slot])
+                gain = gain * decay if gain > 0 else gain / decay  # age lowers either
+            gain = quantize(gain, SCORE)
+            more = gain >= most or gain != gain  # the last among equals; NaN first
+            if chosen[slot] == 0.0 and more:
+                best, most = slot, gain
+        chosen[best] = 1.0
+        buffers.score[best] = size - added
+
+
+@loop
+def _gram_matrices(model, run, count, buffers):
+    """Write the Gram matrix of the candidates, exact and quantized, and their initial scores."""
+    inner, vectors, loading = buffers.inner, model.vectors[run], model.constants[run, 0]
+    copy(inner.user, model.prior[run])
+    for left in range(count):
+        one = buffers.row[left]
+        inner.initial_score[left] = predict(model, run, one, inner.user)
+        for right in range(left + 1):
+            product = dot(vectors[one], vectors[buffers.row[right]]) + loading * loading
+            inner.gram[left, right] = inner.gram[right, left] = product
+            buffers.near[left, right] = buffers.near[right, left] = quantize(product, STATE)
+
+
+@loop
+def _refit(model, run, count, rate, buffers):
+    """Adapt the user vector to the chosen candidates, by coefficients."""
+    inner, dim = buffers.inner, model.vectors.shape[2]
+    loading, penalty = model.constants[run, 0], model.constants[run, 1]
+    inner.coefficient[:] = 0.0
+    copy(inner.score, inner.initial_score)
+    for _ in range(model.steps):
+        for slot in range(count):
+            gradient = 2 * (inner.score[slot] - buffers.rating[slot]) * buffers.chosen[slot]
+            if model.has_penalty:
+                gradient = gradient + penalty * inner.coefficient[slot]
+            inner.coefficient[slot] = quantize(inner.coefficient[slot] - rate * gradient, STATE)
+        for slot in range(count):
+            change = dot(buffers.near[slot, :count], inner.coefficient[:count])
+            inner.score[slot] = inner.initial_score[slot] + change
+    copy(inner.user, model.prior[run])
+    for slot in range(count):
+        add(inner.user[:dim], inner.coefficient[slot], model.vectors[run, buffers.row[slot]])
+        inner.user[dim] += loading * inner.coefficient[slot]
+    for place in range(dim + 1):
+        inner.user[place] = quantize(inner.user[place], STATE)
+
+
+@loop
+def _eliminate(matrix, target, size):
+    """Replace the target by the solution of a linear system: `influence.solve_dense`."""
+    for pivot in range(size):
+        head = matrix[pivot, pivot]
+        for column in range(size):
+            matrix[pivot, column] = matrix[pivot, column] / head
+        target[pivot] = target[pivot] / head
+        for row in range(size):
+            factor = matrix[row, pivot]
+            if row != pivot:
+                for column in range(size):
+                    matrix[row, column] = matrix[row, column] - factor * matrix[pivot, column]
+                target[row] = target[row] - factor * target[pivot]

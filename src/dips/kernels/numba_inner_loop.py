@@ -1,0 +1,157 @@
+"""Adapt user vectors to sketches in numba loops (the inner loop, Eq. 2); importing this needs numba.
+
+The results equal `descent.descend_linear` (squared error) and `predicted_score` (linearised
+softmax) bit for bit.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dips.kernels.numba_fixed_point import STATE, add, copy, dot, loop, quantize
+
+
+class InnerWorkspace(NamedTuple):
+    """Buffers of the inner loop of one user; `dim` includes the user bias."""
+
+    gram: np.ndarray  # [size, size] dot products of the entries' vectors
+    coefficient: np.ndarray  # [size] coefficients of the entries' vectors in the user vector
+    initial_score: np.ndarray  # [size] scores for the initial user vector
+    score: np.ndarray  # [size]
+    gradient: np.ndarray  # [dim]
+    user: np.ndarray  # [dim] the adapted user vector; linearised: its change
+    product: np.ndarray  # [dim] curvature times the change
+
+
+@loop
+def inner_workspace(size, dim):
+    """Return buffers for `size` entries and user vectors of `dim` numbers."""
+    gradient, user, product = np.empty(dim), np.empty(dim), np.empty(dim)
+    gram = np.zeros((size, size))
+    scores = np.zeros(size), np.zeros(size)
+    return InnerWorkspace(gram, np.empty(size), scores[0], scores[1], gradient, user, product)
+
+
+@loop
+def predict(model, run, item, user):
+    """Return the score of an item for an adapted user vector (squared error)."""
+    dim = model.vectors.shape[2]
+    score = model.intercept[run, item] + dot(model.vectors[run, item], user[:dim])
+    return score + model.constants[run, 0] * user[dim]
+
+
+@loop
+def adapt(model, run, item, rating, inner):
+    """Write the user vector adapted to these items [size] to `inner.user`; -1 is skipped."""
+    copy(inner.user, model.prior[run])
+    entries = 0
+    for slot in range(len(item)):
+        if item[slot] >= 0:
+            entries += 1
+            inner.initial_score[slot] = predict(model, run, item[slot], inner.user)
+    rate = model.constants[run, 2 + entries]
+    if len(item) < len(inner.user):  # as `descent.descend_linear` decides
+        _adapt_coefficients(model, run, rate, item, rating, inner)
+    else:
+        _adapt_vector(model, run, rate, item, rating, inner)
+
+
+@loop
+def _adapt_coefficients(model, run, rate, item, rating, inner):
+    """Descend on the coefficients of the entries' vectors: fewer entries than dimensions."""
+    size, dim = len(item), model.vectors.shape[2]
+    loading, penalty = model.constants[run, 0], model.constants[run, 1]
+    vectors = model.vectors[run]
+    inner.coefficient[:] = 0.0
+    copy(inner.score, inner.initial_score)
+    for left in range(size):
+        for right in range(left + 1):
+            if item[left] >= 0 and item[right] >= 0:
+                product = dot(vectors[item[left]], vectors[item[right]]) + loading * loading
+                inner.gram[left, right] = inner.gram[right, left] = quantize(product, STATE)
+    for _ in range(model.steps):
+        for slot in range(size):
+            if item[slot] >= 0:
+                gradient = 2 * (inner.score[slot] - rating[slot])
+                if model.has_penalty:
+                    gradient = gradient + penalty * inner.coefficient[slot]
+                inner.coefficient[slot] = quantize(inner.coefficient[slot] - rate * gradient, STATE)
+        for slot in range(size):
+            change = dot(inner.gram[slot], inner.coefficient)
+            inner.score[slot] = inner.initial_score[slot] + change
+    for slot in range(size):
+        if item[slot] >= 0:
+            add(inner.user[:dim], inner.coefficient[slot], vectors[item[slot]])
+            inner.user[dim] += loading * inner.coefficient[slot]
+    for place in range(dim + 1):
+        inner.user[place] = quantize(inner.user[place], STATE)
+
+
+@loop
+def _adapt_vector(model, run, rate, item, rating, inner):
+    """Descend on the user vector itself: at least as many entries as dimensions."""
+    dim = model.vectors.shape[2]
+    loading, penalty = model.constants[run, 0], model.constants[run, 1]
+    prior = model.prior[run]
+    copy(inner.score, inner.initial_score)
+    for _ in range(model.steps):
+        inner.gradient[:] = 0.0
+        for slot in range(len(item)):
+            if item[slot] >= 0:
+                error = 2 * (inner.score[slot] - rating[slot])
+                add(inner.gradient[:dim], error, model.vectors[run, item[slot]])
+                inner.gradient[dim] += loading * error
+        for place in range(dim + 1):
+            if model.has_penalty:
+                change = inner.user[place] - prior[place]
+                inner.gradient[place] = inner.gradient[place] + penalty * change
+            inner.user[place] = quantize(inner.user[place] - rate * inner.gradient[place], STATE)
+        for slot in range(len(item)):
+            if item[slot] >= 0:
+                inner.score[slot] = predict(model, run, item[slot], inner.user)
+
+
+@loop
+def adapt_linearised(model, run, item, position, seen, inner):
+    """Write the change of the user vector to `inner.user` (linearised softmax); -1 is skipped."""
+    oldest, entries, total = model.age_weight.shape[1] - 1, 0, 0.0
+    direction, change, dim = inner.gradient, inner.user, model.vectors.shape[2]
+    direction[:] = 0.0
+    for slot in range(len(item)):
+        if item[slot] >= 0:
+            entries += 1
+            weight = model.age_weight[run, min(seen - 1 - position[slot], oldest)]
+            total += weight
+            add(direction[:dim], weight, model.direction[run, item[slot]])
+    rate = model.rate[run, entries]
+    pace = rate / max(rate * total * model.curvature_bound[run], 1.0)
+    change[:] = 0.0
+    for _ in range(model.steps):
+        for place in range(dim):
+            inner.product[place] = dot(model.curvature[run, place], change)
+        for place in range(dim):
+            gradient = direction[place] - total * inner.product[place]
+            change[place] = quantize(change[place] + pace * gradient, STATE)
+
+
+@loop
+def predict_linearised(model, run, item, change):
+    """Return the score of an item after this change of the user vector (linearised softmax)."""
+    return model.intercept[run, item] + dot(model.vectors[run, item], change)
+
+
+@loop
+def residuals(inputs, model, found, first, stride):
+    """Write 2 (rating - prediction) to `found` [rows, n], for every `stride`-th row."""
+    rows, count = found.shape
+    users = rows // len(model.prior)
+    inner = inner_workspace(inputs.sketch_item.shape[1], model.prior.shape[1])
+    for row in range(first, rows, stride):
+        run = row // users
+        adapt(model, run, inputs.sketch_item[row], inputs.sketch_rating[row], inner)
+        for slot in range(count):
+            output = predict(model, run, inputs.item[row, slot], inner.user)
+            found[row, slot] = (output - inputs.rating[row, slot]) * -2.0
