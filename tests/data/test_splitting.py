@@ -1,0 +1,51 @@
+"""Splits by users and by time: complete, disjoint and reproducible."""
+
+import numpy as np
+import pytest
+
+from dips.data.interactions import from_arrays
+from dips.data.splitting import by_time, by_users
+from dips.errors import ConfigError, DataError
+
+
+def users_with(*lengths):
+    user = np.repeat(np.arange(len(lengths)), lengths)
+    return from_arrays(user, np.zeros_like(user))
+
+
+def test_each_user_is_in_one_part_and_the_seed_decides():
+    data = users_with(*[2] * 10)
+    parts = by_users(data, (0.6, 0.2, 0.2), seed=3)
+    assert [part.users for part in parts] == [6, 2, 2]
+    assert sorted(np.concatenate([part.user_rows for part in parts])) == list(range(10))
+    again, other = (by_users(data, (0.6, 0.2, 0.2), seed=seed)[0] for seed in (3, 4))
+    assert again.user_rows.tolist() == parts[0].user_rows.tolist() != other.user_rows.tolist()
+
+
+def test_three_users_are_the_fewest():
+    assert [part.users for part in by_users(users_with(1, 1, 1), (0.6, 0.2, 0.2), seed=0)] == [
+        1
+    ] * 3
+    with pytest.raises(DataError, match="a split by users needs at least 3"):
+        by_users(users_with(1, 1), (0.6, 0.2, 0.2), seed=0)
+
+
+def test_windows_in_time_follow_each_other():
+    train, valid, test = by_time(users_with(10, 5, 1), (0.6, 0.2, 0.2))
+    windows = [
+        list(zip(p.user_rows, p.warmup, p.lengths, strict=True)) for p in (train, valid, test)
+    ]
+    assert windows[0] == [(0, 0, 6), (1, 0, 3)]
+    assert windows[1] == [(0, 6, 8), (1, 3, 4)]
+    assert windows[2] == [(0, 8, 10), (1, 4, 5), (2, 0, 1)]
+
+
+def test_short_histories_have_no_window():
+    with pytest.raises(DataError, match="too short for a train part by time"):
+        by_time(users_with(1, 1), (0.6, 0.2, 0.2))
+
+
+@pytest.mark.parametrize("fractions", [(0.5, 0.5), (0.6, 0.4, 0.0), (0.6, 0.6, 0.2)])
+def test_invalid_fractions_are_refused(fractions):
+    with pytest.raises(ConfigError, match="must be positive and sum to 1"):
+        by_time(users_with(5), fractions)
