@@ -1,4 +1,4 @@
-"""Residuals from compiled loops against those in plain torch: the same bits, or not at all."""
+"""Residuals from kernels equal the reference path bit for bit, where kernels exist."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from dips.data.side_information import ColumnEncoding, SideInformation
-from dips.recommender import kernel_inputs as compiled
+from dips.kernels import dispatch
+from dips.kernels.dispatch import computed_signals
 from dips.recommender.dot import DotProduct
+from dips.recommender.kernel_inputs import model_spec, residuals
 from dips.recommender.losses import Loss
 from dips.recommender.mlp import MLP
 from dips.recommender.signals import recommender_signals
@@ -20,31 +22,37 @@ ITEMS, DIM = 8, 3
 Dot = Callable[..., DotProduct]
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.05])
+@pytest.mark.parametrize("prior_penalty", [0.0, 0.05])
 @pytest.mark.parametrize("size", [1, 3, 6])
-def test_compiled_residuals_are_the_same(
-    dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch, size: int, pull: float
-) -> None:
-    """By coefficients and by vectors; sketches have empty slots; two runs."""
+def test_residuals_equal_the_reference_path(
+    dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch, size: int,
+    prior_penalty: float,
+) -> None:  # fmt: skip
+    """The inner loop by coefficients and by vectors; empty slots; two runs."""
     pytest.importorskip("numba")
-    rest = {"items": ITEMS, "dim": DIM, "prior_penalty": pull}
+    rest = {"items": ITEMS, "dim": DIM, "prior_penalty": prior_penalty}
     quantized = StackedRecommenders.of(
         [dot(losses["mse"], seed=seed, **rest) for seed in (1, 2)]
     ).quantized()
     sketch, candidates = random_candidates(users=40, size=size, period=2, items=ITEMS, seed=size)
-    quick = compiled.residuals(quantized, sketch, candidates)
-    monkeypatch.setattr(compiled, "installed", lambda _: False)
-    assert compiled.residuals(quantized, sketch, candidates) is None
-    slow = recommender_signals(quantized, sketch, candidates).residual
-    assert quick is not None
-    assert torch.equal(quick, slow)
-    assert len(quick.unique()) > 20
+    compiled = residuals(quantized, sketch, candidates)
+    monkeypatch.setattr(dispatch, "installed", lambda _: False)
+    assert residuals(quantized, sketch, candidates) is None
+    reference = recommender_signals(quantized, sketch, candidates).residual
+    assert compiled is not None
+    assert torch.equal(compiled, reference)
+    assert len(compiled.unique()) > 20
 
 
-def test_what_is_not_linear(losses: dict[str, Loss]) -> None:
+def test_kernels_compute_residuals_of_dot_products_with_squared_error_only(
+    losses: dict[str, Loss],
+) -> None:
     rest = {"items": ITEMS, "dim": DIM}
-    assert compiled.is_linear(DotProduct(loss=losses["mse"], **rest))
-    assert not compiled.is_linear(DotProduct(loss=losses["bce"], **rest))
-    assert not compiled.is_linear(MLP(loss=losses["mse"], **rest))
     timed = SideInformation(clock=ColumnEncoding("time", 0))
-    assert not compiled.is_linear(DotProduct(loss=losses["mse"], side=timed, **rest))
+    assert "residual" in computed_signals(model_spec(DotProduct(loss=losses["mse"], **rest)))
+    for model in (
+        DotProduct(loss=losses["bce"], **rest),
+        MLP(loss=losses["mse"], **rest),
+        DotProduct(loss=losses["mse"], side=timed, **rest),
+    ):
+        assert "residual" not in computed_signals(model_spec(model))
