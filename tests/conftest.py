@@ -17,7 +17,7 @@ from dips.recommender.losses import (
     Loss,
     SquaredError,
 )
-from dips.stream.users import Columns, Stream, make_stream
+from dips.stream.users import EventColumns, Stream, make_stream
 from dips.testing import random_world
 
 settings.register_profile("dips", deadline=None, derandomize=True, max_examples=40, database=None)
@@ -40,7 +40,7 @@ def world() -> Callable[..., Interactions]:
 @pytest.fixture
 def stream_of() -> Callable[[Sequence[Interactions]], Stream]:
     """A stream of parts over the columns that they share."""
-    return lambda parts: make_stream(parts, Columns.of(parts[0]))
+    return lambda parts: make_stream(parts, EventColumns.of(parts[0]))
 
 
 @pytest.fixture(params=list(LOSSES))
@@ -73,9 +73,9 @@ def dot() -> Callable[..., DotProduct]:
             model.vectors.mul_(8.0)
             model.user_prior.mul_(8.0)
             model.bias.copy_(torch.randn(model.bias.shape, generator=generator) / 4)
-            if model.has_separate_input:
-                model.separate_input.copy_(
-                    torch.randn(model.separate_input.shape, generator=generator) / 2
+            if not model.tie_embeddings:
+                model.input_offset.copy_(
+                    torch.randn(model.input_offset.shape, generator=generator) / 2
                 )
         return model
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from dips.data.side_information import Coded, SideInformation
-from dips.kernels import numba_launch
+from dips.data.side_information import ColumnEncoding, SideInformation
+from dips.kernels import dispatch
 from dips.numerics import fixed_point
 from dips.policy.frequency import Frequent
 from dips.policy.recency import Last
 from dips.policy.registry import make_policy
-from dips.policy.set_network import SetNetwork, set_scores
+from dips.policy.kernel_inputs import set_network_scores
+from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.sketch.records import Candidates
 from dips.sketch.selection import Greedy
@@ -30,7 +31,7 @@ def _network(dim: int = DIM, seed: int = 0, trained: bool = True) -> SetNetwork:
     network = SetNetwork(dim=dim, hidden=16, center=3.2, spread=1.1, generator=generator)
     if trained:
         with torch.no_grad():
-            network.last.copy_(torch.randn(network.last.shape, generator=generator))
+            network.output.copy_(torch.randn(network.output.shape, generator=generator))
             network.direct.copy_(torch.randn(network.direct.shape, generator=generator))
     return network
 
@@ -145,9 +146,9 @@ def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
             hidden.append((network.first.weight @ known + network.first.bias).relu())
         mean = torch.stack(hidden).mean(0)
         for slot, first in zip(slots, hidden, strict=True):
-            second = network.alone.weight @ first + network.alone.bias
-            second = (second + network.others.weight @ mean + network.others.bias).relu()
-            expected = second @ network.last[:, 0] + straight[slot] - network.slope * newer[slot]
+            second = network.candidate.weight @ first + network.candidate.bias
+            second = (second + network.context.weight @ mean + network.context.bias).relu()
+            expected = second @ network.output[:, 0] + straight[slot] - network.slope * newer[slot]
             torch.testing.assert_close(scores[row, slot], expected, atol=1e-6, rtol=0)
 
 
@@ -156,7 +157,7 @@ def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     network, candidates = _network().double(), _many(4)
     signals = fake_signals(candidates, arrivals=2)
     weight = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)).double() + 0.5
-    assert gradcheck(lambda w: network.weigh(candidates, signals, w), weight.requires_grad_())
+    assert gradcheck(lambda w: network.score_weighted(candidates, signals, w), weight.requires_grad_())
 
 
 def test_ghosts_have_scores_and_change_nothing() -> None:
@@ -164,7 +165,7 @@ def test_ghosts_have_scores_and_change_nothing() -> None:
     ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.4
     ghost[:, -1] = False  # the newest sets the clock, and is never one
     signals = fake_signals(candidates, arrivals=2)
-    with_dropped_candidates = network.weigh(
+    with_dropped_candidates = network.score_weighted(
         candidates, signals, (candidates.present & ~ghost).double()
     )
     gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
@@ -251,7 +252,7 @@ def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
         torch.set_num_threads(2)
         try:
             with torch.no_grad():
-                quick = set_scores(stacked.template, stacked.state, candidates, answers, mass)
+                quick = set_network_scores(stacked.template, stacked.state, candidates, answers, mass)
         finally:
             torch.set_num_threads(threads)
         assert quick is not None
@@ -260,15 +261,15 @@ def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
 
 def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """Side information, and machines without numba."""
-    told = SetNetwork(dim=0, hidden=4, items=8, sides=SideInformation(columns=(Coded("price", 0),)))
+    told = SetNetwork(dim=0, hidden=4, items=8, side=SideInformation(columns=(ColumnEncoding("price", 0),)))
     plain = SetNetwork(dim=0, hidden=4)
     candidates = _many(3)
     answers = {"residual": candidates.rating}
 
     def scores(network: SetNetwork) -> Tensor | None:
-        return set_scores(network, StackedPolicies.of([network]).state, candidates, answers, None)
+        return set_network_scores(network, StackedPolicies.of([network]).state, candidates, answers, None)
 
-    monkeypatch.setattr(numba_launch, "installed", lambda _: True)
+    monkeypatch.setattr(dispatch, "installed", lambda _: True)
     assert scores(told) is None
-    monkeypatch.setattr(numba_launch, "installed", lambda _: False)
+    monkeypatch.setattr(dispatch, "installed", lambda _: False)
     assert scores(plain) is None

@@ -1,4 +1,4 @@
-"""Keep the newest, and what the recommender still expects."""
+"""Keep the newest M candidates, and those with the highest predicted scores."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dips.policy.base import Policy
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 
-ABOVE = 2.0**30
-"""No recommender expects anything as much as this."""
+NEWEST_SCORE = 2.0**30
+"""Score of the newest candidate: larger than any predicted score."""
 
 
 @final
 @dataclass(frozen=True)
 class LastTop(Policy):
-    """Keep the newest M, and in the other slots what the recommender expects most of all.
+    """Keep the newest M, and fill the other slots by predicted score.
 
-    Where items do not come back, what the sketch holds is struck out of the ranking: an old item is
-    worth its slot if the recommender would otherwise put it forward again.
+    Where items do not repeat, sketch items are filtered from the ranking. An old item is then worth
+    its slot if the recommender would otherwise recommend it again.
     """
 
     newest: int
@@ -35,6 +35,6 @@ class LastTop(Policy):
             raise ConfigError(f"last-top:{self.newest}: the number of newest must be at least 1")
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """The newest M score above whatever is expected."""
+        """Return predicted scores; the newest M score above all of them."""
         age = candidates.age.double()
-        return torch.where(age < self.newest, ABOVE - age, signals.predicted_score)
+        return torch.where(age < self.newest, NEWEST_SCORE - age, signals.predicted_score)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from dips.errors import ConfigError
 from dips.numerics.stacking import StackedModules, StateDict, call_stacked
 from dips.policy.base import Policy, signals_of
+from dips.policy.kernel_inputs import set_network_scores
 from dips.policy.network import Network
-from dips.policy.set_network import SetNetwork, set_scores
+from dips.policy.set_network import SetNetwork
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 
@@ -27,7 +28,7 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
     """Policies that are modules, side by side: itself a policy, over the users of all runs."""
 
     required_signals: tuple[str, ...]
-    weighs: bool
+    takes_weights: bool
     """Whether `call` takes weights."""
 
     def __init__(self, template: nn.Module, state: StateDict) -> None:
@@ -39,7 +40,7 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
             raise ConfigError(f"{name} has parameters: it cannot ask for 'read'")
         self.required_signals = tuple(asked for asked in signals_of(template) if asked != "read")
         self.is_random, self.keeps_all = template.is_random, template.keeps_all
-        self.weighs = isinstance(template, Network)
+        self.takes_weights = isinstance(template, Network)
 
     @classmethod
     def of(
@@ -53,7 +54,7 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
         return StackedPolicies(copy.deepcopy(self.template).train(on), self.state)
 
     @cached_property
-    def thinned(self) -> StackedPolicies:
+    def with_dropout_on(self) -> StackedPolicies:
         """The same policies with dropout, as they learn."""
         return self.with_dropout(True)
 
@@ -74,7 +75,7 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
         """
 
         if isinstance(self.template, SetNetwork) and not torch.is_grad_enabled():
-            quick = set_scores(self.template, state, candidates, answers, weight)
+            quick = set_network_scores(self.template, state, candidates, answers, weight)
             if quick is not None:
                 return quick
         runs = len(next(iter(state.values())))
@@ -102,4 +103,4 @@ def _weigh(
     if not isinstance(policy, Network):
         name = type(policy).__name__
         raise ConfigError(f"{name} does not weigh candidates: derive it from dips' Network")
-    return policy.weigh(candidates, Signals.of(answers), weight)
+    return policy.score_weighted(candidates, Signals.of(answers), weight)

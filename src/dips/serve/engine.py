@@ -7,23 +7,22 @@ users in the batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cached_property
 from typing import Protocol, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dips.errors import ConfigError
-from dips.kernels import numba_launch
-from dips.kernels.triton_launch import Arrivals, Kept
+from dips.kernels import dispatch
+from dips.kernels.layout import EventArrays, SketchArrays
 from dips.model.trained_model import TrainedModel
 from dips.numerics.hashing import combine
-from dips.policy.base import Policy
-from dips.policy.recency import Last
-from dips.policy.reservoir import Mix, Reservoir
-from dips.policy.set_network import LOGS, SetNetwork, grid_layers
+from dips.policy.base import Policy, signals_of
+from dips.policy.kernel_inputs import decision_spec, scorer_of
+from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
-from dips.recommender.kernel_inputs import is_answered, teller_of, vectors_of
+from dips.recommender.kernel_inputs import item_vectors, model_spec, signal_model
 from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.serve.arrivals import rounds
@@ -42,11 +41,6 @@ from dips.sketch.update import decide, fill
 WAIT, FILL = -1, 0
 SHIFT = 20
 """Kinds of transitions: wait, fill, or a refresh: `kept << SHIFT | waiting`, both counts."""
-
-EVERYTHING = 1 << 62
-"""So many of the newest are all."""
-Loop = Callable[[Kept, Arrivals, Callable[[], Tensor], Tensor], None]
-"""Compiled form of `Engine.apply_arrivals`, with its `user_keys` and `item_index`."""
 
 
 class RefreshObserver(Protocol):
@@ -92,7 +86,7 @@ class Engine:
             StackedRecommenders.of([trained.recommender]).quantized() if required_signals else None
         )
         self._items = len(trained.item_ids)
-        self._loop = self._compiled()
+        self._is_compiled = self._has_kernel()
         self.shadow: RefreshObserver | None = None
 
     @torch.no_grad()
@@ -118,10 +112,13 @@ class Engine:
             item_index: Model item of every code of the store; -1 for unknown items, [codes].
         """
         has_model_shape = states.depth == 1 and states.sketch.position.shape[1] == self.size
-        if self._loop is not None and has_model_shape and self.shadow is None:
-            columns = (arrivals.item, arrivals.rating, arrivals.time, arrivals.side)
-            kept = Kept(*states.sketch, states.seen)
-            self._loop(kept, Arrivals(row, *columns), user_keys, item_index)
+        if self._is_compiled and has_model_shape and self.shadow is None:
+            events = EventArrays(arrivals.item, arrivals.rating, arrivals.time, arrivals.side)
+            keys = torch.zeros(0, dtype=torch.int64)
+            if self.trained.policy.is_random:
+                keys = self._random_key(user_keys())
+            sketch = SketchArrays(*states.sketch)
+            self._observe(sketch, states.seen, row, events, keys, item_index)
             return
         keys, is_one_round = user_keys(), bool((row.diff() > 0).all())
         for indices in [slice(None)] if is_one_round else rounds(row.numpy()):
@@ -169,54 +166,47 @@ class Engine:
             if states.depth > 1:
                 _put(states.waiting, these, part)
 
-    def _compiled(self) -> Loop | None:
-        """All that happens at arrivals as one compiled loop, if there is one."""
-        simple = self.longest == 1 and isinstance(self._selector, Greedy)
-        if not simple or not numba_launch.installed("numba"):
-            return None
-        newest = _newest(self._policy)
-        return self._by_network() if newest is None else partial(self._by_lots, newest)
-
-    def _by_lots(
-        self,
-        newest: int,
-        kept: Kept,
-        arrivals: Arrivals,
-        identity: Callable[[], Tensor],
-        number: Tensor,
-    ) -> None:
-        """Arrivals where only ages and lots count, whatever the items are."""
-        del number
-        no_lots = newest == EVERYTHING
-        key = torch.zeros_like(kept.seen) if no_lots else self._random_key(identity())
-        numba_launch.keep_newest(kept, arrivals, key, newest)
-
-    def _by_network(self) -> Loop | None:
-        """Arrivals under a network over sets that sees items, and perhaps what it is told."""
-        policy, stack = self._policy, self._quantized
-        if not isinstance(policy, StackedPolicies) or stack is None:
-            return None
-        if not isinstance(policy.template, SetNetwork) or policy.template.side.width:
-            return None
-        if "embedding" not in policy.required_signals or not is_answered(
-            policy.required_signals, stack.template
-        ):
-            return None
-        net, vectors = grid_layers(policy.state, LOGS), vectors_of(stack)[0]
-        teller = teller_of(
-            policy.required_signals, stack, stack, torch.arange(len(vectors)), self.size
+    def _has_kernel(self) -> bool:
+        """Return whether a kernel updates sketches: see the table in `dips.kernels.dispatch`."""
+        model = None if self._quantized is None else model_spec(self._quantized.template)
+        spec = decision_spec(
+            self._template,
+            model,
+            size=self.size,
+            period=self.longest,
+            is_greedy=isinstance(self._selector, Greedy),
         )
-        made = cache(
-            partial(numba_launch.keeper, net, vectors, teller)
-        )  # at the first: it compiles
+        return dispatch.has_keeper(spec)
 
-        def act(
-            kept: Kept, arrivals: Arrivals, identity: Callable[[], Tensor], number: Tensor
-        ) -> None:
-            del identity
-            made()(kept, arrivals, number)
+    @property
+    def _template(self) -> Policy:
+        """The policy, not stacked."""
+        policy = self._policy
+        if isinstance(policy, StackedPolicies):
+            assert isinstance(policy.template, Policy)
+            return policy.template
+        return policy
 
-        return act
+    @cached_property
+    def _observe(self) -> dispatch.Keeper:
+        """The kernel, created at the first arrival because that may compile it."""
+        policy, names, stack = self._policy, signals_of(self._template), self._quantized
+        model, vectors = None, None
+        if stack is not None:
+            vectors = item_vectors(stack)
+            items = torch.arange(vectors.shape[1])
+            model = signal_model(names, stack, stack, items, self.size)
+        if isinstance(policy, nn.Module):
+            policy = StackedPolicies.of([policy])
+        scorer = scorer_of(
+            self._template,
+            policy.state if isinstance(policy, StackedPolicies) else {},
+            runs=1,
+            signal_model=model,
+            vectors=vectors if "embedding" in names else None,
+            table_rows=dispatch.TABLE_ROWS,
+        )
+        return dispatch.keeper(scorer)
 
     def _random_key(self, user_keys: Tensor) -> Tensor:
         """Return the keys of random priorities, [users]; the same as in evaluation."""
@@ -316,13 +306,6 @@ class Engine:
         sketch = Sketch(*(field[:, :kept] for field in known.entries))
         signals = recommender_signals(self._quantized, sketch, known)
         return hide_unknown(signals, unknown) if has_unknown else signals
-
-
-def _newest(policy: Policy) -> int | None:
-    """How many of the newest always stay, of policies that sample what is older; else None."""
-    if isinstance(policy, Mix):
-        return policy.newest
-    return {Last: EVERYTHING, Reservoir: 0}.get(type(policy))
 
 
 def _take(fields: Sketch, users: Tensor) -> Sketch:

@@ -9,13 +9,11 @@ from typing import final
 import torch
 from torch import Tensor
 
+from dips.kernels.layout import SCORE_LIMIT
 from dips.numerics.fixed_point import SCORE_BITS, quantize
 from dips.numerics.hashing import uniform
 from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates
-
-FAR = 2.0**50
-"""Scores are cut off here: an infinitely bad interaction is still better than an empty slot."""
 
 CHOICE = 0x5E1EC7
 """Keeps the draws of a choice apart from the lots that a policy draws from the same key."""
@@ -70,7 +68,7 @@ def gumbel_noise(candidates: Candidates) -> Tensor:
 
 def _settle(scores: Tensor) -> Tensor:
     """Scores as they are compared: on the grid, and finite."""
-    return quantize(scores, SCORE_BITS).clamp(-FAR, FAR)
+    return quantize(scores, SCORE_BITS).clamp(-SCORE_LIMIT, SCORE_LIMIT)
 
 
 def _all_but_largest(removal: Tensor) -> Tensor:
