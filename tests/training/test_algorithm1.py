@@ -1,14 +1,10 @@
-"""Stretch 1 is Algorithm 1 of the paper: against a literal one, dense in items, one user at a time.
+"""Training with `update_interval = 1` computes what Algorithm 1 of the paper computes.
 
-Sketches are rows of z as wide as the catalogue, the queue holds stale intermediate sketches, and
-all the rest is automatic differentiation and torch's own optimizers. As in all of dips, x_{t+1} is
-predicted from S_t (Eq. 1 and 2; the printed algorithm adapts one step late). The grid on which the
-library's networks round is switched off.
+Everything is in float64, without dropout and without the fixed-point grid of decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,137 +15,188 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions, from_arrays
 from dips.numerics import fixed_point
-from dips.training.trainer import TrainingState, fit
+from dips.policy.network import PaperNetwork
+from dips.policy.registry import build_policy
+from dips.recommender.dot import DotProduct
+from dips.recommender.registry import make_recommender
+from dips.stream.users import EventColumns
+from dips.studies.checks import describe, describe_policy, resolved
+from dips.testing import random_world
+from dips.training.algorithm1 import Algorithm1
+from dips.training.batches import IntervalBlock
+from dips.training.config import TrainConfig
+from dips.training.policy_gradients import policy_gradients
+from dips.training.recipes import build_config
+from dips.training.rollouts import Job, TrainingRollouts
+from dips.training.trainer import TrainingState, fit, start
 
-ITEMS, LENGTHS = 13, [11, 6, 9, 3, 1, 8]
-RATES = {"learning_rate": 2**-6, "user_lr": 2**-4, "policy_lr": 2**-5}  # exact in float32
-DECAY = {"weight_decay": 2**-7, "policy_weight_decay": 2**-6}
-STEPS, ALPHA, SIZE = 3, 0.125, 2
+LENGTHS = [11, 6, 9, 3, 1, 8]
+THETA: dict[str, Any] = {"learning_rate": 2**-6, "user_lr": 2**-4, "weight_decay": 2**-7}
+PHI: dict[str, Any] = {"policy_lr": 2**-5, "policy_weight_decay": 2**-6}
+CONSTANT_THETA: dict[str, Any] = {"learning_rate": 0.0, "user_lr": 1e-30, "weight_decay": 0.0}
+CONSTANT_PHI: dict[str, Any] = {"policy_lr": 0.0, "policy_weight_decay": 0.0}
 
 
-def _distinct() -> Interactions:
-    """Nobody meets an item twice: then a row of z says everything about a sketch."""
+def _world(explicit: bool) -> Interactions:
+    """Return ratings of distinct items, or implicit interactions with many repeats."""
+    if not explicit:
+        return random_world(LENGTHS, items=7, seed=2, explicit=False)
     rng = np.random.default_rng(4)
-    item = np.concatenate([rng.permutation(ITEMS)[:length] for length in LENGTHS])
-    item[0], item[1:11] = ITEMS - 1, rng.permutation(ITEMS - 1)[:10]
+    item = np.concatenate([rng.permutation(13)[:length] for length in LENGTHS])
+    item[0], item[1:11] = 12, rng.permutation(12)[:10]
     user = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
-    total = sum(LENGTHS)
-    rating = rng.integers(1, 6, total).astype(np.float32)
-    return from_arrays(user, item, rating, np.arange(total), about={"name": "distinct"})
+    rating = rng.integers(1, 6, len(item)).astype(np.float32)
+    return from_arrays(user, item, rating, np.arange(len(item)), about={"name": "distinct"})
 
 
-class Literal:
-    """The algorithm, line by line."""
+class Pair:
+    """The trainer and Algorithm 1 with the same initial parameters."""
 
-    def __init__(self, fit_state: TrainingState, data: Interactions, queue: int) -> None:
-        self.theta = self._leaves(fit_state.stack.state, fit_state.stack.trainable)
-        self.offset = fit_state.stack.state["offset"][0]
-        assert fit_state.policies is not None
-        self.phi = self._leaves(fit_state.policies.state, fit_state.policies.trainable)
-        self.length = queue
-        self.stories = [
-            (data.item[data.events(user)].tolist(), data.rating[data.events(user)].tolist())  # type: ignore[index]
-            for user in range(data.users)
-        ]
-        free = [self.theta[name] for name in ("bias", "user_bias_scale")]
-        rate, decay = RATES["learning_rate"], DECAY["weight_decay"]
-        self.optimizers = [
-            torch.optim.SGD(
-                [self.theta["user_prior"]], RATES["user_lr"], momentum=0.9, weight_decay=decay
-            ),
-            torch.optim.Adam([self.theta["vectors"]], rate, weight_decay=decay),
-            torch.optim.Adam(free, rate),
-        ]
-        self.source_policy = torch.optim.Adam(
-            self.phi.values(), RATES["policy_lr"], weight_decay=DECAY["policy_weight_decay"]
-        )
+    def __init__(self, explicit: bool, reuse_backward: bool = True, **settings: Any) -> None:
+        self.data = data = _world(explicit)
+        flags = {
+            "policy": "dips", "size": 2, "dim": 3, "inner_steps": 3, "inner_lr": 0.125,
+            "dropout": 0.0, "queue": 3, "epochs": 2, "device": "cpu", **settings,
+        }  # fmt: skip
+        self.config: TrainConfig = resolved(data, build_config("paper", None, flags))
+        model = make_recommender(describe(data, self.config), 0).double()
+        network = build_policy(describe_policy(data, self.config), 0)
+        assert isinstance(model, DotProduct)
+        assert isinstance(network, PaperNetwork)
+        network.double()
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for value in (*model.parameters(), *network.parameters()):
+                value += torch.randn(value.shape, generator=generator).double() * 0.2
+        self.job = Job(data, data, self.config)
+        self.state: TrainingState = start([self.job], [model], "cpu", [network])
+        columns = EventColumns.of(data)
+        self.columns = replace(columns, rating=columns.rating.double())
+        self.algorithm = Algorithm1(model, network, self.config, reuse_backward=reuse_backward)
 
-    @staticmethod
-    def _leaves(state: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-        return {name: state[name][0].clone().requires_grad_() for name in names}
+    def parameters(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the current parameters of the trainer, and those of Algorithm 1."""
+        theta, phi = self.algorithm.theta, self.algorithm.phi
+        reference = {f"recommender.{n}": value for n, value in theta.named_parameters()}
+        reference |= {f"policy.{n}": value for n, value in phi.named_parameters()}
+        reference = {name: value.detach().clone() for name, value in reference.items()}
+        trained = {name: value[0].clone() for name, value in self.state.parameters().items()}
+        return {name: trained[name] for name in reference}, reference
 
-    def epoch(self) -> None:
-        """One pass over one batch of all users."""
-        z = torch.zeros(len(LENGTHS), ITEMS).double()
-        ratings = torch.zeros(len(LENGTHS), ITEMS).double()
-        queues: list[list[Tensor]] = [[] for _ in LENGTHS]
-        for t in range(max(LENGTHS)):
-            there = [user for user, length in enumerate(LENGTHS) if t < length]
-            for user in there if t else []:
-                self._reveal(user, t - 1, z, ratings, queues[user])
-            loss = torch.stack([self._loss(user, t, z[user], ratings[user]) for user in there])
-            for optimizer in self.optimizers:
-                optimizer.zero_grad()
-            loss.mean().backward()
-            for optimizer in self.optimizers:
-                optimizer.step()
-            if t > SIZE:
-                self.source_policy.zero_grad()
-                terms = [self._credit(user, t, z, ratings, queues[user]) for user in there]
-                torch.stack(terms).mean().backward()
-                self.source_policy.step()
-
-    def _reveal(self, user: int, t: int, z: Tensor, ratings: Tensor, queue: list[Tensor]) -> None:
-        """The intermediate sketch, and what is left of it."""
-        item, rating = (column[t] for column in self.stories[user])
-        ratings[user, item] = rating
-        z[user, item] = 1.0
-        if t < SIZE:
-            return
-        queue.append(z[user].clone())
-        del queue[: -self.length]
-        score = self._score(z[user], ratings[user]).detach()
-        z[user, int(torch.where(z[user] > 0, score, torch.inf).argmin())] = 0.0
-
-    def _score(self, z: Tensor, ratings: Tensor) -> Tensor:
-        """[items] the network of the paper: how much to keep each item."""
-        phi, shown = self.phi, (z * ratings)[None]
-        first = (shown @ phi["input_weight"] + phi["input_bias"]).relu()
-        second = (first @ phi["hidden.weight"].T + phi["hidden.bias"]).relu()
-        return (second @ phi["output_weight"].T)[0] + phi["output_bias"][:, 0]
-
-    def _loss(self, user: int, t: int, z: Tensor, ratings: Tensor) -> Tensor:
-        """Adapt to the sketch, and predict what comes next."""
-        vectors = torch.cat([self.theta["vectors"], self.theta["user_bias_scale"].expand(ITEMS, 1)], 1)
-        bias = self.theta["bias"][:, 0] + self.offset
-        theta = self.theta["user_prior"]
-        for _ in range(STEPS):
-            inner = (z * (bias + vectors @ theta - ratings) ** 2).sum()
-            theta = theta - ALPHA * torch.autograd.grad(inner, theta, create_graph=True)[0]
-        item, rating = (column[t] for column in self.stories[user])
-        return (bias[item] + vectors[item] @ theta - rating) ** 2
-
-    def _credit(self, user: int, t: int, z: Tensor, ratings: Tensor, queue: list[Tensor]) -> Tensor:
-        """The effect of z on the loss times all of the queue's choices under the present policy."""
-        weight = z[user].clone().requires_grad_()
-        (effect,) = torch.autograd.grad(self._loss(user, t, weight, ratings[user]), weight)
-        kept = torch.zeros(ITEMS).double()
-        for before in queue:
-            powers = before * (-self._score(before, ratings[user])).exp()
-            kept = kept + before - powers / powers.sum()
-        return effect @ kept
+    def train_both(self) -> None:
+        """Train two epochs."""
+        for epoch in range(2):
+            self.algorithm.epoch(self.data, seed=epoch)
+        fit(self.state, [self.job], self.columns, lambda stack, trace: [0.0])
 
 
+@pytest.fixture(autouse=True)
+def _no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        fixed_point, "quantize_straight_through", lambda value, bits, limit: value.double()
+    )
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
 @pytest.mark.parametrize("queue", [100, 3, 1])
-def test_stretch_one_is_algorithm_one(
-    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, queue: int
-) -> None:
-    monkeypatch.setattr(fixed_point, "quantize_straight_through", lambda value, bits, limit: value.double())
-    world = lab(data=_distinct(), double=True)
-    job = world.job(
-        policy="dips", size=SIZE, update_interval=1, queue=queue, credit="identity", dropout=0.0, epochs=2,
-        inner_steps=STEPS, inner_lr=ALPHA, lr_schedule="constant", policy_warmup_epochs=0, policy_freeze_epochs=0,
-        **RATES, **DECAY,
-    )  # fmt: skip
-    job = replace(job, train=world.data, valid=world.data)
-    fit_state = world.start([job])
-    before = {name: value.clone() for name, value in fit_state.parameters().items()}
-    literal = Literal(fit_state, world.data, queue)
-    for _ in range(2):
-        literal.epoch()
-    fit(fit_state, [job], world.columns, world.validate)
-    for prefix, expected in (("recommender.", literal.theta), ("policy.", literal.phi)):
-        for name, value in expected.items():
-            mine = fit_state.parameters()[prefix + name]
-            torch.testing.assert_close(mine[0], value.detach(), atol=1e-9, rtol=1e-9)
-            assert float((mine - before[prefix + name]).abs().max()) > 1e-2
+def test_update_interval_1_is_algorithm_1(explicit: bool, queue: int) -> None:
+    """Both are trained; entry gradients are taken after the update of Theta."""
+    pair = Pair(explicit, reuse_backward=False, queue=queue, **THETA, **PHI)
+    before, initial = pair.parameters()
+    for name, value in before.items():
+        torch.testing.assert_close(value, initial[name])
+    pair.train_both()
+    trained, reference = pair.parameters()
+    for name, value in trained.items():
+        torch.testing.assert_close(value, reference[name], atol=1e-9, rtol=1e-9)
+        assert float((value - initial[name]).abs().max()) > 1e-3, name
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+@pytest.mark.parametrize("rates", [{**THETA, **CONSTANT_PHI}, {**CONSTANT_THETA, **PHI}])
+def test_one_backward_pass_for_both_updates(explicit: bool, rates: dict[str, Any]) -> None:
+    """Its entry gradients are older by one update of Theta, so one of the two stays constant."""
+    pair = Pair(explicit, **rates)
+    _, initial = pair.parameters()
+    pair.train_both()
+    trained, reference = pair.parameters()
+    moving = "recommender." if rates["learning_rate"] else "policy."
+    for name, value in trained.items():
+        torch.testing.assert_close(value, reference[name], atol=1e-9, rtol=1e-9)
+        if name.startswith(moving):
+            assert float((value - initial[name]).abs().max()) > 1e-3, name
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+@pytest.mark.parametrize("queue", [100, 3, 1])
+def test_sketches_and_policy_gradients_agree(explicit: bool, queue: int) -> None:
+    pair = Pair(explicit, queue=queue, **CONSTANT_THETA, **CONSTANT_PHI)
+    pair.state.progress.epoch = 1
+    rollouts, compared = TrainingRollouts([pair.job], pair.columns), 0
+    batch = pair.algorithm.user_batch(pair.data, np.arange(pair.data.users))
+    assert pair.state.policies is not None
+    for block in rollouts.blocks(1, pair.state.stack, pair.state.policies):
+        assert isinstance(block, IntervalBlock)
+        t = block.span.start
+        pair.algorithm.step(batch, t)
+        users = batch.active(t)
+        evidence = block.trace.evidence((block.base + t)[block.length > t])
+        sketch = torch.zeros(users, pair.data.items).double()
+        sketch.scatter_add_(1, evidence.item, evidence.weight.double())
+        torch.testing.assert_close(batch.z[:users], sketch)
+        table = rollouts.refresh_table
+        policy_batches = block.policy_batches(table, [pair.config.training.seed], 1, pair.config)
+        assert len(policy_batches) == (1 if t > pair.config.sketch.size else 0)
+        for policy_batch in policy_batches:
+            found = policy_gradients(
+                pair.state.stack, pair.state.policies, block.trace, table, policy_batch, pair.config
+            )
+            for name, value in pair.algorithm.phi.named_parameters():
+                assert value.grad is not None
+                torch.testing.assert_close(found[name][0], value.grad)
+            assert float(found["output_weight"].abs().max()) > 1e-6
+            compared += 1
+    assert compared == max(LENGTHS) - 1 - pair.config.sketch.size
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+def test_the_inner_loop_descends_on_equation_8(explicit: bool) -> None:
+    """Its written-out gradients equal automatic differentiation of the weighted loss."""
+    algorithm = Pair(explicit).algorithm
+    settings, items = algorithm.config.model, algorithm.items
+    z = torch.zeros(3, items).double()
+    z[0, :2], z[1, 2:5] = 1.0, 1.0
+    y = torch.randint(1, 6, z.shape, generator=torch.Generator().manual_seed(5)).double()
+    table, intercept = algorithm.features()
+    user = algorithm.theta.user_prior.expand(3, -1)
+    for _ in range(settings.inner_steps):
+        scores = user @ table.T + intercept
+        losses = (scores - y) ** 2 if explicit else -scores.log_softmax(1)
+        (gradient,) = torch.autograd.grad((z * losses).sum(), user, retain_graph=True)
+        user = (user - settings.inner_lr * gradient).detach().requires_grad_()
+    found = algorithm.adapt(z, y, table, intercept)
+    torch.testing.assert_close(found, user, atol=1e-12, rtol=1e-12)
+    assert float((user - algorithm.theta.user_prior).detach().abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+def test_the_policy_update_is_equation_10(explicit: bool) -> None:
+    """The gradient is that of v' sum_j z_j, with v fixed and z_j = z_hat_j - sigma(f) by Eq. 4."""
+    pair = Pair(explicit, **CONSTANT_THETA, **CONSTANT_PHI)
+    algorithm = pair.algorithm
+    batch = algorithm.user_batch(pair.data, np.arange(pair.data.users))
+    for t in range(6):
+        algorithm.step(batch, t)
+    users = batch.active(6)
+    v = torch.randn(users, algorithm.items, generator=torch.Generator().manual_seed(1)).double()
+    algorithm.update_policy(batch, v)
+    found = [value.grad.clone() for value in algorithm.phi.parameters() if value.grad is not None]
+    total = torch.zeros(()).double()
+    for user in range(users):
+        for z_hat in batch.queue[user, : batch.queued]:
+            scores = algorithm.removal_scores(z_hat, batch.y[user], dropout=False)
+            powers = z_hat * scores.exp()
+            total = total + v[user] @ (z_hat - powers / powers.sum())
+    expected = torch.autograd.grad(total, list(algorithm.phi.parameters()))
+    for mine, value in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, value, atol=1e-12, rtol=1e-9)

@@ -181,7 +181,7 @@ class Algorithm1:
     def losses(self, z: Tensor, y: Tensor, item: Tensor, rating: Tensor) -> Tensor:
         """Return losses [users] of the next interactions: l_{t+1}(theta*_t) of Eq. 1."""
         table, intercept = self.features()
-        user = self.adapt(z, y)  # line 6
+        user = self.adapt(z, y, table, intercept)  # line 6
         if self.listwise:
             return functional.cross_entropy(user @ table.T + intercept, item, reduction="none")
         return ((table[item] * user).sum(1) + intercept[item] - rating) ** 2
@@ -195,9 +195,8 @@ class Algorithm1:
             [vectors, self.theta.user_bias_scale.expand(len(vectors), 1)], 1
         ), intercept
 
-    def adapt(self, z: Tensor, y: Tensor) -> Tensor:
+    def adapt(self, z: Tensor, y: Tensor, table: Tensor, intercept: Tensor) -> Tensor:
         """Return users [users, dim] after gradient descent (Eq. 7) on the weighted loss (Eq. 8)."""
-        table, intercept = self.features()
         total, user = z.sum(1, keepdim=True), self.theta.user_prior.expand(len(z), -1)
         settings = self.config.model
         rate = settings.inner_lr * FULL_RATE_ENTRIES / total.detach().clamp_min(FULL_RATE_ENTRIES)
@@ -216,7 +215,8 @@ class Algorithm1:
         """Return f(z_hat * y; Phi) of Eq. 4, [..., items]: a network of M-128-128-M units."""
         phi, share = self.phi, self.phi.dropout
         hidden = functional.linear(z_hat * y, phi.input_weight.T, phi.input_bias).relu()
-        hidden = phi.hidden(functional.dropout(hidden, share, dropout)).relu()
+        hidden = functional.dropout(hidden, share, dropout)
+        hidden = functional.linear(hidden, phi.hidden.weight, phi.hidden.bias).relu()
         hidden = functional.dropout(hidden, share, dropout)
         # a high score of PaperNetwork means keep; the paper's means remove
         return -functional.linear(hidden, phi.output_weight, phi.output_bias[:, 0])
