@@ -7,7 +7,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import click
 import pytest
 import typer
 
@@ -100,10 +99,27 @@ def test_files_that_a_page_names_exist(page: str) -> None:
         assert made or any((root / name).exists() for root in roots), name
 
 
+def cited(path: Path) -> set[int]:
+    """Return the numbers of the paper's equations that a file cites."""
+    found: set[int] = set()
+    for text in re.findall(r"Eqs?\. ?(\d+(?:(?:-|, | and )\d+)*)", path.read_text()):
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
+        found |= set(range(numbers[0], numbers[-1] + 1)) if "-" in text else set(numbers)
+    return found
+
+
+def test_files_in_the_table_of_equations_cite_them() -> None:
+    rows = re.findall(r"^\| Eq\. (\d+) \|.*\|(.*)\|$", (ROOT / "ARCHITECTURE.md").read_text(), re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 12))
+    for number, files in rows:
+        for name in re.findall(r"`([\w/]+\.py)`", files):
+            assert int(number) in cited(ROOT / "src" / "dips" / name), (number, name)
+
+
 def options(words: list[str]) -> set[str]:
     """Return the flags of the command that words begin with."""
-    command: click.Command = typer.main.get_command(app)
-    while isinstance(command, click.Group):
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):  # a group
         command = command.commands[words.pop(0)]
     return {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
 

@@ -1,4 +1,4 @@
-"""The single state transition of the system: sketch + new interactions -> sketch.
+"""The single state transition of the system: sketch + new interactions -> sketch (Eq. 3).
 
 Training, backfill and the service all call `refresh`. Knows nothing of gradients, files or models.
 """
