@@ -1,11 +1,10 @@
-"""The keeper's load figures, as ratios measured in one run: `python -m benchmarks.serving`.
+"""Measure the load of the keeper, as ratios in one run: `python -m benchmarks.serving`.
 
-Users meet items by a Zipf law. For each number of users a store is filled with full sketches, and
-copied. Then, for several policies, the same events go through a keeper and raw into SQLite, piece
-by piece in turns, so that both sides meet the same machine. All pieces together count: they take
-several rounds of the journal, so what a round costs at its end is in them as often as it is due.
-What a policy does alone, without store and names, is measured in memory. Exits with 1 when a target
-is missed.
+Users of events follow a Zipf law. For each number of users a store is filled with full sketches and
+copied. Then, for several policies, the same events go through a keeper and directly into SQLite, in
+chunks and by turns, so that both run under the same conditions. All chunks together take several
+checkpoint rounds of the journal, so its cost is included. Policies are also measured alone, in
+memory. Exits with 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.serve.engine import Engine
 from dips.serve.events import Event
-from dips.serve.stores.journal import SPAN
 from dips.serve.keeper import Keeper
-from dips.serve.records import Rows, decode, encode
-from dips.serve.stores.sqlite import CACHE_KIB, SqliteStore
-from dips.serve.user_states import States
+from dips.serve.records import UserRecords, decode, encode
 from dips.serve.stores.base import Table
+from dips.serve.stores.journal import CHECKPOINT_ROWS
+from dips.serve.stores.sqlite import CACHE_KIB, SqliteStore
+from dips.serve.user_states import UserStates
 from dips.sketch.records import Sketch
 
 SIZE, ITEMS, DIM, BATCH = 8, 10_000, 32, 1000
 ROWS = (1_000, 10_000)
-"""Users in a call of a policy alone; the better of both counts."""
+"""Users in one call of a policy alone; the better rate counts."""
 RAW_CACHE_KIB = CACHE_KIB + 40 * 1024
-"""Raw puts have more memory for pages: what the journal takes of the keeper's, and more."""
+"""Page cache of the raw side: larger by what the journal of the keeper takes, and more."""
 PUT = "INSERT INTO users VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 POLICIES = ("learned", "last", "reservoir")
 TARGETS = {
@@ -59,15 +58,22 @@ TARGETS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", default="10000,100000,1000000")
-    parser.add_argument("--events", type=int, default=30_000, help="in a piece")
-    parser.add_argument("--turns", type=int, default=8, help="even: each is second as often")
+    parser.add_argument("--events", type=int, default=30_000, help="events in a chunk")
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=8,
+        help="chunks per policy; even, so that each side is first as often",
+    )
     parser.add_argument("--zipf", type=float, default=0.8)
-    parser.add_argument("--checkpoint", type=int, default=1000, help="SQLite's own, on both sides")
+    parser.add_argument(
+        "--checkpoint", type=int, default=1000, help="pages between checkpoints of SQLite's log"
+    )
     given = parser.parse_args()
     counts = [int(float(text)) for text in given.users.split(",")]
     runs = {
         **{policy: trained(policy) for policy in POLICIES},
-        "learned with a predicted_score": guessing(),
+        "learned with predicted score": with_predicted_score(),
     }
     alone = {name: max(policy_alone(run, rows) for rows in ROWS) for name, run in runs.items()}
     sizes = [measure(users, given) for users in counts]
@@ -89,7 +95,7 @@ def main() -> None:
 
 
 def measure(users: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Everything for one number of users."""
+    """Measure everything for one number of users."""
     found: dict[str, Any] = {"users": users}
     traffic = Traffic(users, given.zipf)
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +114,7 @@ def measure(users: int, given: argparse.Namespace) -> dict[str, Any]:
 
 
 class Traffic:
-    """Events of users by a Zipf law; sequence numbers rise for ever."""
+    """Events of users by a Zipf law, with growing sequence numbers."""
 
     def __init__(self, users: int, zipf: float) -> None:
         chance = np.arange(1, users + 1) ** -zipf
@@ -127,7 +133,7 @@ class Traffic:
 
 
 class Pace(NamedTuple):
-    """Seconds that some events took, by the clock on the wall and by that of the process."""
+    """Seconds that some events took: wall time and CPU time."""
 
     wall: float
     cpu: float
@@ -136,16 +142,16 @@ class Pace(NamedTuple):
 def in_turns(
     run: TrainedModel, raw_path: Path, path: Path, traffic: Traffic, given: argparse.Namespace
 ) -> dict[str, float]:
-    """The same events raw and through a keeper, piece by piece; who is first changes."""
+    """Measure the same events raw and through a keeper, in chunks; the first side alternates."""
     store = SqliteStore(path)
     keeper = Keeper(run, store, batch=BATCH)
-    keeper.observe_many(traffic.more(2 * SPAN))  # as much is moved from the journal as comes in
-    resident = kilobytes("VmRSS") / 1024  # without the raw side's, in the first call
+    keeper.observe_many(traffic.more(2 * CHECKPOINT_ROWS))  # until checkpoints keep pace
+    resident = kilobytes("VmRSS") / 1024  # before the raw side is opened
     raw = SqliteStore(raw_path)
     raw.connection.execute(f"PRAGMA cache_size = -{RAW_CACHE_KIB}")
     for side in (raw, store):
         side.connection.execute(f"PRAGMA wal_autocheckpoint = {given.checkpoint}")
-    raw_puts(raw, traffic.more(2 * SPAN))
+    raw_puts(raw, traffic.more(2 * CHECKPOINT_ROWS))
     pairs: list[tuple[Pace, Pace]] = []
     for turn in range(given.turns):
         events = traffic.more(given.events)
@@ -165,8 +171,8 @@ def in_turns(
         "durable updates/s": count / durable.wall,
         "durable updates per second of cpu": count / durable.cpu,
         "durable / raw puts": puts.wall / durable.wall,
-        "durable / raw puts, lowest of a piece": min(ratios),
-        "durable / raw puts, highest of a piece": max(ratios),
+        "durable / raw puts, lowest of a chunk": min(ratios),
+        "durable / raw puts, highest of a chunk": max(ratios),
         "MB resident, torch included": resident,
     }
 
@@ -183,9 +189,9 @@ def updates(keeper: Keeper, events: list[Event]) -> Pace:
 
 
 def raw_puts(store: SqliteStore, events: list[Event]) -> Pace:
-    """As many records of the same length for the same users, straight into the table.
+    """Put records of the same length for the same users directly into the table.
 
-    No two records are the same: SQLite does not write a page in which nothing changes.
+    All records differ: SQLite does not write a page in which nothing changes.
     """
     (record,) = store.get(Table.USERS, [b"user 0"])
     rest = (record or b"")[8:]
@@ -200,22 +206,22 @@ def raw_puts(store: SqliteStore, events: list[Event]) -> Pace:
 
 
 def filled(path: Path, users: int) -> None:
-    """A store in which every user has a full sketch."""
+    """Create a store in which every user has a full sketch."""
     store = SqliteStore(path)
     rng = np.random.default_rng(1)
     for start in range(0, users, 20_000):
         names = [f"user {n}".encode() for n in range(start, min(users, start + 20_000))]
         shape = (len(names), SIZE)
         ones = np.ones(len(names), np.int64)
-        rows = Rows(
-            kept=SIZE * ones, waiting=0 * ones, policy=ones, seen=100 * ones, last=0 * ones,
+        rows = UserRecords(
+            kept=SIZE * ones, waiting=0 * ones, policy=ones, seen=100 * ones, next_seq=0 * ones,
             item=rng.integers(0, ITEMS, shape), rating=np.full(shape, 4, np.float32),
             time=1_600_000_000 + np.sort(rng.integers(0, 10**8, shape), 1),
             position=np.sort(rng.integers(0, 100, shape), 1), repeats=np.ones(shape, np.int64),
             side=np.zeros(shape, np.int64),
         )  # fmt: skip
         store.commit({Table.USERS: dict(zip(names, encode(names, rows), strict=True))})
-    store.compact()  # all of it in its table
+    store.compact()  # checkpoint the journal
     store.close()
 
 
@@ -227,7 +233,7 @@ def bytes_per_record(path: Path) -> int:
 
 
 def recovery(path: Path, events: list[Event]) -> float:
-    """Kill a keeper at work; how long until the next one has answered."""
+    """Kill a keeper, and return the seconds until the next one has answered."""
     child = os.fork()
     if child == 0:
         Keeper(trained("last"), SqliteStore(path), batch=BATCH).observe_many(events)
@@ -245,20 +251,20 @@ def recovery(path: Path, events: list[Event]) -> float:
 
 
 def policy_alone(run: TrainedModel, rows: int, seconds: float = 3.0) -> float:
-    """Updates a second of one core, by its own clock: full sketches, one arrival each."""
+    """Return updates per CPU second: full sketches, one arrival each."""
     engine = Engine(run)
     users = [f"user {n}".encode() for n in range(rows)]
-    states = States.of(decode(users, [None] * rows), SIZE, 1)
-    number, everyone = torch.arange(ITEMS), torch.arange(rows)
+    states = UserStates.from_records(decode(users, [None] * rows), SIZE, 1)
+    item_index, everyone = torch.arange(ITEMS), torch.arange(rows)
     generator = torch.Generator().manual_seed(0)
 
-    def arrive(time_: int) -> None:
+    def apply(time_: int) -> None:
         item = torch.randint(ITEMS, (rows,), generator=generator)
         ones = torch.ones_like(item)
         arrivals = Sketch(-ones, item, 4.0 * ones.float(), time_ * ones, ones, 0 * ones)
-        engine.arrive_all(states, everyone, arrivals, lambda: everyone, number)
+        engine.apply_arrivals(states, everyone, arrivals, lambda: everyone, item_index)
 
-    return _rate(arrive, rows, seconds)
+    return _rate(apply, rows, seconds)
 
 
 def _rate(act: Callable[[int], None], rows: int, seconds: float) -> float:
@@ -272,15 +278,15 @@ def _rate(act: Callable[[int], None], rows: int, seconds: float) -> float:
 
 
 def trained(policy: str) -> TrainedModel:
-    """A run of the usual shape, untrained."""
-    spec = RecommenderSpec(form="dot", loss="mse", items=ITEMS, dim=DIM, offset=3.5, low=1, high=5)
+    """Return an untrained model of the usual shape."""
+    spec = RecommenderSpec(kind="dot", loss="mse", items=ITEMS, dim=DIM, offset=3.5, low=1, high=5)
     return _made(spec, PolicySpec(name=policy, size=SIZE, items=ITEMS, dim=DIM, center=3.5))
 
 
-def guessing() -> TrainedModel:
-    """`learned` where items are predicted that do not come back."""
-    told = {"recency_decay": True, "separate_input": True, "filter_sketch": True}
-    spec = RecommenderSpec(form="dot", loss="softmax", items=ITEMS, dim=DIM, **told)
+def with_predicted_score() -> TrainedModel:
+    """Return a model with `learned` and predicted scores, for the softmax with a sketch filter."""
+    options = {"recency_decay": True, "tie_embeddings": False, "filter_sketch": True}
+    spec = RecommenderSpec(kind="dot", loss="softmax", items=ITEMS, dim=DIM, **options)
     return _made(
         spec, PolicySpec(name="learned", size=SIZE, items=ITEMS, dim=DIM, predicted_score=True)
     )

@@ -1,4 +1,4 @@
-"""`dips stream` and `dips sketch --store` as people call them."""
+"""The commands `dips stream` and `dips sketch --store`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def stream(run, store, text, *arguments):
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
-def test_events_in_sketches_out(run, worlds, command, tmp_path):
-    """The stream's sketches are those of the nightly job over the same events."""
+def test_streamed_sketches_equal_those_of_the_sketch_command(run, worlds, command, tmp_path):
     import polars
 
     from dips.data.prepared import open_prepared
@@ -56,14 +55,14 @@ def test_events_in_sketches_out(run, worlds, command, tmp_path):
         assert f"{name}: {data.lengths[user]} interactions, policy version 1" in shown
 
 
-def test_what_is_durable_is_acknowledged_before_an_error(run, tmp_path):
+def test_durable_lines_are_acknowledged_before_an_error(run, tmp_path):
     (tmp_path / "file").write_text("")
     good = '{"user": "u", "item": "1", "rating": 3}'
     arguments = ("--batch", 2, "--linger", 60, "--dead-letters", tmp_path / "file" / "x")
     found = stream(run, f"sqlite:{tmp_path}/s.db", f"{good}\n{good}\n{good}\n{{\n", *arguments)
     assert found.returncode == 2
     assert [json.loads(line)["lines"] for line in found.stdout.splitlines()] == [2]
-    assert "bad events cannot be written there" in found.stderr
+    assert "invalid events cannot be written there" in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_what_is_durable_is_acknowledged_before_an_error(run, tmp_path):
         ([], "give a run, data and --out FILE; or --store URL and --user U"),
     ],
 )
-def test_bad_requests_for_sketches(arguments, reason, command, tmp_path, monkeypatch):
+def test_invalid_arguments_of_sketch(arguments, reason, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = command("sketch", *arguments)
     assert found.code == 2
@@ -82,7 +81,7 @@ def test_bad_requests_for_sketches(arguments, reason, command, tmp_path, monkeyp
     assert not list(tmp_path.glob("none*"))
 
 
-def test_bad_requests_for_streams(run, command, tmp_path):
+def test_invalid_arguments_of_stream(run, command, tmp_path):
     for store, where, reason in [
         ("nowhere:x", run, "store 'nowhere:x': choose memory: or sqlite:PATH"),
         ("memory:", tmp_path, "is not a finished run"),

@@ -52,7 +52,7 @@ def make_model(
         policy_spec=policy_spec,
         policy=chosen,
         periods=periods,
-        choice=choice,
+        selection=choice,
         seed=seed,
     )
 

@@ -1,4 +1,4 @@
-"""What docs/production.md says is so: its Python and shell run, its sizes are those of records."""
+"""The examples of docs/production.md run, and its table of sizes is that of records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_page_is_found():
     assert "(docs/production.md)" in (ROOT / "README.md").read_text()
 
 
-def test_every_block_runs(tmp_path, monkeypatch, capfd):
+def test_every_example_runs(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     make_model("learned", 8, items=60).save(tmp_path / "runs" / "learned-8")
     event = {"user": "alice", "item": "17", "rating": 5, "time": 1_700_000_000, "seq": 1}
@@ -36,16 +36,16 @@ def test_every_block_runs(tmp_path, monkeypatch, capfd):
             continue
         for line in code.splitlines():
             if line.startswith("dips train"):
-                continue  # the run is made by hand
+                continue  # the model is not trained
             command, _, source = line.partition(" < ")
             with open(source or "/dev/null") as given:
                 monkeypatch.setattr("sys.stdin", given)
                 with pytest.raises(SystemExit) as left:
                     main(shlex.split(command)[1:])
             assert not left.value.code, line
-    said = capfd.readouterr().out
-    assert '{"lines": 1, "applied": 1, "repeated": 0, "forgotten": 0, "refused": 0}' in said
-    assert "alice: 1 interactions, policy version 1" in said
+    printed = capfd.readouterr().out
+    assert '{"lines": 1, "applied": 1, "repeated": 0, "forgotten": 0, "refused": 0}' in printed
+    assert "alice: 1 interactions, policy version 1" in printed
 
 
 KINDS = {"no ratings": (1.0, 1), "stars": (4.5, 1), "stars, items repeat": (4.5, 2)}
@@ -54,9 +54,9 @@ KINDS = {"no ratings": (1.0, 1), "stars": (4.5, 1), "stars, items repeat": (4.5,
 @pytest.mark.parametrize(("name", "rating", "repeats"), [
     *((name, *kind) for name, kind in KINDS.items()), ("any ratings", 4.3, 1),
 ])  # fmt: skip
-def test_the_table_of_sizes(name, rating, repeats):
+def test_the_table_of_record_sizes(name, rating, repeats):
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {name} |"))
-    wanted = [int(cell) for cell in row.split("|")[2:7]]
+    expected = [int(cell) for cell in row.split("|")[2:7]]
     found = []
     for size in (2, 4, 8, 16, 32):
         one, shape = np.ones(1, np.int64), (1, size)
@@ -67,4 +67,4 @@ def test_the_table_of_sizes(name, rating, repeats):
             np.full(shape, repeats), np.zeros(shape, np.int64),
         )  # fmt: skip
         found.append(len(encode([b"u"], rows)[0]))
-    assert found == wanted
+    assert found == expected

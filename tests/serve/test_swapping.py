@@ -116,7 +116,7 @@ def test_side_information_reaches_the_policy(durable):
         "size": 3,
         "baselines": (),
     }
-    run = dips.train(train, valid, policy="learned", side="time,minutes,device", **settings)
+    run = dips.train(train, valid, policy="learned", side=("time", "minutes", "device"), **settings)
     assert run.trained.policy_spec.name == "learned"
     log = events_of(data)
     minutes, device = data.side["minutes"], data.side["device"]

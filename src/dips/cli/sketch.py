@@ -49,7 +49,7 @@ def sketch(
         raise ConfigError("give a run, data and --out FILE; or --store URL and --user U")
     check_suffix(out)
     trained = run_directory.open_run(run)
-    columns = api.sketches(trained, api.load(data, side=trained.sides.names), at=at)
+    columns = api.sketches(trained, api.load(data, side=trained.side.names), at=at)
     write_columns(columns, out)
     users = len(set(columns["user"]))
     print(f"{len(columns['t'])} entries of {users} users are in {out}")

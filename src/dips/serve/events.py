@@ -130,7 +130,7 @@ class EventSchema:
     @classmethod
     def from_model(cls, trained: TrainedModel) -> EventSchema:
         """Return the schema of a trained model's events."""
-        return cls(trained.explicit, trained.spec.low, trained.spec.high, trained.sides)
+        return cls(trained.explicit, trained.spec.low, trained.spec.high, trained.side)
 
     def validate(self, event: Event) -> None:
         """Check that the model can use an event.

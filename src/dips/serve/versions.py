@@ -23,7 +23,7 @@ def fingerprint(trained: TrainedModel) -> str:
         "policy": trained.policy_spec.to_dict(),
         "recommender": trained.spec.to_dict(),
         "periods": list(trained.periods),
-        "choice": trained.choice,
+        "selection": trained.selection,
         "seed": trained.seed,
     }
     digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
@@ -58,8 +58,8 @@ def register(store: Store, trained: TrainedModel) -> int:
     """
     known, identity = read_versions(store), fingerprint(trained)
     sides = {
-        "clock": trained.sides.to_dict()["clock"],
-        "columns": trained.sides.to_dict()["columns"],
+        "clock": trained.side.to_dict()["clock"],
+        "columns": trained.side.to_dict()["columns"],
     }
     sides = json.loads(json.dumps(sides))
     if any(about["sides"] != sides for about in known.values()):
