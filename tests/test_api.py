@@ -10,7 +10,7 @@ from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError, TrainingDiverged
 from dips.model.trained_model import TrainedModel
 
-SMALL = {"epochs": 2, "dim": 8, "batch": 256, "device": "cpu"}
+SMALL = {"epochs": 2, "dim": 8, "batch_size": 256, "device": "cpu"}
 HOMEMADE = """
 import dips
 
@@ -53,7 +53,7 @@ def same_tensors(a, b):
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-def test_the_example_of_the_contract(tmp_path, data):
+def test_the_documented_example_runs(tmp_path, data):
     write(data, tmp_path / "data.safetensors")
     loaded = dips.load(str(tmp_path / "data.safetensors"))
     train, valid, test = loaded.split_users(0.6, 0.2, 0.2, seed=0)
@@ -91,18 +91,18 @@ def test_training_takes_no_global_random_state(parts, model):
 
 def test_training_learns(parts):
     start = dips.train(*parts, policy="last", **{**SMALL, "learning_rate": 0.0})
-    settings = {**SMALL, "epochs": 8, "batch": 64}
+    settings = {**SMALL, "epochs": 8, "batch_size": 64}
     assert dips.train(*parts, policy="last", **settings).valid["rmse"] < 0.98 * start.valid["rmse"]
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "all"])
-def test_evaluate_equals_the_runs_own_test(policy, parts):
+def test_evaluate_equals_the_test_metrics_of_the_run(policy, parts):
     found = dips.train(*parts, policy=policy, size=3, every=2, **SMALL)
     assert dips.evaluate(found, parts[2]) == pytest.approx(found.test.metrics, abs=1e-12)
     assert dips.evaluate(found.trained, parts[1]) == pytest.approx(found.valid, abs=1e-12)
 
 
-def test_evaluate_takes_an_outcome_a_bundle_or_a_directory(parts, model, tmp_path):
+def test_evaluate_takes_a_result_a_model_or_a_directory(parts, model, tmp_path):
     model.trained.save(tmp_path)
     wanted = dips.evaluate(model, parts[2])
     assert dips.evaluate(tmp_path, parts[2]) == wanted
@@ -145,7 +145,7 @@ def strangers(data):
     return replace(data, item_ids=Strings.of(f"new {item}" for item in range(data.items)))
 
 
-def test_sketch_at_each_prediction_ends_where_the_walk_ends(model, parts):
+def test_sketches_at_each_prediction_end_with_the_final_sketch(model, parts):
     each, end = dips.sketches(model, parts[2], at="each"), dips.sketches(model, parts[2])
     assert max(np.bincount(each["t"])) <= 4 * parts[2].users
     assert (each["position"] < each["t"]).all()
@@ -155,14 +155,14 @@ def test_sketch_at_each_prediction_ends_where_the_walk_ends(model, parts):
         dips.sketches(model, parts[2], at="start")
 
 
-def test_a_policy_of_ones_own_trains(homemade, parts):
+def test_a_plugin_policy_trains(homemade, parts):
     found = dips.train(*parts, policy=homemade, size=3, **SMALL)
     assert math.isfinite(found.test.metrics["rmse"])
     kept = dips.sketches(found, parts[2])
     assert sorted(set(kept["position"].tolist())) == [0, 1, 2]  # the oldest stay
 
 
-def test_a_policy_of_ones_own_is_compared_and_opened_again(homemade, data, parts, tmp_path):
+def test_a_plugin_policy_is_compared_and_opened_again(homemade, data, parts, tmp_path):
     out = tmp_path / "results"
     table = dips.compare(data, [homemade, "last"], [3], seeds=[0], out=out, **SMALL)
     assert [row["policy"] for row in table.rows] == [homemade, "last"]
@@ -171,7 +171,7 @@ def test_a_policy_of_ones_own_is_compared_and_opened_again(homemade, data, parts
     assert dips.evaluate(run, parts[2]) == pytest.approx(table.rows[0]["test"], abs=1e-12)
 
 
-def test_what_is_no_policy_is_refused(homemade, parts):
+def test_a_plugin_that_is_no_policy_is_refused(homemade, parts):
     for name, reason in (("NotOne", "is not a dips.Policy"), ("Missing", "cannot be made")):
         with pytest.raises(ConfigError, match=reason):
             dips.train(*parts, policy=f"homemade.policies:{name}", **SMALL)
@@ -184,7 +184,7 @@ def test_unknown_settings_are_refused(parts, data):
         dips.compare(data, ["last"], sise=3)
 
 
-def test_a_run_that_diverges_says_so_and_can_be_begun_anew(parts, tmp_path):
+def test_a_diverged_run_raises_and_can_be_started_again(parts, tmp_path):
     out = tmp_path / "run"
     wild = {**SMALL, "inner_lr": 1e6, "out": out}
     with pytest.raises(TrainingDiverged, match=r"step \d+, learning rate 0\.01.*lower the inner"):
@@ -192,7 +192,7 @@ def test_a_run_that_diverges_says_so_and_can_be_begun_anew(parts, tmp_path):
     assert dips.train(*parts, policy="last", **{**wild, "inner_lr": 0.1}).error == ""
 
 
-def test_resume_is_needed_and_enough(parts, tmp_path):
+def test_an_interrupted_run_needs_resume(parts, tmp_path):
     def stop(moment):
         if moment.epoch == 1:
             raise KeyboardInterrupt
@@ -200,7 +200,7 @@ def test_resume_is_needed_and_enough(parts, tmp_path):
     settings = {**SMALL, "epochs": 3, "policy": "reservoir"}
     whole = dips.train(*parts, **settings)
     with pytest.raises(KeyboardInterrupt):
-        dips.train(*parts, out=tmp_path, watch=stop, **settings)
+        dips.train(*parts, out=tmp_path, on_epoch=stop, **settings)
     with pytest.raises(RunError, match="holds an interrupted run: go on with --resume"):
         dips.train(*parts, out=tmp_path, **settings)
     with pytest.raises(RunError, match="was started with another inner_lr, epochs"):
@@ -213,7 +213,7 @@ def test_resume_is_needed_and_enough(parts, tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
-def test_resume_is_exact_where_sketches_live_for_several_epochs(stop_after, parts, tmp_path):
+def test_resume_is_exact_with_resketch_epochs(stop_after, parts, tmp_path):
     def stop(moment):
         if moment.epoch == stop_after:
             raise KeyboardInterrupt
@@ -226,31 +226,31 @@ def test_resume_is_exact_where_sketches_live_for_several_epochs(stop_after, part
         "dim": 4,
         "device": "cpu",
     }
-    settings |= {"batch": 64, "learning_rate": 0.1, "patience": 4}
+    settings |= {"batch_size": 64, "learning_rate": 0.1, "patience": 4}
     with pytest.raises(KeyboardInterrupt):
-        dips.train(*parts, out=tmp_path, watch=stop, **settings)
+        dips.train(*parts, out=tmp_path, on_epoch=stop, **settings)
     resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
     whole = dips.train(*parts, **settings)
     assert same_tensors(whole, resumed)
     assert resumed.history == whole.history
 
 
-def test_resume_remembers_the_best_epoch(parts, tmp_path):
+def test_resume_keeps_the_best_epoch(parts, tmp_path):
     def stop(moment):
         if moment.epoch == 5:
             raise KeyboardInterrupt
 
-    settings = {**SMALL, "epochs": 6, "patience": 6, "batch": 32, "learning_rate": 0.2}
+    settings = {**SMALL, "epochs": 6, "patience": 6, "batch_size": 32, "learning_rate": 0.2}
     whole = dips.train(*parts, **settings)
     scores = [line["valid"] for line in whole.history]
     assert min(scores) < min(scores[4:])  # the best was before the interrupt
     with pytest.raises(KeyboardInterrupt):
-        dips.train(*parts, out=tmp_path, watch=stop, **settings)
+        dips.train(*parts, out=tmp_path, on_epoch=stop, **settings)
     resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
     assert same_tensors(whole, resumed)
     assert resumed.history == whole.history
 
 
-def test_settings_come_by_name_or_whole(data):
+def test_settings_are_given_by_name_or_as_config(data):
     with pytest.raises(ConfigError, match="epochs"):
         dips.compare(data, ["last"], config=dips.TrainConfig(), epochs=3)

@@ -14,7 +14,7 @@ from dips.cli.main import main
 from dips.data.prepared import write
 from dips.data.synthetic import stream
 
-FAST = ("--epochs", "1", "--dim", "6", "--batch", "256", "--device", "cpu")
+FAST = ("--epochs", "1", "--dim", "6", "--batch-size", "256", "--device", "cpu")
 
 
 @dataclass

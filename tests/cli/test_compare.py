@@ -6,9 +6,9 @@ import pytest
 from dips.cli.compare import show
 from dips.cli.settings import numbers, seeds
 from dips.errors import ConfigError
-from dips.studies.compare import Table
+from dips.studies.compare import ComparisonTable
 
-FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2", "--seeds", 2)
 
 
@@ -56,7 +56,7 @@ def test_files(results):
     assert not list(out.rglob("*.part"))
 
 
-def test_people_get_tables(results, worlds, command):
+def test_tables_are_printed(results, worlds, command):
     """The same call again trains nothing and prints for people."""
     out, _ = results
     found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST)
@@ -76,7 +76,7 @@ def test_people_get_tables(results, worlds, command):
     assert "epochs of runs" not in found.err
 
 
-def test_a_rival_that_chose_is_no_win_of_learned(capsys, tmp_path):
+def test_a_kept_baseline_is_not_counted_as_learned(capsys, tmp_path):
     cells = {"last": (0.94, "last"), "learned": (0.9, "frequent")}
     rows, summary = [], []
     for policy, (mean, kept) in cells.items():
@@ -85,7 +85,7 @@ def test_a_rival_that_chose_is_no_win_of_learned(capsys, tmp_path):
         summary.append({**cell, "metric": "rmse", "mean": mean, "std": 0.0, "n": 1})
     pair = {"a": "last", "b": "learned", "size": 4, "every": 1, "metric": "rmse", "diff": 0.04,
             "low": 0.03, "high": 0.05, "p": 0.001}  # fmt: skip
-    table = Table(rows, summary, [pair])
+    table = ComparisonTable(rows, summary, [pair])
     show(table, list(cells), "toy", tmp_path)
     shown = capsys.readouterr().out
     assert "learned at 4, seed 0: frequent chose, better on validation" in shown
@@ -94,7 +94,7 @@ def test_a_rival_that_chose_is_no_win_of_learned(capsys, tmp_path):
     assert table.to_dict()["verdict"].startswith(said)
 
 
-def test_seeds_may_be_named(worlds, command, tmp_path):
+def test_seeds_are_a_list(worlds, command, tmp_path):
     found = command(
         "compare", worlds["implicit"], "--out", tmp_path, "--policies", "last", "--sizes", "2",
         "--seeds", "7,9", "--json", *FAST,
@@ -118,7 +118,7 @@ def test_tuning(worlds, command, tmp_path):
     assert command(*arguments).json == found.json
 
 
-def test_other_settings_in_the_same_place_are_refused(results, worlds, command):
+def test_other_settings_in_the_same_directory_are_refused(results, worlds, command):
     out, _ = results
     found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST, "--inner-lr", 0.2)
     assert found.code == 2

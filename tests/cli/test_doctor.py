@@ -4,7 +4,7 @@ import dips
 from dips.cli import doctor as module
 
 
-def test_what_is_found(command, tmp_path):
+def test_doctor_as_json(command, tmp_path):
     found = command("doctor", "--json")
     assert found.code == 0
     facts = found.json
@@ -17,20 +17,20 @@ def test_what_is_found(command, tmp_path):
     assert facts["data here"] == []
 
 
-def test_people_get_a_table(command):
+def test_a_table_is_printed(command):
     found = command("doctor")
     assert found.code == 0
     assert "dips doctor" in found.out
     assert "torch" in found.out
 
 
-def test_data_that_is_here_is_listed(command, tmp_path, monkeypatch):
+def test_local_data_is_listed(command, tmp_path, monkeypatch):
     monkeypatch.setenv("DIPS_DATA", str(tmp_path))
     (tmp_path / "ml-1m.parquet").write_bytes(b"")
     assert command("doctor", "--json").json["data here"] == ["ml-1m"]
 
 
-def test_what_is_missing_comes_with_its_remedy(command, monkeypatch):
+def test_missing_packages_come_with_a_command(command, monkeypatch):
     monkeypatch.setattr(module, "NEEDED", (*module.NEEDED, "no-such-thing"))
     found = command("doctor", "--json")
     assert found.code == 2

@@ -6,7 +6,7 @@ import pytest
 
 import dips
 
-FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 
 
 def assert_one_sentence(found, reason):
@@ -73,14 +73,14 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
         ("choice = true", "choice is True"),
     ],
 )
-def test_bad_files_of_settings(text, reason, command, worlds, tmp_path):
+def test_bad_config_files_are_refused(text, reason, command, worlds, tmp_path):
     (tmp_path / "settings.toml").write_text(text)
     out, config = tmp_path / "run", ("--config", tmp_path / "settings.toml")
     assert_one_sentence(command("train", worlds["explicit"], "--out", out, *config), reason)
     assert not out.exists()
 
 
-def test_a_directory_is_no_file_of_settings(command, worlds, tmp_path):
+def test_a_config_that_is_a_directory_is_refused(command, worlds, tmp_path):
     found = command("train", worlds["explicit"], "--out", tmp_path / "run", "--config", tmp_path)
     assert_one_sentence(found, "there is no such configuration file")
 
@@ -103,7 +103,7 @@ def test_missing_data(arguments, command, trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("rest", [["evaluate"], ["sketch", "DATA", "--out", "x.csv"]])
-def test_what_is_no_run(rest, command, worlds, tmp_path):
+def test_a_directory_without_a_run_is_refused(rest, command, worlds, tmp_path):
     name, *others = rest
     others = [worlds["explicit"] if argument == "DATA" else argument for argument in others]
     missing = command(name, tmp_path / "nowhere", *others)
@@ -132,7 +132,7 @@ def test_an_interrupted_run_is_not_overwritten(command, worlds, tmp_path):
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == b"precious"
 
 
-def test_a_place_that_is_a_file(command, worlds, tmp_path):
+def test_an_out_that_is_a_file_is_refused(command, worlds, tmp_path):
     (tmp_path / "file").write_text("mine")
     found = command("train", worlds["explicit"], "--out", tmp_path / "file", *FAST)
     assert_one_sentence(found, "cannot be written")
@@ -177,7 +177,7 @@ def test_help_and_version(command):
         assert name in text
 
 
-def test_the_installed_command_leaves_with_the_code():
+def test_the_installed_command_exits_with_the_code():
     dips_command = os.path.join(os.path.dirname(sys.executable), "dips")
     done = subprocess.run(
         [dips_command, "evaluate", "/nowhere"], capture_output=True, text=True, check=False

@@ -24,7 +24,7 @@ def own_metrics(run):
         ("implicit", ["--policy", "mix:1"]),
     ],
 )
-def test_a_run_scores_again_what_it_scored(world, arguments, command, trained):
+def test_evaluate_repeats_the_test_metrics(world, arguments, command, trained):
     run = trained(world, *arguments)
     found = command("evaluate", run, "--json")
     assert found.code == 0, found.err
@@ -34,14 +34,14 @@ def test_a_run_scores_again_what_it_scored(world, arguments, command, trained):
     assert found.json["test"] == pytest.approx(own_metrics(run), abs=1e-7)
 
 
-def test_people_get_a_table(command, trained):
+def test_a_table_is_printed(command, trained):
     found = command("evaluate", trained())
     assert found.code == 0
     assert "8 users of synthetic" in " ".join(found.out.split())
     assert f"{own_metrics(trained())['rmse']:.4f}" in found.out
 
 
-def test_those_who_trained_are_never_scored(command, trained, worlds, tmp_path):
+def test_training_users_are_never_scored(command, trained, worlds, tmp_path):
     run = trained()
     found = command("evaluate", run, worlds["explicit"], "--json")
     assert found.json["users"] == 8  # of 40
@@ -54,7 +54,7 @@ def test_those_who_trained_are_never_scored(command, trained, worlds, tmp_path):
     assert "all of its users trained or validated this run; give other data" in refused.err
 
 
-def test_strangers_are_scored(command, trained, tmp_path):
+def test_users_of_other_data_are_scored(command, trained, tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "others.safetensors"
     names = [f"stranger {user}" for user in range(5)]
@@ -66,7 +66,7 @@ def test_strangers_are_scored(command, trained, tmp_path):
     assert found.json["data"] == str(path)
 
 
-def test_data_that_changed_since_is_refused(command, trained, worlds, tmp_path):
+def test_changed_data_is_refused(command, trained, worlds, tmp_path):
     path = tmp_path / "data.safetensors"
     data = open_prepared(worlds["explicit"])
     write(data, path)
@@ -110,6 +110,6 @@ def test_ranks_of_implicit_predictions(command, trained, tmp_path):
     assert best == pytest.approx(found.json["test"]["mrr@20"], abs=1e-6)
 
 
-def test_where_predictions_are_is_told(command, trained, tmp_path):
+def test_the_file_of_predictions_is_printed(command, trained, tmp_path):
     found = command("evaluate", trained(), "--predictions", tmp_path / "p.csv")
     assert f"every prediction is in {tmp_path / 'p.csv'}" in found.out.replace("\n", "")

@@ -26,7 +26,7 @@ def test_a_run_of_dips_is_studied(command, trained):
     ] * 3
 
 
-def test_people_get_a_table_beside_the_paper(command, trained):
+def test_the_table_shows_the_paper(command, trained):
     found = command("gradients", trained("explicit", *DIPS), *FEW)
     assert found.code == 0, found.err
     words = " ".join(found.out.split())
@@ -45,7 +45,7 @@ def test_other_data_and_dips_at_1(command, trained, worlds):
     assert found.json["longest"] == 9
 
 
-def test_the_seed_decides(command, trained):
+def test_the_seed_fixes_the_result(command, trained):
     run = trained("explicit", *DIPS)
     one, same, other = (command("gradients", run, *FEW, "--seed", s, "--json") for s in (1, 1, 2))
     assert one.json == same.json != other.json
@@ -55,7 +55,7 @@ def test_the_seed_decides(command, trained):
     ("arguments", "sentence"),
     [
         (("--policy", "last"), "the policy 'last' has no gradient to study: give a run of"),
-        (("--policy", "learned", "--baseline", ""), "the policy 'learned' asks the recommender"),
+        (("--policy", "learned", "--baselines", ""), "the policy 'learned' asks the recommender"),
     ],
 )
 def test_a_run_without_such_a_gradient_is_refused(command, trained, arguments, sentence):
@@ -66,7 +66,7 @@ def test_a_run_without_such_a_gradient_is_refused(command, trained, arguments, s
     assert len(found.err.splitlines()) == 1
 
 
-def test_no_run_no_study(command, tmp_path):
+def test_gradients_need_a_run(command, tmp_path):
     found = command("gradients", tmp_path / "nothing")
     assert found.code == 2
     assert "there is no such run directory" in found.err

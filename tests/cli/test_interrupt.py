@@ -14,11 +14,22 @@ FILES = {
     "test_users.csv",
 }  # fmt: skip
 EPOCHS = 30
-SETTINGS = ("--epochs", EPOCHS, "--patience", EPOCHS, "--dim", 6, "--batch", 64, "--device", "cpu")
+SETTINGS = (
+    "--epochs",
+    EPOCHS,
+    "--patience",
+    EPOCHS,
+    "--dim",
+    6,
+    "--batch-size",
+    64,
+    "--device",
+    "cpu",
+)
 TRAIN = ("--policy", "reservoir", "--size", 3, *SETTINGS)
 LEARNING = {
     "learned": ("--policy", "learned", "--size", 3, *SETTINGS, "--epochs", 12),
-    "dips": ("--policy", "dips", "--users", 8, "--size", 3, *SETTINGS, "--epochs", 4),
+    "dips": ("--policy", "dips", "--user-batch", 8, "--size", 3, *SETTINGS, "--epochs", 4),
 }
 """Whole histories; and the paper's recipe, step by step, company by company."""
 MAIN = "from dips.cli.main import main; main()"
@@ -79,7 +90,7 @@ def assert_goes_on_to_the_same_end(command, worlds, out, undisturbed, settings=T
         assert ends[0][name] == ends[1][name]
 
 
-def test_interrupted_by_control_c(started, command, worlds, tmp_path, undisturbed):
+def test_control_c_exits_with_130_and_resumes(started, command, worlds, tmp_path, undisturbed):
     out = tmp_path / "run"
     process = started("train", worlds["explicit"], "--out", out, *TRAIN)
     wait_for(out / "checkpoint.safetensors", process)
@@ -95,7 +106,7 @@ def test_interrupted_by_control_c(started, command, worlds, tmp_path, undisturbe
 
 
 @pytest.mark.parametrize("chance", [1, 2])
-def test_killed_at_any_moment(chance, started, command, worlds, tmp_path, undisturbed):
+def test_a_run_killed_at_any_time_resumes(chance, started, command, worlds, tmp_path, undisturbed):
     out = tmp_path / "run"
     process = started("train", worlds["explicit"], "--out", out, *TRAIN)
     wait_for(out / "checkpoint.safetensors", process)
@@ -106,7 +117,7 @@ def test_killed_at_any_moment(chance, started, command, worlds, tmp_path, undist
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_a_policy_that_learns_is_killed_again_and_again(
+def test_a_learned_policy_killed_several_times_resumes(
     name, started, command, worlds, trained, tmp_path
 ):
     """Within epochs too, where users walk in user_batches: recommender and policy, bit for bit."""
@@ -127,7 +138,7 @@ def test_a_policy_that_learns_is_killed_again_and_again(
     assert_goes_on_to_the_same_end(command, worlds, out, undisturbed, LEARNING[name])
 
 
-def test_killed_before_the_first_epoch_is_as_if_never_begun(command, worlds, tmp_path, undisturbed):
+def test_a_run_killed_before_the_first_epoch_starts_again(command, worlds, tmp_path, undisturbed):
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.json").write_text("{}")
@@ -137,7 +148,7 @@ def test_killed_before_the_first_epoch_is_as_if_never_begun(command, worlds, tmp
     assert (out / "model.safetensors").read_bytes() == wanted
 
 
-def test_an_interrupted_comparison_goes_on(started, command, worlds, tmp_path):
+def test_an_interrupted_comparison_resumes(started, command, worlds, tmp_path):
     out = tmp_path / "results"
     what = ("--policies", "last,reservoir", "--sizes", "2,3", "--seeds", "1", *SETTINGS)
     arguments = ("compare", worlds["explicit"], "--out", out, *what)

@@ -1,12 +1,12 @@
 import json
 
-from dips.cli.origin import command, environment, installed, note_origin, remember
+from dips.cli.origin import command, environment, installed, record_command, write_origin
 
 
 def test_the_command_is_as_it_was_typed(tmp_path):
-    remember(["compare", "my data.csv", "--out", "o"])
+    record_command(["compare", "my data.csv", "--out", "o"])
     assert command() == "dips compare 'my data.csv' --out o"
-    note_origin(tmp_path)
+    write_origin(tmp_path)
     origin = json.loads((tmp_path / "origin.json").read_text())
     assert origin == {"command": command(), "environment": environment()}
 

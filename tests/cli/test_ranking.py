@@ -6,7 +6,7 @@ import pytest
 
 from dips.model.trained_model import open_model
 
-FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 SMALL = ("--max-users", 20, "--inner-steps", 2, "--negatives", 8)
 
 
@@ -14,7 +14,7 @@ SMALL = ("--max-users", 20, "--inner-steps", 2, "--negatives", 8)
     "flags",
     [
         ("--policy", "all", "--recommender", "gru"),
-        ("--policy", "all", "--recommender", "gru-separate", "--loss", "bpr-max"),
+        ("--policy", "all", "--recommender", "gru", "--no-tie-embeddings", "--loss", "bpr-max"),
         ("--policy", "last", "--recommender", "gru", "--loss", "top1-max"),
         ("--policy", "all", "--recommender", "sasrec"),
         ("--policy", "hardest", "--recommender", "gru", "--loss", "softmax"),
@@ -29,7 +29,7 @@ def test_gru(flags, command, worlds, tmp_path):
     again = command("evaluate", run, "--json")
     assert again.code == 0, again.err
     assert again.json["test"] == pytest.approx(found.json["test"])
-    assert open_model(run).spec.form == flags[3]
+    assert open_model(run).spec.kind == flags[3]
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "mix:1", "frequent", "all"])
@@ -55,7 +55,7 @@ def test_a_coreset_with_negatives(command, worlds, tmp_path):
 def test_learned_policies_learn_with_negatives(command, worlds, tmp_path):
     found = command(
         "train", worlds["implicit"], "--out", tmp_path / "run", "--policy", "learned", "--size", 2,
-        "--loss", "bpr", "--policy-warmup-epochs", 0, "--policy-freeze-epochs", 0, "--baseline", "", *SMALL, *FAST,
+        "--loss", "bpr", "--policy-warmup-epochs", 0, "--policy-freeze-epochs", 0, "--baselines", "", *SMALL, *FAST,
     )  # fmt: skip
     assert found.code == 0, found.err
 
@@ -71,7 +71,7 @@ def test_learned_policies_learn_with_negatives(command, worlds, tmp_path):
         ("implicit", ("--negatives", -5), "negatives is -5: it must be at least 0"),
     ],
 )
-def test_what_cannot_work_is_refused(world, flags, sentence, command, worlds, tmp_path):
+def test_unsupported_settings_are_refused(world, flags, sentence, command, worlds, tmp_path):
     found = command("train", worlds[world], "--out", tmp_path / "run", *flags, *FAST)
     assert found.code == 2
     assert sentence in " ".join(found.err.split())

@@ -20,7 +20,7 @@ def test_a_comparison_becomes_a_page(command, worlds, trained, tmp_path):
     assert ">48<" in html  # two rated entries: 24 bytes and 12 for each
 
 
-def test_the_origin_is_noted(command, worlds, trained):
+def test_the_origin_is_written(command, worlds, trained):
     run = trained("explicit", "--policy", "last")
     origin = json.loads((run / "origin.json").read_text())
     assert origin["command"].startswith(f"dips train {worlds['explicit']} --out {run}")

@@ -14,7 +14,7 @@ def test_one_split_has_no_deviation(splits, said, capsys):
     assert ("± 0.1000" in shown) == said
 
 
-def test_who_chose_in_the_place_of_another_is_named(capsys):
+def test_a_kept_baseline_is_printed(capsys):
     row = {"policy": "learned", "size": 4, "every": 1, "seed": 0, "kept_policy": "learned"}
     print_kept([row, {**row, "every": 8, "seed": 1, "kept_policy": "frequent"}])
     assert capsys.readouterr().out == (
@@ -22,7 +22,7 @@ def test_who_chose_in_the_place_of_another_is_named(capsys):
     )
 
 
-def test_what_is_never_as_good_has_no_best(capsys):
+def test_a_policy_that_is_never_as_good_has_no_saving(capsys):
     saved = [
         {"metric": "recall@20", "bound": "below", "sentence": "last is never as good"},
         {"metric": "recall@20", "bound": "", "sentence": "learned at 2 equals reservoir at 4"},

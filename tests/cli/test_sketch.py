@@ -7,7 +7,7 @@ import pytest
 from dips.data.prepared import open_prepared
 from dips.model.trained_model import open_model
 from dips.rollout.rollout import rollout
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 COLUMNS = ["user", "t", "position", "item", "rating", "score"]
 
@@ -28,7 +28,7 @@ def table(command, worlds, tmp_path):
     return make
 
 
-def test_the_newest_stay(trained, table, worlds):
+def test_last_keeps_the_newest_interactions(trained, table, worlds):
     """`last` at every step: after a history of n events, the positions n - 3, n - 2, n - 1."""
     frame = table(trained("explicit", "--policy", "last", "--size", "3"))
     data = open_prepared(worlds["explicit"])
@@ -54,7 +54,7 @@ def test_parquet_and_csv_hold_the_same(trained, table):
 
 
 @pytest.mark.parametrize("policy", ["reservoir", "hardest"])
-def test_the_table_is_the_walk(policy, trained, table, worlds):
+def test_the_table_equals_the_rollout(policy, trained, table, worlds):
     run = trained("explicit", "--policy", policy, "--size", "3", "--every", "2", "--seed", "4")
     frame = table(run, "--at", "each")
     data, trace = walk(run, worlds["explicit"])
@@ -72,7 +72,7 @@ def test_the_table_is_the_walk(policy, trained, table, worlds):
     assert frame.filter(polars.col("t") >= 5)["score"].is_finite().all()
 
 
-def test_the_end_is_the_walks_end(trained, table, worlds):
+def test_the_last_sketch_equals_the_rollout(trained, table, worlds):
     run = trained("explicit", "--policy", "reservoir", "--size", "3", "--every", "2", "--seed", "4")
     frame = table(run)
     data, trace = walk(run, worlds["explicit"])
@@ -85,7 +85,7 @@ def test_the_end_is_the_walks_end(trained, table, worlds):
 def walk(run, path):
     """The same walk, done here step by step."""
     trained, data = open_model(run), open_prepared(path)
-    stream = make_stream([data], Columns.of(data))
+    stream = make_stream([data], EventColumns.of(data))
     from dips.recommender.stacked import StackedRecommenders
 
     trace = rollout(
@@ -107,7 +107,7 @@ def test_sketches_of_unrated_data(trained, table):
     assert frame.height == 3 * 40
 
 
-def test_everything_has_no_sketch(command, trained, worlds, tmp_path):
+def test_the_policy_all_has_no_sketches(command, trained, worlds, tmp_path):
     run = trained("explicit", "--policy", "all")
     found = command("sketch", run, worlds["explicit"], "--out", tmp_path / "x.csv")
     assert found.code == 2

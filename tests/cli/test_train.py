@@ -10,13 +10,13 @@ from dips.data.prepared import open_prepared
 from dips.policy.registry import POLICIES
 from dips.studies.run_directory import read_config, read_split
 
-FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 KEYS = [
     "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
     "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
     "fitted",
 ]  # fmt: skip
-SINGLE_PROCESS = ("--policy", "learned", "--baseline", "")
+SINGLE_PROCESS = ("--policy", "learned", "--baselines", "")
 RANKING = ["recall@20", "mrr@20", "ndcg@20"]
 METRICS = {
     "mse": ["rmse"],
@@ -32,7 +32,7 @@ def assert_metrics(found, loss):
         assert all(math.isfinite(value) and value >= 0 for value in found[part].values())
 
 
-def test_json_is_metrics_json(command, worlds, tmp_path):
+def test_the_json_output_is_metrics_json(command, worlds, tmp_path):
     out = tmp_path / "deep" / "run"
     found = command(
         "train", worlds["explicit"], "--out", out, "--policy", "reservoir", "--size", 3, "--every",
@@ -48,7 +48,7 @@ def test_json_is_metrics_json(command, worlds, tmp_path):
     assert "epoch 1 of 1: validation" in found.err
 
 
-def test_people_get_a_table(command, worlds, tmp_path):
+def test_a_table_is_printed(command, worlds, tmp_path):
     found = command("train", worlds["explicit"], "--out", tmp_path / "run", *FAST)
     assert found.code == 0
     assert "last, K = 4, on synthetic" in " ".join(found.out.split())
@@ -132,7 +132,7 @@ def own_files(tmp_path):
     return [tmp_path / f"{name}.csv" for name in users]
 
 
-def test_files_of_ones_own(command, own_files, tmp_path):
+def test_separate_files_for_training_validation_and_test(command, own_files, tmp_path):
     train, valid, test = own_files
     out = tmp_path / "run"
     own = ("--valid-data", valid, "--test-data", test)
@@ -153,7 +153,7 @@ def test_files_of_ones_own(command, own_files, tmp_path):
     assert other.json["users"] == 2  # user 2 has trained
 
 
-def test_no_test_scores_nothing(command, worlds, tmp_path):
+def test_no_test_does_not_score_test_users(command, worlds, tmp_path):
     out = tmp_path / "run"
     found = command("train", worlds["explicit"], "--out", out, "--no-test", "--json", *FAST)
     assert found.json["test"] == {}
@@ -201,10 +201,10 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
         (("--policy", "last"), "epoch 1 stays;"),
         (SINGLE_PROCESS, "epoch 1 (before the policy began to learn) stays;"),
         ((*SINGLE_PROCESS, "--policy-warmup-epochs", 0), "epoch 1 stays;"),
-        (("--policy", "learned", "--baseline", "reservoir", "--policy-lr", 0), ""),
+        (("--policy", "learned", "--baselines", "reservoir", "--policy-lr", 0), ""),
     ],
 )
-def test_people_are_told_which_epoch_stays(settings, said, command, worlds, tmp_path):
+def test_the_kept_epoch_is_printed(settings, said, command, worlds, tmp_path):
     found = command("train", worlds["explicit"], "--out", tmp_path / "run", *settings, *FAST)
     assert f"of which {said}" in found.out
     verdict = found.out.splitlines()[-1]
@@ -212,7 +212,7 @@ def test_people_are_told_which_epoch_stays(settings, said, command, worlds, tmp_
 
 
 @pytest.mark.parametrize("world", ["explicit", "implicit"])
-def test_the_epoch_that_stays_is_the_best_on_validation(world, command, worlds, tmp_path):
+def test_the_kept_epoch_is_the_best_on_validation(world, command, worlds, tmp_path):
     out = tmp_path / "run"
     found = command("train", worlds[world], "--out", out, *FAST, "--epochs", 5)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -78,7 +78,7 @@ def test_users_are_pooled_over_seeds():
     assert 0.4 < found["p"] < 0.8
 
 
-def test_identical_policies():
+def test_identical_policies_have_no_difference():
     make = sums()
     results = {Cell("a", 4, 1): [make(4, 1, 40)], Cell("b", 4, 1): [make(4, 1, 40)]}
     (found,) = compare_pairs(results, resamples=99)
@@ -148,7 +148,7 @@ def test_holm_by_hand(monkeypatch):
     assert found == pytest.approx({2: 0.03, 4: 0.06, 8: 0.06})
 
 
-def test_holm_keeps_pairs_and_metrics_apart_and_stays_below_one(monkeypatch):
+def test_holm_corrects_each_pair_and_metric_separately_up_to_one(monkeypatch):
     monkeypatch.setattr("dips.evaluation.comparison._two_sided", lambda spread: 0.6)
     terms = {"mrr@20": np.array([1.0, 2.0]), "recall@20": np.array([2.0, 2.0])}
     part = UserSums(["x", "y"], np.array([3.0, 4.0]), terms)
@@ -158,7 +158,7 @@ def test_holm_keeps_pairs_and_metrics_apart_and_stays_below_one(monkeypatch):
     assert [r["p"] for r in compare_pairs(two, resamples=5)] == [1.0] * 4
 
 
-def test_the_same_seed_gives_the_same_interval_whatever_else_is_compared():
+def test_an_interval_does_not_depend_on_other_policies():
     rng = np.random.default_rng(3)
     results = simulated(rng, 0.1)
     (alone,) = compare_pairs(results, resamples=100)

@@ -9,15 +9,15 @@ import pytest
 
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError
-from dips.evaluation.comparison import UserSums
-from dips.evaluation.crossing import by_user, cross, effects, shares
+from dips.evaluation.comparison import UserSums, user_sums
+from dips.evaluation.crossing import cross_scores, effect_shares, paired_effects
 from dips.evaluation.progressive import evaluate
 from dips.evaluation.transfer import SourcePolicy
 from dips.model.trained_model import TrainedModel
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stacked import StackedRecommenders
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 ITEMS = 8
 
@@ -29,7 +29,7 @@ def data(world: Callable[..., Interactions]) -> Interactions:
 
 def bundle_of(policy: str, data: Interactions, seed: int) -> TrainedModel:
     spec = RecommenderSpec(
-        form="dot", loss="mse", items=ITEMS, dim=4, offset=3.0, low=2.0, high=4.0
+        kind="dot", loss="mse", items=ITEMS, dim=4, offset=3.0, low=2.0, high=4.0
     )
     named = PolicySpec(name=policy, size=2, items=ITEMS, dim=4)
     model = make_recommender(spec, seed=seed).requires_grad_(False)
@@ -44,18 +44,18 @@ def bundle_of(policy: str, data: Interactions, seed: int) -> TrainedModel:
     )
 
 
-def test_the_two_by_two(data: Interactions) -> None:
-    bundles = {"last": bundle_of("last", data, 1), "reservoir": bundle_of("reservoir", data, 2)}
-    stream = make_stream([data], Columns.of(data))
-    choosers = {name: SourcePolicy.of(trained) for name, trained in bundles.items()}
-    found = cross(bundles, choosers, stream)
-    assert list(found) == [(a, b) for a in bundles for b in bundles]
-    for (reader, source_policy), scores in found.items():
-        stack = StackedRecommenders.of([bundles[reader].recommender], "cpu")
-        trace = choosers[source_policy].walk(stream)
+def test_crossed_scores_equal_single_evaluations(data: Interactions) -> None:
+    models = {"last": bundle_of("last", data, 1), "reservoir": bundle_of("reservoir", data, 2)}
+    stream = make_stream([data], EventColumns.of(data))
+    policies = {name: SourcePolicy.of(trained) for name, trained in models.items()}
+    found = cross_scores(models, policies, stream)
+    assert list(found) == [(a, b) for a in models for b in models]
+    for (target, source_policy), scores in found.items():
+        stack = StackedRecommenders.of([models[target].recommender], "cpu")
+        trace = policies[source_policy].roll_out(stream)
         assert scores.metrics == evaluate(stack, trace, low=2.0, high=4.0)[0].metrics
     assert len({scores.metrics["rmse"] for scores in found.values()}) == 4
-    sums = by_user(found["last", "last"], data)
+    sums = user_sums(found["last", "last"], [data.user_id(user) for user in range(data.users)])
     assert list(sums.users) == [data.user_id(user) for user in range(5)]
     assert sums.count.tolist() == [9, 3, 14, 6, 11]
 
@@ -63,7 +63,7 @@ def test_the_two_by_two(data: Interactions) -> None:
 def test_a_policy_that_keeps_everything_has_no_sketches(data: Interactions) -> None:
     everything = SourcePolicy.of(bundle_of("all", data, 1))
     with pytest.raises(ConfigError, match="'all' keeps everything"):
-        cross({}, {"all": everything}, make_stream([data], Columns.of(data)))
+        cross_scores({}, {"all": everything}, make_stream([data], EventColumns.of(data)))
 
 
 def test_differences_are_new_minus_old_and_add_up() -> None:
@@ -80,13 +80,13 @@ def test_differences_are_new_minus_old_and_add_up() -> None:
         ]
         for place, mean in recall.items()
     }
-    rows = effects(found, "a", "b")
+    rows = paired_effects(found, "a", "b")
     told = {(row["changed"], row["while"]): row for row in rows}
     expected = {
-        ("sketches", "read by a"): 0.1,
-        ("sketches", "read by b"): 0.25,
-        ("recommender", "with sketches of a"): 0.05,
-        ("recommender", "with sketches of b"): 0.2,
+        ("sketches", "recommender of a"): 0.1,
+        ("sketches", "recommender of b"): 0.25,
+        ("recommender", "sketches of a"): 0.05,
+        ("recommender", "sketches of b"): 0.2,
         ("both", ""): 0.3,
     }
     assert list(told) == list(expected)
@@ -94,6 +94,6 @@ def test_differences_are_new_minus_old_and_add_up() -> None:
         assert told[place]["diff"] == pytest.approx(diff, abs=0.01)
         assert 0 < told[place]["low"] < told[place]["diff"] < told[place]["high"]
         assert told[place]["p"] < 0.01
-    parts = shares(rows, "recall@20")
+    parts = effect_shares(rows, "recall@20")
     assert parts["sketches"] + parts["recommender"] == pytest.approx(parts["both"])
     assert parts["sketches"] == pytest.approx(0.175, abs=0.01)

@@ -10,8 +10,14 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions
-from dips.evaluation.crossing import read
-from dips.evaluation.headroom import covered, foresee, lead, numbered, room
+from dips.evaluation.crossing import score_sketches
+from dips.evaluation.headroom import (
+    oracle_gain_intervals,
+    oracle_sketches,
+    score_against_oracle,
+    select_parity,
+    share_of_oracle_gain,
+)
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import SourcePolicy
 from dips.model.trained_model import TrainedModel
@@ -20,7 +26,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace
-from dips.stream.users import Columns, Stream, make_stream
+from dips.stream.users import EventColumns, Stream, make_stream
 
 ITEMS = 12
 LENGTHS = [9, 3, 26, 1, 17, 14]
@@ -29,7 +35,7 @@ LENGTHS = [9, 3, 26, 1, 17, 14]
 def bundle_of(data: Interactions, period: int = 1, policy: str = "reservoir") -> TrainedModel:
     explicit = data.explicit
     spec = RecommenderSpec(
-        form="dot", loss="mse" if explicit else "softmax", items=ITEMS, dim=4, inner_lr=0.2,
+        kind="dot", loss="mse" if explicit else "softmax", items=ITEMS, dim=4, inner_lr=0.2,
         low=1.0, high=5.0,
     )  # fmt: skip
     named = PolicySpec(name=policy, size=3, items=ITEMS, dim=4)
@@ -43,7 +49,7 @@ def bundle_of(data: Interactions, period: int = 1, policy: str = "reservoir") ->
 
 
 def stream(data: Interactions) -> Stream:
-    return make_stream([data], Columns.of(data))
+    return make_stream([data], EventColumns.of(data))
 
 
 def slow_oracle(
@@ -61,7 +67,7 @@ def slow_oracle(
             item, given, token, outcome = fields
             sketch = Evidence.new(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
             user = model.read(sketch)
-            if not model.filters_sketch:
+            if not model.masks_sketch:
                 return model.losses(user, token, outcome).sum()
             scores = model.predict_all(user)[0]
             each = [scores[baselines(item[0], one)].logsumexp(0) - scores[one] for one in token[0]]
@@ -107,21 +113,21 @@ def positions(trace: StoredTrace) -> dict[tuple[int, int], list[int]]:
 
 @pytest.mark.parametrize("explicit", [True, False])
 @pytest.mark.parametrize(("period", "ahead"), [(1, 10), (2, 10), (1, 3)])
-def test_it_is_the_slow_one(
+def test_the_oracle_equals_a_slow_loop(
     world: Callable[..., Interactions], explicit: bool, period: int, ahead: int
 ) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
     trained = bundle_of(data, period)
-    trace = foresee(trained, stream(data), ahead)
+    trace = oracle_sketches(trained, stream(data), ahead)
     assert positions(trace) == slow_oracle(trained, data, ahead)
 
 
-def test_it_knows_what_is_struck_out(world: Callable[..., Interactions]) -> None:
+def test_the_oracle_respects_filter_sketch(world: Callable[..., Interactions]) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=False, seed=3)
     trained = bundle_of(data)
-    plain = positions(foresee(trained, stream(data)))
-    trained.recommender.filters_sketch = True
-    found = positions(foresee(trained, stream(data)))
+    plain = positions(oracle_sketches(trained, stream(data)))
+    trained.recommender.masks_sketch = True
+    found = positions(oracle_sketches(trained, stream(data)))
     assert found == slow_oracle(trained, data, 10)
     assert found != plain
 
@@ -137,18 +143,18 @@ def with_other_outcomes(data: Interactions, since: int, *, even: bool) -> Intera
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_no_choice_sees_an_even_numbered_outcome_before_it_is_revealed(
+def test_no_decision_uses_an_even_numbered_interaction_before_it_is_revealed(
     world: Callable[..., Interactions], explicit: bool
 ) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
     trained = bundle_of(data)
-    before = positions(foresee(trained, stream(data)))
+    before = positions(oracle_sketches(trained, stream(data)))
     noticed = 0
     for since in range(1, max(LENGTHS), 4):
         early = {place: kept for place, kept in before.items() if place[1] <= since}
         for even in (True, False):
             other = with_other_outcomes(data, since, even=even)
-            after = positions(foresee(trained, stream(other)))
+            after = positions(oracle_sketches(trained, stream(other)))
             same = all(after[place] == kept for place, kept in early.items())
             assert same or not even
             noticed += not same
@@ -156,27 +162,31 @@ def test_no_choice_sees_an_even_numbered_outcome_before_it_is_revealed(
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_numbered_predictions_are_read_from_their_own_sketches(
+def test_selected_predictions_keep_their_sketches(
     world: Callable[..., Interactions], even: bool
 ) -> None:
     data = world([20] * 3, items=ITEMS, explicit=False, seed=2)
-    trace = SourcePolicy.of(bundle_of(data, policy="last")).walk(stream(data))
+    trace = SourcePolicy.of(bundle_of(data, policy="last")).roll_out(stream(data))
     assert isinstance(trace, StoredTrace)
     rows = torch.arange(len(trace.event))[trace.step % 2 == int(even)]
-    whole, some = trace.evidence(rows), numbered(trace, even=even)
+    whole, some = trace.evidence(rows), select_parity(trace, even=even)
     assert float(whole.repeats.max()) > 1
     for mine, own in zip(some.evidence(torch.arange(len(rows))), whole, strict=True):
         assert torch.equal(mine, own)
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_it_beats_last_where_it_looked(world: Callable[..., Interactions], explicit: bool) -> None:
+def test_the_oracle_beats_last_on_odd_numbered_interactions(
+    world: Callable[..., Interactions], explicit: bool
+) -> None:
     data = world([40] * 12, items=ITEMS, explicit=explicit, seed=1)
     trained = bundle_of(data, policy="last")
-    last = SourcePolicy.of(trained).walk(stream(data))
+    last = SourcePolicy.of(trained).roll_out(stream(data))
     assert isinstance(last, StoredTrace)
-    traces = (foresee(trained, stream(data)), last)
-    metrics = [read(trained, numbered(trace, even=False)).metrics for trace in traces]
+    traces = (oracle_sketches(trained, stream(data)), last)
+    metrics = [
+        score_sketches(trained, select_parity(trace, even=False)).metrics for trace in traces
+    ]
     if explicit:
         assert metrics[0]["rmse"] < metrics[1]["rmse"]
     else:
@@ -188,39 +198,41 @@ def test_all_are_scored_on_even_numbered_interactions_only(
 ) -> None:
     data = world(LENGTHS, items=ITEMS, seed=3)
     trained = bundle_of(data)
-    found = room(trained, {"own": SourcePolicy.of(trained)}, stream(data))
+    found = score_against_oracle(trained, {"own": SourcePolicy.of(trained)}, stream(data))
     assert list(found) == ["own", "last", "oracle"]
     for scores in found.values():
         assert scores.count.tolist() == [length // 2 for length in LENGTHS]
-    own = SourcePolicy.of(trained).walk(stream(data))
+    own = SourcePolicy.of(trained).roll_out(stream(data))
     assert isinstance(own, StoredTrace)
-    even, odd = (numbered(own, even=side) for side in (True, False))
+    even, odd = (select_parity(own, even=side) for side in (True, False))
     assert set((even.step + 1).tolist()) == set(range(2, 27, 2))
     both = (
-        read(trained, even).sums["squared_error"].sum()
-        + read(trained, odd).sums["squared_error"].sum()
+        score_sketches(trained, even).sums["squared_error"].sum()
+        + score_sketches(trained, odd).sums["squared_error"].sum()
     )
-    assert float(both) == pytest.approx(float(read(trained, own).sums["squared_error"].sum()))
-    assert found["own"].metrics == read(trained, even).metrics
+    assert float(both) == pytest.approx(
+        float(score_sketches(trained, own).sums["squared_error"].sum())
+    )
+    assert found["own"].metrics == score_sketches(trained, even).metrics
 
 
 @pytest.mark.parametrize(("term", "metric"), [("squared_error", "rmse"), ("recall@20",) * 2])
-def test_the_lead_is_above_zero_where_the_oracle_is_better(term: str, metric: str) -> None:
+def test_the_gain_interval_is_positive_if_the_oracle_is_better(term: str, metric: str) -> None:
     def scores(each: float) -> Scores:
         count = torch.full((30,), 10.0, dtype=torch.float64)
         sums = {term: count * (each + 0.001 * torch.arange(30))}
         return Scores({metric: each}, count, sums)
 
     good, bad = (0.5, 0.9) if metric == "rmse" else (0.9, 0.5)
-    low, high = lead(scores(good), scores(bad))[metric]
+    low, high = oracle_gain_intervals(scores(good), scores(bad))[metric]
     assert 0 < low <= high
-    low, high = lead(scores(bad), scores(good))[metric]
+    low, high = oracle_gain_intervals(scores(bad), scores(good))[metric]
     assert low <= high < 0
 
 
-def test_the_share_of_the_way() -> None:
-    assert covered("rmse", 0.93, 0.92, 0.90) == pytest.approx(1 / 3)
-    assert covered("rmse", 0.93, 0.94, 0.90) == pytest.approx(-1 / 3)
-    assert covered("recall@20", 0.2, 0.25, 0.3) == pytest.approx(0.5)
-    assert covered("recall@20", 0.2, 0.25, 0.2) is None
-    assert covered("rmse", 0.90, 0.89, 0.93) is None
+def test_the_share_of_the_oracle_gain() -> None:
+    assert share_of_oracle_gain("rmse", 0.93, 0.92, 0.90) == pytest.approx(1 / 3)
+    assert share_of_oracle_gain("rmse", 0.93, 0.94, 0.90) == pytest.approx(-1 / 3)
+    assert share_of_oracle_gain("recall@20", 0.2, 0.25, 0.3) == pytest.approx(0.5)
+    assert share_of_oracle_gain("recall@20", 0.2, 0.25, 0.2) is None
+    assert share_of_oracle_gain("rmse", 0.90, 0.89, 0.93) is None

@@ -13,8 +13,8 @@ from sklearn import metrics as reference
 
 from dips.evaluation.metrics import (
     area_under_curve,
-    headline,
-    pooled,
+    pool_metrics,
+    primary_metric,
     ranking_terms,
     ranks,
     rating_terms,
@@ -33,7 +33,7 @@ def test_a_target_ranks_in_the_middle_of_its_ties() -> None:
     assert ranks(scores, torch.tensor([2, 0, 1, 3])).tolist() == [2.0, 2.5, 2.5, 3.0]
 
 
-def test_a_model_that_is_no_number_has_no_rank() -> None:
+def test_a_nan_score_has_rank_nan() -> None:
     """Not the first: comparisons with not-a-number are all false."""
     scores = torch.tensor([[math.nan] * 4, [1.0, 2.0, 3.0, 4.0]])
     rank = ranks(scores, torch.tensor([1, 1]))
@@ -79,11 +79,11 @@ def test_rmse_clamps_to_the_range_of_ratings() -> None:
     assert terms["squared_error"].tolist() == [0.0, 0.0, 0.25, 1.0]
     sums = {name: float(term.sum()) for name, term in terms.items()}
     expected = reference.root_mean_squared_error(rating, estimate.clamp(1, 5))
-    assert pooled(sums, 4)["rmse"] == pytest.approx(expected)
+    assert pool_metrics(sums, 4)["rmse"] == pytest.approx(expected)
 
 
 def test_pooling_is_over_interactions() -> None:
-    assert pooled({"squared_error": 8.0, "logloss": 3.0}, 2) == {"rmse": 2.0, "logloss": 1.5}
+    assert pool_metrics({"squared_error": 8.0, "logloss": 3.0}, 2) == {"rmse": 2.0, "logloss": 1.5}
 
 
 @given(
@@ -103,9 +103,9 @@ def test_area_under_the_curve_with_ties(pairs: list[tuple[float, bool]]) -> None
         assert mine == pytest.approx(reference.roc_auc_score(liked.numpy(), score.numpy()))
 
 
-def test_the_deciding_metric() -> None:
-    assert headline({"rmse": 1.0, "logloss": 2.0}) == "rmse"
-    assert headline({"rmse": 1.0, "auc": 0.5, "logloss": 2.0}) == "logloss"
-    assert headline({"recall@20": 0.1, "mrr@20": 0.2}) == "recall@20"
-    with pytest.raises(KeyError, match="no headline"):
-        headline({"other": 1.0})
+def test_the_primary_metric() -> None:
+    assert primary_metric({"rmse": 1.0, "logloss": 2.0}) == "rmse"
+    assert primary_metric({"rmse": 1.0, "auc": 0.5, "logloss": 2.0}) == "logloss"
+    assert primary_metric({"recall@20": 0.1, "mrr@20": 0.2}) == "recall@20"
+    with pytest.raises(KeyError, match="no primary metric"):
+        primary_metric({"other": 1.0})

@@ -22,7 +22,7 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 World = Callable[..., Interactions]
 Dot = Callable[..., DotProduct]
@@ -32,7 +32,7 @@ LENGTHS = [9, 3, 14, 1, 6]
 def _walk(
     parts: Sequence[Interactions], models: Sequence[DotProduct], policy: str = "last", size: int = 2
 ) -> tuple[StackedRecommenders, Trace]:
-    stream = make_stream(parts, Columns.of(parts[0]))
+    stream = make_stream(parts, EventColumns.of(parts[0]))
     stack = StackedRecommenders.of(models)
     trace = rollout(
         stream,
@@ -66,7 +66,7 @@ def _slowly(
             vector = model.read(evidence).detach()
             if model.loss.listwise:
                 scores = model.predict_all(vector)[0].tolist()
-                for item in items[past] if model.filters_sketch else ():
+                for item in items[past] if model.masks_sketch else ():
                     scores[item] = -math.inf
                 own = scores[items[t]]
                 above = sum(score > own for score in scores)
@@ -80,7 +80,7 @@ def _slowly(
 
 
 @pytest.mark.parametrize("name", ["mse", "bce", "cce", "softmax"])
-def test_pooled_scores_are_those_of_a_slow_loop(
+def test_pooled_scores_equal_a_slow_loop(
     world: World, dot: Dot, losses: dict[str, Loss], name: str
 ) -> None:
     data = world(LENGTHS, items=30, explicit=name != "softmax", seed=1)
@@ -100,17 +100,17 @@ def test_pooled_scores_are_those_of_a_slow_loop(
             assert mine["recall@20"] == pytest.approx(hit.mean())
             assert mine["mrr@20"] == pytest.approx((hit / output).mean())
             assert mine["ndcg@20"] == pytest.approx((hit / np.log2(1 + output)).mean())
-            assert scores[run].headline == -mine["recall@20"]
+            assert scores[run].objective == -mine["recall@20"]
         elif name == "bce":
             liked = outcome > 3
             assert mine["auc"] == pytest.approx(reference.roc_auc_score(liked, output))
             expected = reference.log_loss(liked, output)
             assert mine["logloss"] == pytest.approx(expected, rel=1e-5)
-            assert scores[run].headline == mine["logloss"]
+            assert scores[run].objective == mine["logloss"]
         else:
             expected = reference.root_mean_squared_error(outcome, output.clip(1, 5))
             assert mine["rmse"] == pytest.approx(expected, rel=1e-5)
-            assert scores[run].headline == mine["rmse"]
+            assert scores[run].objective == mine["rmse"]
         for term, sums in scores[run].sums.items():
             assert len(sums) == part.users
             assert float(sums.sum()) / sum(counts) == pytest.approx(
@@ -119,7 +119,7 @@ def test_pooled_scores_are_those_of_a_slow_loop(
 
 
 @pytest.mark.parametrize("looped", [True, False])
-def test_what_was_read_ranks_last_where_a_recommender_strikes(
+def test_sketch_items_rank_last_with_filter_sketch(
     world: World, losses: dict[str, Loss], dot: Dot, looped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nine items for fourteen interactions: some come back, and rank in the middle of the last."""
@@ -129,7 +129,7 @@ def test_what_was_read_ranks_last_where_a_recommender_strikes(
     models = [dot(losses["softmax"], items=9, seed=seed) for seed in range(2)]
     plain = predict(*_walk([data] * 2, models, size=4), 1)
     for model in models:
-        model.filters_sketch = True
+        model.masks_sketch = True
     stack, trace = _walk([data] * 2, models, size=4)
     made, slow = predict(stack, trace, 1), _slowly(models[1], data, 4)
     rows = slice(trace.run_rows[1], trace.run_rows[2])
@@ -139,7 +139,7 @@ def test_what_was_read_ranks_last_where_a_recommender_strikes(
     assert not torch.equal(made.output, plain.output)
 
 
-def test_star_log_loss(world: World, dot: Dot, losses: dict[str, Loss]) -> None:
+def test_log_loss_of_star_ratings(world: World, dot: Dot, losses: dict[str, Loss]) -> None:
     data = world([6, 4])
     model = dot(losses["cce"])
     stack, trace = _walk([data], [model])
@@ -154,7 +154,7 @@ def test_star_log_loss(world: World, dot: Dot, losses: dict[str, Loss]) -> None:
     assert evaluate(stack, trace, low=1, high=5)[0].metrics["logloss"] == pytest.approx(expected)
 
 
-def test_predictions_are_the_same_in_pieces(
+def test_predictions_do_not_depend_on_the_chunk_size(
     world: World, dot: Dot, losses: dict[str, Loss], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("mse", "softmax"):
@@ -169,7 +169,7 @@ def test_predictions_are_the_same_in_pieces(
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir", "frequent", "hardest", "influence", "all"])
-def test_an_outcome_changes_no_prediction_up_to_its_own(
+def test_an_interaction_changes_only_later_predictions(
     world: World, dot: Dot, losses: dict[str, Loss], policy: str
 ) -> None:
     """Predict, then reveal: change the rating of event t and look at all predictions."""
@@ -191,7 +191,7 @@ def test_an_outcome_changes_no_prediction_up_to_its_own(
     assert later_changed  # it is read afterwards
 
 
-def test_binary_needs_both_outcomes_for_its_area(world: World, dot: Dot) -> None:
+def test_auc_needs_both_classes(world: World, dot: Dot) -> None:
     data = world([5, 4])
     stack, trace = _walk([data], [dot(BinaryCrossEntropy(0.5))])
     assert set(evaluate(stack, trace, low=1, high=5)[0].metrics) == {"rmse", "logloss"}

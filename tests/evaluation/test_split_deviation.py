@@ -5,12 +5,12 @@ import pytest
 from dips.evaluation.split_deviation import within_splits
 
 
-def test_what_splits_share_is_gone() -> None:
+def test_variation_that_all_policies_share_is_removed() -> None:
     values = {"a": {0: 1.0, 1: 5.0, 2: 3.0}, "b": {0: 2.0, 1: 6.0, 2: 4.0}}
     assert within_splits(values) == pytest.approx({"a": 0.0, "b": 0.0})
 
 
-def test_what_is_a_policys_own_stays() -> None:
+def test_variation_of_a_single_policy_remains() -> None:
     values = {"a": {0: 1.0, 1: 3.0}, "b": {0: 3.0, 1: 1.0}}
     # centred: a is -1, +1 and b +1, -1: deviation sqrt(2), corrected by sqrt(2 / 1)
     assert within_splits(values) == pytest.approx({"a": 2.0, "b": 2.0})
@@ -25,7 +25,7 @@ def test_what_is_a_policys_own_stays() -> None:
         {"a": {0: 1.0, 1: 2.0}, "b": {0: 2.0}},
     ],
 )
-def test_where_there_is_nothing_to_compare_it_says_nothing(
+def test_incomplete_tables_have_no_deviation(
     values: dict[str, dict[int, float]],
 ) -> None:
     assert within_splits(values) == {}

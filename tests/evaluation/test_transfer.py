@@ -12,10 +12,10 @@ from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate_scores
 from dips.evaluation.transfer import (
     SourcePolicy,
-    best_in_words,
-    in_words,
-    most_saved,
-    read_with,
+    describe_largest_saving,
+    describe_ratio,
+    largest_saving,
+    score_transfer,
     size_ratios,
 )
 from dips.model.trained_model import TrainedModel
@@ -26,7 +26,7 @@ from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 ITEMS = 20
 
@@ -37,7 +37,7 @@ def data(world: Callable[..., Interactions]) -> Interactions:
 
 
 def _bundle(policy: str, data: Interactions) -> TrainedModel:
-    spec = RecommenderSpec(form="dot", loss="softmax", items=ITEMS, dim=4)
+    spec = RecommenderSpec(kind="dot", loss="softmax", items=ITEMS, dim=4)
     named = PolicySpec(name=policy, size=2, items=ITEMS, dim=4)
     model = make_recommender(spec, seed=5)
     with torch.no_grad():
@@ -54,13 +54,15 @@ def _bundle(policy: str, data: Interactions) -> TrainedModel:
 
 
 @pytest.mark.parametrize("policy", ["hardest", "reservoir", "learned"])
-def test_the_reader_sees_what_the_other_recommender_chose(policy: str, data: Interactions) -> None:
-    trained, columns = _bundle(policy, data), Columns.of(data)
+def test_the_target_model_reads_the_sketches_of_the_source_policy(
+    policy: str, data: Interactions
+) -> None:
+    trained, columns = _bundle(policy, data), EventColumns.of(data)
     reader = GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
     source_policy = SourcePolicy.of(trained)
     stream = make_stream([data], columns)
-    trace = source_policy.walk(stream)
-    found = read_with(reader, source_policy, data, columns)
+    trace = source_policy.roll_out(stream)
+    found = score_transfer(reader, source_policy, data, columns)
     by_hand = evaluate_scores(lambda past: reader.predict_all(reader.read(past)), trace, 0, ITEMS)
     assert found.metrics == by_hand.metrics
     assert torch.equal(found.count, by_hand.count)
@@ -71,21 +73,21 @@ def test_the_reader_sees_what_the_other_recommender_chose(policy: str, data: Int
     assert (seen.diff(dim=1) > 0)[where[:, 1:]].all()  # in order of time
 
 
-def test_who_asks_is_answered_by_its_own_recommender(data: Interactions) -> None:
+def test_signals_come_from_the_source_recommender(data: Interactions) -> None:
     trained = _bundle("hardest", data)
-    stream = make_stream([data], Columns.of(data))
-    own = SourcePolicy.of(trained).walk(stream)
+    stream = make_stream([data], EventColumns.of(data))
+    own = SourcePolicy.of(trained).roll_out(stream)
     trained.recommender.bias.copy_(
         torch.randn(ITEMS, 1, generator=torch.Generator().manual_seed(0))
     )  # type: ignore[operator, union-attr]
-    other = SourcePolicy.of(trained).walk(stream)
+    other = SourcePolicy.of(trained).roll_out(stream)
     assert isinstance(own, StoredTrace)
     assert isinstance(other, StoredTrace)
     assert not torch.equal(own.kept, other.kept)
 
 
-def test_lots_are_those_of_the_seed_and_the_epoch(data: Interactions) -> None:
-    stream = make_stream([data], Columns.of(data))
+def test_random_priorities_depend_on_seed_and_epoch(data: Interactions) -> None:
+    stream = make_stream([data], EventColumns.of(data))
     policy = make_policy("reservoir", size=2)
     source_policy = SourcePolicy(
         name="reservoir", policy=policy, size=2, schedule=Schedule((1,)), seed=4
@@ -94,7 +96,7 @@ def test_lots_are_those_of_the_seed_and_the_epoch(data: Interactions) -> None:
         expected = rollout(
             stream, policy, size=2, schedule=Schedule((1,)), keys=stream.keys([4], epoch)
         )
-        found = source_policy.walk(stream, epoch)
+        found = source_policy.roll_out(stream, epoch)
         assert isinstance(found, StoredTrace)
         assert isinstance(expected, StoredTrace)
         assert torch.equal(found.kept, expected.kept)
@@ -124,36 +126,36 @@ def test_ratios_are_interpolated_in_log_size() -> None:
     assert rows["reservoir", 8]["share"] > 1
 
 
-def test_metrics_do_not_mix() -> None:
+def test_ratios_compare_values_of_one_metric() -> None:
     both = _summary(CURVES) + _summary(CURVES, "mrr@20")
     assert size_ratios(both)[:6] == size_ratios(_summary(CURVES))
     assert len(size_ratios(both)) == 12
 
 
-def test_the_most_that_is_saved_in_words() -> None:
+def test_the_description_of_the_largest_saving() -> None:
     ratios = size_ratios(_summary(CURVES))
-    best = most_saved(ratios, "recall@20", "learned", "reservoir")
+    best = largest_saving(ratios, "recall@20", "learned", "reservoir")
     assert best is not None
-    assert in_words(best) == "learned at 2 equals reservoir at 4: 50 % fewer"
-    assert most_saved(ratios, "recall@20", "learned", "last") is None
-    said = {(row["policy"], row["size"]): in_words(row) for row in ratios}
+    assert describe_ratio(best) == "learned at 2 equals reservoir at 4: 50 % fewer"
+    assert largest_saving(ratios, "recall@20", "learned", "last") is None
+    said = {(row["policy"], row["size"]): describe_ratio(row) for row in ratios}
     assert said["learned", 8] == "learned at 8 is better than reservoir at any size to 8"
     assert said["reservoir", 2] == "reservoir at 2 is worse than learned at 2"
     assert said["reservoir", 4] == "reservoir at 4 equals learned at 2: 100 % more"
 
 
-def test_what_saves_nothing_says_no_share() -> None:
+def test_no_saving_has_no_percentage() -> None:
     same = size_ratios(_summary({"last": {2: 0.2, 4: 0.3}, "reservoir": {2: 0.2, 4: 0.3}}))
-    assert in_words(same[0]) == "last at 2 equals reservoir at 2"
+    assert describe_ratio(same[0]) == "last at 2 equals reservoir at 2"
 
 
-def test_who_is_never_as_good_is_not_called_worse_at_best() -> None:
+def test_a_policy_that_is_never_as_good_is_described_so() -> None:
     def said(**last: float) -> str:
         sizes = {int(name[1:]): value for name, value in last.items()}
         ratios = size_ratios(_summary({"last": sizes, "reservoir": {1: 0.2, 2: 0.3}}))
-        best = most_saved(ratios, "recall@20", "last", "reservoir")
+        best = largest_saving(ratios, "recall@20", "last", "reservoir")
         assert best is not None
-        return best_in_words(best)
+        return describe_largest_saving(best)
 
     assert said(k1=0.1, k2=0.15) == "last is never as good as reservoir at the sizes tried"
     assert said(k1=0.1, k2=0.2) == "last at 2 equals reservoir at 1: 100 % more"

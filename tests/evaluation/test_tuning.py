@@ -11,7 +11,7 @@ def test_trials_lie_within_their_ranges_and_are_settings(task):
     assert len(points) == 50
     assert points[0] == {}  # the defaults are among them
     for point in points[1:]:
-        TrainConfig().but(**point)
+        TrainConfig.of().but(**point)
         assert point.pop("damping") in DAMPINGS
         assert point.keys() == RANGES[task].keys()
         for name, value in point.items():

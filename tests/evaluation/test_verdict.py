@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dips.evaluation.progressive import Scores
-from dips.evaluation.verdict import Entrant, of_run, of_table
+from dips.evaluation.verdict import PolicyScore, comparison_verdict, run_verdict
 
 
 def scores(rmse: float, noise: float = 0.0) -> Scores:
@@ -18,64 +18,66 @@ def scores(rmse: float, noise: float = 0.0) -> Scores:
     return Scores({"rmse": mean}, torch.full((40,), 10.0), {"squared_error": total})
 
 
-def entrant(name: str, valid: float, test: Scores | None = None) -> Entrant:
-    return Entrant(name, {"rmse": valid}, test)
+def entrant(name: str, valid: float, test: Scores | None = None) -> PolicyScore:
+    return PolicyScore(name, {"rmse": valid}, test)
 
 
 LAST = entrant("last", 0.94, scores(0.93))
 
 
-def test_without_a_rival_there_is_nothing_to_say() -> None:
-    assert of_run(entrant("learned", 0.9), [], 4) == ""
+def test_without_baselines_there_is_no_verdict() -> None:
+    assert run_verdict(entrant("learned", 0.9), [], 4) == ""
 
 
-def test_what_holds_on_test_is_said_to() -> None:
-    found = of_run(entrant("learned", 0.92, scores(0.92)), [LAST], 4)
+def test_a_significant_gain_on_test() -> None:
+    found = run_verdict(entrant("learned", 0.92, scores(0.92)), [LAST], 4)
     assert found.startswith(
         "learned beats last-4 on validation by 2.1 % (rmse 0.9200 against 0.9400); on test by 1.1 %"
     )
     assert found.endswith("(95 %: +1.1 to +1.1 %): use learned")
 
 
-def test_what_may_be_chance_is_said_to() -> None:
-    found = of_run(entrant("learned", 0.92, scores(0.9295, noise=0.5)), [LAST], 4)
+def test_a_gain_that_may_be_chance() -> None:
+    found = run_verdict(entrant("learned", 0.92, scores(0.9295, noise=0.5)), [LAST], 4)
     assert "which may be chance: keep last-4 unless" in found
 
 
-def test_worse_on_test_is_said_to() -> None:
-    found = of_run(entrant("learned", 0.92, scores(0.94)), [LAST], 4)
+def test_a_loss_on_test() -> None:
+    found = run_verdict(entrant("learned", 0.92, scores(0.94)), [LAST], 4)
     assert "but on test it is 1.1 % worse" in found
     assert found.endswith("keep last-4")
 
 
-def test_without_test_it_says_who_can_tell() -> None:
-    found = of_run(entrant("learned", 0.92), [LAST], 4)
-    assert found.endswith("'dips compare' tells whether that holds on test, over several splits")
+def test_without_test_scores_compare_is_recommended() -> None:
+    found = run_verdict(entrant("learned", 0.92), [LAST], 4)
+    assert found.endswith("run 'dips compare' to test it over several splits")
 
 
-def test_the_best_rival_counts() -> None:
+def test_the_best_baseline_is_the_reference() -> None:
     better, worse = entrant("frequent", 0.91), entrant("last", 0.95)
     for baselines in ([better, worse], [worse, better]):
-        found = of_run(entrant("learned", 0.92), baselines, 8)
+        found = run_verdict(entrant("learned", 0.92), baselines, 8)
         assert found == (
-            "frequent stays: what was learned is 1.1 % worse on validation (rmse 0.9200 against "
+            "frequent is kept: the learned policy is 1.1 % worse on validation (rmse 0.9200 against "
             "0.9100); use frequent-8"
         )
 
 
-def test_nothing_learned_and_nothing_left() -> None:
-    nothing = "nothing that was learned is better than last-4 on validation; use last-4"
-    same = nothing.replace(";", ": its policy keeps what last keeps;")
-    assert of_run(entrant("learned", 0.94), [LAST], 4) == same  # to the last bit
-    assert of_run(entrant("learned", 0.93), [LAST], 4, taught=False) == nothing
-    assert of_run(None, [LAST], 4) == "last stays: what was learned diverged; use last-4"
+def test_equal_and_diverged_policies() -> None:
+    nothing = "the learned policy is no better than last-4 on validation; use last-4"
+    same = nothing.replace(";", ": its sketches equal those of last;")
+    assert run_verdict(entrant("learned", 0.94), [LAST], 4) == same  # to the last bit
+    assert run_verdict(entrant("learned", 0.93), [LAST], 4, taught=False) == nothing
+    assert run_verdict(None, [LAST], 4) == "last is kept: the learned policy diverged; use last-4"
 
 
-def test_more_is_better_for_a_recall() -> None:
+def test_higher_recall_is_better() -> None:
     own, baseline = (
-        Entrant(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2))
+        PolicyScore(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2))
     )
-    assert of_run(own, [baseline], 4).startswith("learned beats last-4 on validation by 10.0 %")
+    assert run_verdict(own, [baseline], 4).startswith(
+        "learned beats last-4 on validation by 10.0 %"
+    )
 
 
 Table = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -111,52 +113,60 @@ LAST_BY_SIZE = {2: 0.96, 4: 0.94, 8: 0.92}
 
 
 @pytest.mark.parametrize("first", ["last", "learned"])
-def test_ahead_everywhere(first: str) -> None:
+def test_better_in_all_cells(first: str) -> None:
     curves = {"last": LAST_BY_SIZE, "learned": {2: 0.95, 4: 0.93, 8: 0.91}}
     ordered = dict(sorted(curves.items(), key=lambda pair: pair[0] != first))
-    assert of_table(*table(**ordered), "rmse") == (
+    assert comparison_verdict(*table(**ordered), "rmse") == (
         "learned at 4 equals last at 5.7; learned beats last in all 3 cells, by 1.0 to 1.1 %: use "
-        "learned; keep last if that is too little"
+        "learned; keep last if that gain is too small for you"
     )
 
 
-def test_beyond_the_sizes_nothing_is_made_up() -> None:
+def test_sizes_outside_the_table_are_bounds() -> None:
     good = table(last=LAST_BY_SIZE, learned={2: 0.93, 4: 0.91, 8: 0.90})
-    assert of_table(*good, "rmse").startswith(
+    assert comparison_verdict(*good, "rmse").startswith(
         "learned at 4 is better than last at 8, the largest tried; "
     )
     bad = table(last=LAST_BY_SIZE, learned={2: 0.99, 4: 0.97, 8: 0.95})
-    assert of_table(*bad, "rmse") == (
+    assert comparison_verdict(*bad, "rmse") == (
         "learned at 4 is worse than last at 2, the smallest tried; last beats learned in all 3 "
         "cells, and learned beats it in none: keep last"
     )
 
 
-def test_chance_is_called_chance() -> None:
+def test_no_significant_difference() -> None:
     close = table(doubt=0.05, last=LAST_BY_SIZE, learned={2: 0.95, 4: 0.93, 8: 0.91})
-    assert of_table(*close, "rmse") == "no difference beyond chance in any of 3 cells: keep last"
+    assert (
+        comparison_verdict(*close, "rmse")
+        == "no significant difference in any of 3 cells: keep last"
+    )
     same = table(doubt=0.0, last={4: 0.94}, learned={4: 0.94})
-    assert of_table(*same, "rmse") == "no difference beyond chance in the one cell: keep last"
+    assert (
+        comparison_verdict(*same, "rmse") == "no significant difference in the one cell: keep last"
+    )
     corrected = table(p=0.2, last={4: 0.94}, learned={4: 0.93})
-    assert of_table(*corrected, "rmse") == "no difference beyond chance in the one cell: keep last"
+    assert (
+        comparison_verdict(*corrected, "rmse")
+        == "no significant difference in the one cell: keep last"
+    )
 
 
-def test_cells_that_are_not_won_are_named() -> None:
+def test_cells_without_a_gain_are_named() -> None:
     mixed = table(every=4, last=LAST_BY_SIZE, learned={2: 0.95, 4: 0.93, 8: 0.925})
-    assert of_table(*mixed, "rmse") == (
+    assert comparison_verdict(*mixed, "rmse") == (
         "learned at 4 equals last at 5.7 (every 4); learned beats last in 2 of 3 cells, by 1.0 to "
-        "1.1 %, beyond chance; keep last in K = 8 every 4"
+        "1.1 %, significantly; keep last in K = 8 every 4"
     )
 
 
-def test_other_policies_and_measures() -> None:
+def test_other_policies_and_metrics() -> None:
     found = table("recall@20", reservoir={4: 0.1}, hardest={4: 0.12}, all={4: 0.5}, mix={4: 0.3})
-    assert of_table(*found, "recall@20") == (
-        "mix beats reservoir in the one cell, by 200.0 %: use mix; keep reservoir if that is too "
-        "little"
+    assert comparison_verdict(*found, "recall@20") == (
+        "mix beats reservoir in the one cell, by 200.0 %: use mix; keep reservoir if that gain is "
+        "too small for you"
     )
-    assert of_table(*table(last=LAST_BY_SIZE, all={8: 0.5}), "rmse") == ""
-    assert of_table(*table(last={2: 0.9}, learned={4: 0.8}), "rmse") == ""
+    assert comparison_verdict(*table(last=LAST_BY_SIZE, all={8: 0.5}), "rmse") == ""
+    assert comparison_verdict(*table(last={2: 0.9}, learned={4: 0.8}), "rmse") == ""
 
 
 def runs(*kept: str) -> list[dict[str, Any]]:
@@ -165,27 +175,29 @@ def runs(*kept: str) -> list[dict[str, Any]]:
     return [*own, {"policy": "last", "kept_policy": "last"}]
 
 
-def test_a_rival_that_chose_gets_the_credit() -> None:
+def test_a_kept_baseline_is_named_in_the_verdict() -> None:
     found = table(last={4: 0.94, 8: 0.92}, learned={4: 0.93, 8: 0.91})
 
     def said(*kept: str) -> str:
-        return of_table(*found, "rmse", runs(*kept))
+        return comparison_verdict(*found, "rmse", runs(*kept))
 
-    assert said("learned", "learned") == of_table(*found, "rmse")
+    assert said("learned", "learned") == comparison_verdict(*found, "rmse")
     assert said("frequent", "frequent") == (
-        "frequent chose in 2 of 2 runs of learned; frequent at 8 is better than last at 8, the "
+        "frequent was kept in 2 of 2 runs of learned; frequent at 8 is better than last at 8, the "
         "largest tried; frequent beats last in all 2 cells, by 1.1 to 1.1 %: use frequent; keep "
-        "last if that is too little"
+        "last if that gain is too small for you"
     )
-    assert said("frequent", "learned").startswith("frequent chose in 1 of 2 runs of learned; learn")
-    assert said("last") == "last chose in 1 of 1 runs of learned; keep last"
+    assert said("frequent", "learned").startswith(
+        "frequent was kept in 1 of 2 runs of learned; learn"
+    )
+    assert said("last") == "last was kept in 1 of 1 runs of learned; keep last"
 
 
-def test_a_better_third_is_named() -> None:
+def test_a_better_third_policy_is_named() -> None:
     found = table(last={4: 0.94}, learned={4: 0.95}, reservoir={4: 0.92})
-    assert of_table(*found, "rmse") == (
+    assert comparison_verdict(*found, "rmse") == (
         "last beats learned in the one cell, and learned beats it in none: keep last; or take "
         "reservoir, which beats last in the one cell, by 2.1 %"
     )
     worse = table(last={4: 0.94}, learned={4: 0.95}, reservoir={4: 0.96})
-    assert "reservoir" not in of_table(*worse, "rmse")
+    assert "reservoir" not in comparison_verdict(*worse, "rmse")

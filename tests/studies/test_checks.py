@@ -16,37 +16,47 @@ from dips.studies.checks import check, check_process_group
 from dips.training.config import TrainConfig
 
 World = Callable[..., Interactions]
-SAMPLED: dict[str, Any] = {"policy": "learned", "choice": "sampled"}
+SAMPLED: dict[str, Any] = {"policy": "learned", "selection": "sampled"}
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"dropout": 1.0}, "dropout is 1: it must be at least 0 and below 1"),
-        ({"dropout": -0.1}, "dropout is -0.1: it must be at least 0 and below 1"),
+        ({"dropout": -0.1}, "dropout is -0.1: it must be at least 0"),
         ({"discount": 1.5}, "discount is 1.5: it must be between 0 and 1"),
-        ({"policy": "learned", "estimator": "gumbel"}, "'gumbel' needs drawn choices"),
+        ({"policy": "learned", "estimator": "gumbel"}, "'gumbel' needs sampled choices"),
         ({**SAMPLED, "estimator": "gumbel", "every": 2}, "'gumbel' works online only"),
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
-        ({"repeat_feature": 1}, "leave --repeat-feature out"),
+        ({"repeat_feature": True}, "leave --repeat-feature out"),
         (
-            {"task": "implicit", "recommender": "mlp", "repeat_feature": 1},
+            {"task": "implicit", "recommender": "mlp", "repeat_feature": True},
             "leave --repeat-feature out",
         ),
-        ({"filter_sketch": 1}, "striking is for the implicit task: leave --filter-sketch out"),
-        ({"task": "implicit", "cosine": 1}, "leave --cosine out"),
-        ({"recommender": "gru", "cosine": 1}, "leave --cosine out"),
+        ({"filter_sketch": True}, "leave --filter-sketch out"),
+        ({"task": "implicit", "cosine": True}, "leave --cosine out"),
+        ({"recommender": "gru", "cosine": True}, "leave --cosine out"),
         (
-            {"task": "implicit", "recommender": "gru", "repeat_feature": 1, "filter_sketch": 1},
-            "returning and striking contradict each other",
+            {
+                "task": "implicit",
+                "recommender": "gru",
+                "repeat_feature": True,
+                "filter_sketch": True,
+            },
+            "repeat_feature and filter_sketch contradict each other",
         ),
-        ({"task": "implicit", "recency_decay": 1, "negatives": 5}, "leave --recency-decay out"),
-        ({"task": "implicit", "separate_input": 1, "negatives": 5}, "leave --separate-input out"),
+        ({"task": "implicit", "recency_decay": True, "negatives": 5}, "leave --recency-decay out"),
+        (
+            {"task": "implicit", "tie_embeddings": False, "negatives": 5},
+            "leave --no-tie-embeddings out",
+        ),
     ],
 )
-def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sentence: str) -> None:
+def test_unsupported_settings_are_refused(
+    world: World, settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
-        check(world(), TrainConfig(**settings))
+        check(world(), TrainConfig.of(**settings))
 
 
 @pytest.mark.parametrize(
@@ -56,34 +66,40 @@ def test_settings_that_cannot_work(world: World, settings: dict[str, Any], sente
         {"policy": "last", "estimator": "reinforce"},  # nobody asks for it
         {**SAMPLED, "estimator": "reinforce", "credit": "discount"},
         {**SAMPLED, "estimator": "gumbel", "credit": "survival"},
-        {"policy": "dips", "stretch": 1, "every": 4},
-        {"policy": "all", "users": 2, "stretch": 3},
-        {"task": "implicit", "recommender": "sasrec", "repeat_feature": 1, "negatives": 5},
-        {"task": "implicit", "recommender": "gru", "filter_sketch": 1, "cosine": 1, "negatives": 5},
-        {"task": "implicit", "filter_sketch": 1},
-        {"task": "implicit", "recommender": "mlp", "filter_sketch": 1, "loss": "bpr"},
+        {"policy": "dips", "update_interval": 1, "every": 4},
+        {"policy": "all", "user_batch": 2, "update_interval": 3},
+        {"task": "implicit", "recommender": "sasrec", "repeat_feature": True, "negatives": 5},
         {
-            "repeat_feature": 0,
-            "filter_sketch": 0,
-            "recency_decay": 0,
-            "separate_input": 0,
-            "cosine": 0,
+            "task": "implicit",
+            "recommender": "gru",
+            "filter_sketch": True,
+            "cosine": True,
+            "negatives": 5,
+        },
+        {"task": "implicit", "filter_sketch": True},
+        {"task": "implicit", "recommender": "mlp", "filter_sketch": True, "loss": "bpr"},
+        {
+            "repeat_feature": False,
+            "filter_sketch": False,
+            "recency_decay": False,
+            "tie_embeddings": True,
+            "cosine": False,
         },
     ],
 )
-def test_settings_that_work(world: World, settings: dict[str, Any]) -> None:
-    check(world(), TrainConfig(**settings))
+def test_supported_settings_pass(world: World, settings: dict[str, Any]) -> None:
+    check(world(), TrainConfig.of(**settings))
 
 
-def test_histories_that_count_from_their_middle_on(world: World) -> None:
+def test_warmup_histories_cannot_train_a_policy(world: World) -> None:
     """A decision before the first prediction that counts leaves no trace to learn from."""
     data = world([5, 6])
     late = replace(data, warmup=np.array([0, 2]))
-    check(late, TrainConfig(policy="last"))
-    for settings in ({"policy": "learned"}, {"users": 3}, {"stretch": 1}):
-        check(data, TrainConfig(**settings))
+    check(late, TrainConfig.of(policy="last"))
+    for settings in ({"policy": "learned"}, {"user_batch": 3}, {"update_interval": 1}):
+        check(data, TrainConfig.of(**settings))
         with pytest.raises(ConfigError, match="counts some histories from their middle on"):
-            check(late, TrainConfig(**settings))
+            check(late, TrainConfig.of(**settings))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +109,12 @@ def test_histories_that_count_from_their_middle_on(world: World) -> None:
         ({"policy": "learned", "estimator": "reinforce"}, 2, "train in one process"),
     ],
 )
-def test_what_several_processes_cannot_do(
+def test_unsupported_settings_of_several_processes_are_refused(
     world: World, settings: dict[str, Any], processes: int, sentence: str
 ) -> None:
     parts = [world([5, 6, 4]), world([5, 6])]
-    config = TrainConfig(**settings)
+    config = TrainConfig.of(**settings)
     check_process_group(parts, config, 1)
-    check_process_group(parts, TrainConfig(), 2)
+    check_process_group(parts, TrainConfig.of(), 2)
     with pytest.raises(ConfigError, match=sentence):
         check_process_group(parts, config, processes)

@@ -9,13 +9,13 @@ from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError, TrainingDiverged
 from dips.evaluation.comparison import Cell
 from dips.stream.users import make_stream
-from dips.studies import compare as study
-from dips.studies import run as experiment
-from dips.studies.compare import Plan
-from dips.training import rollouts as walks
+from dips.studies import compare as compare_module
+from dips.studies import run as run_module
+from dips.studies.compare import ComparisonPlan
+from dips.training import rollouts
 from dips.training.config import TrainConfig
 
-SMALL = {"epochs": 2, "dim": 6, "batch": 256, "device": "cpu"}
+SMALL = {"epochs": 2, "dim": 6, "batch_size": 256, "device": "cpu"}
 WHAT = {"policies": ["last", "reservoir"], "sizes": [2, 3], "seeds": [0, 1]}
 
 
@@ -34,22 +34,22 @@ def whole(data, tmp_path_factory):
 @pytest.fixture
 def trained(monkeypatch):
     """The settings of all runs that are trained, trials included."""
-    configs, run = [], study.run
+    configs, run = [], compare_module.train_runs
 
     def recorded(jobs, **rest):
         configs.extend(config for _, config in jobs)
         return run(jobs, **rest)
 
-    monkeypatch.setattr(study, "run", recorded)
+    monkeypatch.setattr(compare_module, "train_runs", recorded)
     return configs
 
 
 def interrupt_when(condition):
-    def watch(update):
-        if condition(update):
+    def on_progress(progress):
+        if condition(progress):
             raise KeyboardInterrupt
 
-    return watch
+    return on_progress
 
 
 def read(path):
@@ -85,7 +85,7 @@ def test_files_and_keys(whole):
     assert [float(row["test_rmse"]) for row in rows] == [row["test"]["rmse"] for row in table.rows]
 
 
-def test_every_place_has_its_run(whole):
+def test_every_cell_and_seed_has_a_run(whole):
     out, table = whole
     places = [(row["policy"], row["size"], row["every"], row["seed"]) for row in table.rows]
     assert sorted(places) == sorted(
@@ -104,7 +104,7 @@ def test_every_place_has_its_run(whole):
     )
 
 
-def test_the_summary_and_the_pairs_are_those_of_the_rows(whole):
+def test_summary_and_pairs_agree_with_the_rows(whole):
     _, table = whole
     means = {(row["policy"], row["size"]): row["mean"] for row in table.summary}
     assert all(row["n"] == 2 for row in table.summary)
@@ -122,7 +122,7 @@ def test_the_summary_and_the_pairs_are_those_of_the_rows(whole):
         assert row["low"] <= row["diff"] <= row["high"]
 
 
-def test_seeds_are_splits(whole):
+def test_each_seed_has_its_own_split(whole):
     out, _ = whole
     splits = {
         seed: {
@@ -135,11 +135,11 @@ def test_seeds_are_splits(whole):
     assert splits[0] != splits[1]
 
 
-def test_a_study_goes_on_where_it_was_interrupted(whole, data, tmp_path, trained):
+def test_an_interrupted_comparison_resumes(whole, data, tmp_path, trained):
     out = tmp_path / "results"
-    watch = interrupt_when(lambda update: update.done > update.total // 2)
+    on_progress = interrupt_when(lambda progress: progress.done > update.total // 2)
     with pytest.raises(KeyboardInterrupt):
-        dips.compare(data, **WHAT, out=out, watch=watch, **SMALL)
+        dips.compare(data, **WHAT, out=out, on_progress=on_progress, **SMALL)
     before = fingerprints(out)
     finished = {path.parent for path in before}
     assert len(finished) == 4
@@ -152,7 +152,7 @@ def test_a_study_goes_on_where_it_was_interrupted(whole, data, tmp_path, trained
     assert table == whole[1]
 
 
-def test_a_finished_study_trains_nothing(whole, data, trained):
+def test_a_finished_study_is_not_trained_again(whole, data, trained):
     out, table = whole
     before = fingerprints(out)
     assert dips.compare(data, **WHAT, out=out, **SMALL) == table
@@ -160,7 +160,7 @@ def test_a_finished_study_trains_nothing(whole, data, trained):
     assert fingerprints(out) == before
 
 
-def test_a_study_can_grow(whole, data, tmp_path, trained):
+def test_added_cells_train_only_what_is_missing(whole, data, tmp_path, trained):
     out = tmp_path / "results"
     dips.compare(data, ["last"], [2], seeds=[0], out=out, **SMALL)
     trained.clear()
@@ -174,35 +174,39 @@ def test_a_study_can_grow(whole, data, tmp_path, trained):
     ("change", "named"),
     [({"epochs": 3}, "epochs"), ({"dim": 5, "inner_lr": 0.2}, "dim, inner_lr")],
 )
-def test_other_settings_in_the_same_place_are_refused(whole, data, change, named):
+def test_other_settings_in_the_same_directory_are_refused(whole, data, change, named):
     out, _ = whole
     before = fingerprints(out)
-    with pytest.raises(RunError, match=f"was made with another {named}: give --out another"):
+    with pytest.raises(
+        RunError, match=f"was made with other settings .{named}.: give --out another"
+    ):
         dips.compare(data, **WHAT, out=out, **{**SMALL, **change})
     assert fingerprints(out) == before
 
 
-def test_other_data_in_the_same_place_is_refused(whole, data):
-    with pytest.raises(RunError, match="was made with another data"):
+def test_other_data_in_the_same_directory_is_refused(whole, data):
+    with pytest.raises(RunError, match="was made with other settings .data."):
         dips.compare(data, **WHAT, out=whole[0], source="elsewhere", **SMALL)
 
 
-def test_every_policy_gets_the_same_trials_and_none_scores_test(data, tmp_path, monkeypatch):
-    walked, stages, run = set(), [], study.run
+def test_every_policy_gets_the_same_trials_and_no_trial_scores_test_users(
+    data, tmp_path, monkeypatch
+):
+    rolled_out, stages, run = set(), [], compare_module.train_runs
 
-    def watched(parts, columns):
-        walked.update(part.user_id(user) for part in parts for user in range(part.users))
+    def recorded_stream(parts, columns):
+        rolled_out.update(part.user_id(user) for part in parts for user in range(part.users))
         return make_stream(parts, columns)
 
-    monkeypatch.setattr(experiment, "make_stream", watched)
+    monkeypatch.setattr(run_module, "make_stream", recorded_stream)
 
     def staged(jobs, **rest):
-        walked.clear()
+        rolled_out.clear()
         run(jobs, **rest)
-        stages.append(set(walked))
+        stages.append(set(rolled_out))
 
-    monkeypatch.setattr(walks, "make_stream", watched)
-    monkeypatch.setattr(study, "run", staged)
+    monkeypatch.setattr(rollouts, "make_stream", recorded_stream)
+    monkeypatch.setattr(compare_module, "train_runs", staged)
     dips.compare(data, **WHAT, out=tmp_path, tune=3, **SMALL)
     train, valid, _ = data.split_users(seed=0)
     assert len(stages[1]) == data.users
@@ -222,51 +226,53 @@ def test_every_policy_gets_the_same_trials_and_none_scores_test(data, tmp_path, 
 
 def test_tuning_takes_the_best_trial_of_each_policy(data, tmp_path, trained, monkeypatch):
     points = [{}, {"learning_rate": 0.0}, {"learning_rate": 0.05}]
-    monkeypatch.setattr(study, "trials", lambda count, task: points[:count])
+    monkeypatch.setattr(compare_module, "trials", lambda count, task: points[:count])
     settings = {**SMALL, "seeds": [3], "sizes": [2], "tune": 3}
     dips.compare(data, ["last", "reservoir"], out=tmp_path, **settings)
     assert len(trained) == 8
-    assert {config.seed for config in trained} == {3}
+    assert {config.training.seed for config in trained} == {3}
     trials = json.loads((tmp_path / "tuning.json").read_text())["trials"]
     for config in trained[6:]:
-        scores = [trials[json.dumps([config.policy, 2, 1, p], sort_keys=True)] for p in points]
+        scores = [
+            trials[json.dumps([config.sketch.policy, 2, 1, p], sort_keys=True)] for p in points
+        ]
         best = points[scores.index(min(scores))]
-        assert config.learning_rate == best.get("learning_rate", 0.01)
+        assert config.training.learning_rate == best.get("learning_rate", 0.01)
         assert scores.index(min(scores)) != 1  # a rate of zero learns nothing
 
 
-def test_tuning_goes_on_where_it_was_interrupted(data, tmp_path, trained):
+def test_interrupted_tuning_resumes(data, tmp_path, trained):
     what = {**WHAT, **SMALL, "tune": 2, "out": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        dips.compare(data, watch=interrupt_when(lambda update: update.done > 8), **what)
-    with pytest.raises(RunError, match="was tuned with another epochs: give --out another"):
+        dips.compare(data, on_progress=interrupt_when(lambda progress: progress.done > 8), **what)
+    with pytest.raises(RunError, match="was tuned with other settings .epochs.: give --out another"):
         dips.compare(data, **{**what, "epochs": 3})
     trained.clear()
     dips.compare(data, **what)
     assert len(trained) == 4 + 8  # half of the trials were there
 
 
-def test_a_diverging_trial_loses_and_does_no_harm(data, tmp_path, monkeypatch, trained):
+def test_a_diverging_trial_is_never_chosen(data, tmp_path, monkeypatch, trained):
     wild = [{"inner_lr": 1e6}, {"inner_lr": 0.1}]
-    monkeypatch.setattr(study, "trials", lambda count, task: wild)
+    monkeypatch.setattr(compare_module, "trials", lambda count, task: wild)
     table = dips.compare(data, ["last"], [2], seeds=[0], tune=2, out=tmp_path, **SMALL)
-    assert trained[-1].inner_lr == 0.1
+    assert trained[-1].model.inner_lr == 0.1
     assert math.isfinite(table.rows[0]["test"]["rmse"])
     json.loads((tmp_path / "tuning.json").read_text(), parse_constant=pytest.fail)  # no NaN
 
 
-def test_a_diverging_run_stops_the_study_but_keeps_the_others(data, tmp_path, monkeypatch):
-    run = study.run
+def test_a_diverging_run_raises_after_the_other_runs_were_written(data, tmp_path, monkeypatch):
+    run = compare_module.train_runs
 
-    def spoiled(jobs, *, done, **rest):
-        def spoil(index, outcome):
-            if jobs[index][1].policy == "last":
-                outcome.error = "the loss was no longer a number"
-            done(index, outcome)
+    def spoiled(jobs, *, on_result, **rest):
+        def spoil(index, result):
+            if jobs[index][1].sketch.policy == "last":
+                result.error = "the loss was no longer a number"
+            on_result(index, result)
 
-        return run(jobs, done=spoil, **rest)
+        return run(jobs, on_result=spoil, **rest)
 
-    monkeypatch.setattr(study, "run", spoiled)
+    monkeypatch.setattr(compare_module, "train_runs", spoiled)
     with pytest.raises(TrainingDiverged, match="no longer a number"):
         dips.compare(data, **WHAT, out=tmp_path, **SMALL)
     names = {path.name[:4] for path in (tmp_path / "runs").iterdir()}
@@ -276,10 +282,10 @@ def test_a_diverging_run_stops_the_study_but_keeps_the_others(data, tmp_path, mo
 
 def plan(**changes):
     given = {"policies": ["last"], "sizes": [4], "every": [1], "seeds": [0], **changes}
-    return Plan(settings=lambda policy: TrainConfig(policy=policy), **given)
+    return ComparisonPlan(settings=lambda policy: TrainConfig.of(policy=policy), **given)
 
 
-def test_a_mix_stands_only_where_it_fits():
+def test_mix_has_cells_only_at_larger_sizes():
     found = plan(policies=["mix:2", "last-top:4", "last"], sizes=[2, 3, 8]).cells()
     assert [cell.size for cell in found if cell.policy == "mix:2"] == [3, 8]
     assert [cell.size for cell in found if cell.policy == "last-top:4"] == [8]
@@ -288,7 +294,7 @@ def test_a_mix_stands_only_where_it_fits():
         plan(policies=["last", "mix:9"], sizes=[2, 8]).cells()
 
 
-def test_all_stands_once_at_the_largest_size(data, tmp_path):
+def test_all_has_one_cell_at_the_largest_size(data, tmp_path):
     assert plan(policies=["all"], sizes=[8, 2]).cells() == [Cell("all", 8, 1)]
     table = dips.compare(data, ["all", "last"], [2, 3], seeds=[0], out=tmp_path, **SMALL)
     assert {(row["policy"], row["size"]) for row in table.rows} == {
@@ -299,7 +305,7 @@ def test_all_stands_once_at_the_largest_size(data, tmp_path):
     assert [(row["a"], row["b"], row["size"]) for row in table.paired] == [("all", "last", 3)]
 
 
-def test_tuning_once_carries_over_from_the_middle():
+def test_tune_once_uses_the_middle_size():
     once = plan(policies=["last", "mix:2"], sizes=[2, 4, 8], every=[1, 4], tune=2)
     assert once.tuned_at(Cell("last", 8, 4)) == Cell("last", 8, 4)
     once = plan(policies=["last", "mix:2"], sizes=[2, 4, 8], every=[1, 4], tune=2, tune_once=True)
@@ -320,21 +326,21 @@ def test_tuning_once_carries_over_from_the_middle():
         ({"policies": []}, "there is nothing to compare"),
         ({"loss": "softmax"}, "loss 'softmax' does not fit the task"),
         ({"tune": -1}, "tune is -1"),
-        ({"max_seconds": 9.0}, "limit epochs"),
+        ({"max_seconds": 9.0}, "limit --epochs"),
         ({"device": "tpu"}, "device 'tpu': choose one of"),
         (
-            {"policies": ["dips"], "every": [2, 1], "choice": "sampled", "estimator": "gumbel"},
+            {"policies": ["dips"], "every": [2, 1], "selection": "sampled", "estimator": "gumbel"},
             "'gumbel' works online only",
         ),
     ],
 )
-def test_a_plan_that_cannot_work_writes_nothing(change, reason, data, tmp_path):
+def test_a_bad_plan_is_refused_before_anything_is_written(change, reason, data, tmp_path):
     with pytest.raises(ConfigError, match=reason):
         dips.compare(data, out=tmp_path / "results", **{**WHAT, **SMALL, **change})
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_is_a_file_is_refused(data, tmp_path):
+def test_a_results_directory_that_is_a_file_is_refused(data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="file cannot be written"):
         dips.compare(data, out=tmp_path / "file", **WHAT, **SMALL)

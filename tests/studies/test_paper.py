@@ -10,9 +10,9 @@ import dips
 from dips.data.filtering import RECIPES
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError
-from dips.studies.paper import STAGES, PaperStudy, Tools, as_items, of_length
+from dips.studies.paper import STAGES, PaperStudy, StudyFunctions, to_implicit, user_of_length
 from dips.studies.paper_plan import FULL, QUICK, Grid
-from tests.report.made import write_comparison
+from tests.report.fixtures import write_comparison
 
 TINY = replace(
     QUICK,
@@ -24,11 +24,18 @@ TINY = replace(
     gradients={"users": 2, "steps": 1, "longest": 9, "queue": 4},
 )
 ONE = {"epochs": 1}
-FAST = {"epochs": 1, "baseline": "", "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
+FAST = {
+    "epochs": 1,
+    "baselines": (),
+    "dim": 4,
+    "batch_size": 256,
+    "inner_steps": 2,
+    "device": "cpu",
+}
 
 
 class Bench:
-    """Tools that note what they are asked to do, and leave what the commands leave."""
+    """StudyFunctions that note what they are asked to do, and leave what the commands leave."""
 
     def __init__(self):
         self.asked = {}
@@ -45,7 +52,7 @@ class Bench:
         return tool
 
     def tools(self):
-        return Tools(*(self(name) for name in Tools._fields))
+        return StudyFunctions(*(self(name) for name in StudyFunctions._fields))
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def study(data, out, bench, plan=QUICK):
 def test_ratings_are_compared_and_likes_are_transferred(tmp_path, bench, monkeypatch):
     monkeypatch.setitem(RECIPES, "implicit", replace(RECIPES["implicit"], core=3))
     data = rated()
-    study(data, tmp_path, bench).result(["compare", "transfer", "session"], lambda progress: None)
+    study(data, tmp_path, bench).run(["compare", "transfer", "session"], lambda progress: None)
     assert bench.asked["compare"]["data"].explicit
     for name in ("transfer", "session"):
         asked = bench.asked[name]
@@ -78,27 +85,27 @@ def test_ratings_are_compared_and_likes_are_transferred(tmp_path, bench, monkeyp
     assert json.loads((tmp_path / "paper.json").read_text())["items"].startswith("ratings above")
 
 
-def test_the_end_is_what_the_comparison_comes_to(tmp_path, bench):
+def test_the_result_has_the_verdict_of_the_comparison(tmp_path, bench):
     data = rated(implicit=True)
-    told = study(data, tmp_path, bench).result(["compare"], lambda progress: None)
+    told = study(data, tmp_path, bench).run(["compare"], lambda progress: None)
     assert "learned" in told["verdict"]
     assert "last" in told["verdict"]
     assert "story" not in told  # nobody asked for one
 
 
-def test_data_without_ratings_is_taken_as_it_is(tmp_path, bench):
+def test_implicit_data_is_not_converted(tmp_path, bench):
     data = rated(implicit=True)
     work = study(data, tmp_path, bench, FULL)
-    work.result(["compare", "transfer"], lambda progress: None)
+    work.run(["compare", "transfer"], lambda progress: None)
     assert bench.asked["compare"]["data"] is data
     assert bench.asked["compare"]["source"] == data.name
     assert bench.asked["transfer"]["data"] is data
 
 
-def test_a_small_version_has_the_beginnings_of_histories(tmp_path, bench):
+def test_the_reduced_version_cuts_histories(tmp_path, bench):
     data = rated(implicit=True)
     plan = replace(QUICK, longest=10)
-    study(data, tmp_path, bench, plan).result(["compare", "transfer"], lambda progress: None)
+    study(data, tmp_path, bench, plan).run(["compare", "transfer"], lambda progress: None)
     for name in ("compare", "transfer"):
         asked = bench.asked[name]
         cut = asked["data"]
@@ -110,7 +117,7 @@ def test_a_small_version_has_the_beginnings_of_histories(tmp_path, bench):
         assert dips.load(asked["source"]).lengths.tolist() == cut.lengths.tolist()
 
 
-def test_data_that_is_made_is_made_anew_from_another_source(tmp_path, bench, monkeypatch):
+def test_converted_data_depends_on_its_source(tmp_path, bench, monkeypatch):
     monkeypatch.setitem(RECIPES, "implicit", replace(RECIPES["implicit"], core=3))
     data = rated()
     other = replace(data, rating=data.rating[::-1].copy())
@@ -123,29 +130,29 @@ def test_data_that_is_made_is_made_anew_from_another_source(tmp_path, bench, mon
     assert len(made) == len(set(made.values())) == 4
 
 
-def test_of_ratings_that_are_no_stars_all_count():
+def test_ratings_other_than_stars_are_all_kept():
     data = rated()
     tens = replace(data, rating=data.rating * 2, about={"name": "tens"})
-    found = as_items(tens)
+    found = to_implicit(tens)
     assert found.rating is None
     assert found.lengths.sum() == data.lengths.sum()
     assert found.name == "tens-implicit"
 
 
-def test_a_stage_that_the_data_does_not_allow_says_why(tmp_path, bench):
+def test_a_skipped_stage_has_a_reason(tmp_path, bench):
     short = stream(users=30, items=64, events=4, implicit=True)
     short = replace(short, lengths=np.minimum(short.lengths, 4))
-    told = study(short, tmp_path, bench).result(["compare", "session"], lambda progress: None)
+    told = study(short, tmp_path, bench).run(["compare", "session"], lambda progress: None)
     assert told["stages"]["compare"]["state"] == "done"
     assert told["stages"]["session"]["state"] == "skipped"
     assert "no history is longer than a session of 4" in told["stages"]["session"]["why"]
 
 
-def test_where_nothing_can_run_there_is_no_report(tmp_path, bench):
+def test_without_any_stage_there_is_no_report(tmp_path, bench):
     short = stream(users=30, items=64, events=4, implicit=True)
     short = replace(short, lengths=np.minimum(short.lengths, 4))
-    with pytest.raises(RunError, match="nothing could be run: session: synthetic"):
-        study(short, tmp_path, bench).result(["session"], lambda progress: None)
+    with pytest.raises(RunError, match="no stage could be run: session: synthetic"):
+        study(short, tmp_path, bench).run(["session"], lambda progress: None)
     assert "report" not in bench.asked
 
 
@@ -160,20 +167,20 @@ def test_bad_settings_are_refused_before_anything_is_written(settings, sentence,
     assert not (tmp_path / "out").exists()
 
 
-def test_stages_and_seeds_must_be_there(tmp_path, bench):
+def test_unknown_stages_and_empty_seeds_are_refused(tmp_path, bench):
     with pytest.raises(ConfigError, match="no stage 'dinner': choose from compare, transfer"):
-        study(rated(), tmp_path, bench).result(["dinner"], lambda progress: None)
+        study(rated(), tmp_path, bench).run(["dinner"], lambda progress: None)
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
-def test_all_stages_are_there_and_most_cost_something(plan, tmp_path, bench):
+def test_plans_have_all_stages_with_costs(plan, tmp_path, bench):
     stages = study(rated(), tmp_path, bench, plan).stages()
     assert [stage.name for stage in stages] == list(STAGES)
     costs = {stage.name: sum(stage.costs.values()) for stage in stages}
     assert costs["compare"] > costs["story"]
 
 
-def test_the_device_does_not_decide_results(tmp_path, bench):
+def test_the_device_is_not_part_of_a_plan(tmp_path, bench):
     plans = [
         [stage.plan for stage in study(rated(), tmp_path, bench, QUICK.but(None, more)).stages()]
         for more in ({}, {"device": "cpu"}, {"epochs": 9})
@@ -181,13 +188,13 @@ def test_the_device_does_not_decide_results(tmp_path, bench):
     assert plans[0] == plans[1] != plans[2]
 
 
-def test_a_small_version_says_so(tmp_path, bench):
+def test_the_scale_names_the_reduced_version(tmp_path, bench):
     data = rated()
     assert study(data, tmp_path, bench, FULL).scale() == (
-        "60 users, 5 splits, epochs as suit each policy"
+        "60 users, 5 splits, default epochs of each policy"
     )
     some = study(data, tmp_path, bench, FULL.but([0], {"max_users": 9})).scale()
-    assert some.startswith("9 of 60 users, 1 split, epochs as suit each policy: a small version")
+    assert some.startswith("9 of 60 users, 1 split, default epochs of each policy: a reduced version")
     assert "1 split, up to 1 epoch:" in study(data, tmp_path, bench, QUICK.but(None, ONE)).scale()
     assert (
         "60 users, the first 80 of their interactions, 1 split, up to 5 epochs: a"
@@ -195,39 +202,42 @@ def test_a_small_version_says_so(tmp_path, bench):
     )
 
 
-def test_the_story_is_of_a_user_with_a_usual_history():
+def test_the_story_is_of_a_user_with_a_typical_history():
     data = rated()
     lengths = {data.user_id(user): int(data.lengths[user]) for user in range(data.users)}
     some = set(list(lengths)[5:])
-    found = of_length(data, some, 24)
+    found = user_of_length(data, some, 24)
     assert found in some
     assert abs(lengths[found] - 24) == min(abs(lengths[name] - 24) for name in some)
 
 
-def test_everything_on_a_tiny_world(tmp_path, monkeypatch):
+def test_all_stages_on_a_tiny_data_set(tmp_path, monkeypatch):
     """The real tools: what each stage leaves, the page, and nothing done twice."""
     monkeypatch.setattr("dips.api.QUICK", TINY)
     data, out, seen = stream(users=40, items=64, events=14, implicit=True), tmp_path / "out", []
-    told = dips.paper(data, out, quick=True, watch=seen.append, **FAST)
+    told = dips.paper(data, out, quick=True, on_progress=seen.append, **FAST)
     assert {name: stage["state"] for name, stage in told["stages"].items()} == dict.fromkeys(
         STAGES, "done"
     )
     assert all(stage["seconds"] > 0 for stage in told["stages"].values())
     page = (out / "report.html").read_text()
     for words in ("Policy transfer", "Sessions with a sketch", "Signs of the true policy gradient",
-                  "What was run", 'href="story.html"'):  # fmt: skip
+                  "Stages", 'href="story.html"'):  # fmt: skip
         assert words in page
     assert told["story"] == str(out / "story.html")
     assert "The story of user" in (out / "story.html").read_text()
-    assert {progress.place for progress in seen} == {1, 2, 3, 4, 5}
+    assert {progress.number for progress in seen} == {1, 2, 3, 4, 5}
     assert seen[-1].seconds_left is not None
     before = len(seen)
-    assert dips.paper(data, out, quick=True, watch=seen.append, **FAST)["stages"] == told["stages"]
+    assert (
+        dips.paper(data, out, quick=True, on_progress=seen.append, **FAST)["stages"]
+        == told["stages"]
+    )
     assert len(seen) == before
     with pytest.raises(RunError, match="made with another epochs"):
         dips.paper(data, out, quick=True, **{**FAST, "epochs": 2})
 
 
-def test_nothing_is_left_of_a_tiny_core():
+def test_an_empty_core_is_refused():
     with pytest.raises(DataError):
-        as_items(stream(users=20, items=64, events=10))
+        to_implicit(stream(users=20, items=64, events=10))

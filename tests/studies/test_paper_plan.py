@@ -9,18 +9,18 @@ def test_seeds_and_settings_that_are_given_come_first():
     found = QUICK.but([7, 8], {"epochs": 1, "device": "cpu"})
     assert found.seeds == (7, 8)
     assert found.settings == {**QUICK.settings, "epochs": 1, "device": "cpu"}
-    with pytest.raises(ConfigError, match="there are no seeds"):
+    with pytest.raises(ConfigError, match="--seeds is empty"):
         QUICK.but([], {})
 
 
-def test_a_policy_that_learns_has_the_time_to():
+def test_the_reduced_plan_trains_the_policy():
     """It waits at first and rests at the end; in a small version something must be left."""
     learning = QUICK.settings["epochs"] - 1 - QUICK.settings["policy_freeze_epochs"]
     assert learning >= 2
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
-def test_both_plans_hold_what_later_stages_go_on_from(plan):
+def test_plans_have_the_runs_that_later_stages_need(plan):
     compared = plan.grids["compare"]
     assert {"dips", "learned"} <= set(compared.policies)
     assert 4 in compared.sizes

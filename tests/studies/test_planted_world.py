@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dips
-from dips.data.planted import MEAN, best_rmse, planted, planted_positions
+from dips.data.synthetic.planted_world import MEAN, best_rmse, planted, planted_positions
 
 
 def _kept_keys(outcome: Any, data: Any) -> float:
@@ -51,14 +51,14 @@ def _trained(world: Any, policy: str) -> tuple[float, float]:
     return _kept_keys(outcome, test), dips.evaluate(outcome, test)["rmse"] / best
 
 
-def test_learned_keeps_what_is_planted(world: Any) -> None:
+def test_learned_keeps_the_planted_key_items(world: Any) -> None:
     share, ratio = _trained(world, "learned")
     assert share >= 0.95
     assert ratio <= 1.02
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir"])
-def test_static_policies_do_not(world: Any, policy: str) -> None:
+def test_static_policies_do_not_keep_the_planted_key_items(world: Any, policy: str) -> None:
     share, ratio = _trained(world, policy)
     assert share < 0.5
     assert ratio > 1.1

@@ -9,28 +9,27 @@ from dips.data.interactions import from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError
 from dips.evaluation.progressive import predict
-from dips.evaluation.scoring import walk
-from dips.recommender.spectral_init import shared_users
-from dips.stream.users import Columns
-from dips.studies import run as experiment
-from dips.studies import sketches as nightly
-from dips.studies.checks import check, describe, device_of, split
-from dips.studies.run import run
+from dips.evaluation.scoring import roll_out
+from dips.recommender.spectral_init import spectral_vectors
+from dips.stream.users import EventColumns
+from dips.studies.checks import check, describe, device_of, resolved, split
+from dips.studies.run import STACK, _stacks, train_runs
+from dips.studies.sketches import prediction_columns
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-SMALL = {"epochs": 2, "dim": 6, "batch": 128, "device": "cpu"}
+SMALL = {"epochs": 2, "dim": 6, "batch_size": 128, "device": "cpu"}
 EXPLICIT = stream(users=40, items=64, events=14)
 IMPLICIT = stream(users=40, items=64, events=14, implicit=True)
 
 
 def config(**settings):
-    return TrainConfig(**{**SMALL, **settings})
+    return TrainConfig.of(**{**SMALL, **settings})
 
 
 def trained(data, **settings):
     chosen = config(**settings)
-    return run([(split(data, chosen), chosen)])[0]
+    return train_runs([(split(data, chosen), chosen)])[0]
 
 
 def assert_same_run(left, right):
@@ -59,71 +58,71 @@ STACKS = {
 
 @pytest.mark.parametrize("recommender", ["dot", "mlp"])
 @pytest.mark.parametrize("stack", list(STACKS))
-def test_a_stacked_run_equals_the_same_run_alone(stack, recommender):
+def test_a_stacked_run_equals_the_single_run(stack, recommender):
     configs = [
         config(**{"policy": "reservoir", "size": 3, "recommender": recommender, **change})
         for change in STACKS[stack]
     ]
     jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]
-    together = run(jobs)
-    assert len(experiment._stacks(configs, "cpu")) == 1
-    for job, outcome in zip(jobs, together, strict=True):
-        assert outcome.config == job[1]
-        assert_same_run(outcome, run([job])[0])
+    together = train_runs(jobs)
+    assert len(_stacks(configs, "cpu")) == 1
+    for job, result in zip(jobs, together, strict=True):
+        assert result.config == job[1]
+        assert_same_run(result, train_runs([job])[0])
 
 
-def test_a_stack_of_implicit_runs():
+def test_stacked_implicit_runs_equal_single_runs():
     configs = [config(policy=p, seed=s, size=3) for p in ("last", "mix:1") for s in (0, 1)]
     jobs = [(split(IMPLICIT, chosen), chosen) for chosen in configs]
-    for job, outcome in zip(jobs, run(jobs), strict=True):
-        assert_same_run(outcome, run([job])[0])
+    for job, result in zip(jobs, train_runs(jobs), strict=True):
+        assert_same_run(result, train_runs([job])[0])
 
 
-def test_a_run_that_diverges_takes_nobody_along():
+def test_a_diverging_run_does_not_affect_stacked_runs():
     configs = [config(inner_lr=rate) for rate in (0.1, 1e6, 0.05)]
     jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]
-    good, bad, other = run(jobs)
-    assert "lower the inner rate first" in bad.error
+    good, bad, other = train_runs(jobs)
+    assert "lower inner_lr first" in bad.error
     assert bad.valid == {}
     assert bad.test is None
-    for job, outcome in ((jobs[0], good), (jobs[2], other)):
-        assert not outcome.error
-        assert_same_run(outcome, run([job])[0])
+    for job, result in ((jobs[0], good), (jobs[2], other)):
+        assert not result.error
+        assert_same_run(result, train_runs([job])[0])
 
 
-def test_results_come_in_the_order_of_the_jobs_and_are_told_as_they_come(monkeypatch):
-    monkeypatch.setitem(experiment.STACK, "cpu", 2)
+def test_results_have_the_order_of_the_jobs_and_are_reported_when_finished(monkeypatch):
+    monkeypatch.setitem(STACK, "cpu", 2)
     configs = [config(size=size, seed=seed) for size, seed in itertools.product((2, 3), (0, 1, 2))]
     configs = configs[::2] + configs[1::2]
-    told = []
-    found = run(
+    reported = []
+    found = train_runs(
         [(split(EXPLICIT, chosen), chosen) for chosen in configs],
-        done=lambda index, outcome: told.append((index, outcome.config)),
+        on_result=lambda index, result: reported.append((index, result.config)),
     )
-    assert [outcome.config for outcome in found] == configs
-    assert sorted(told, key=lambda entry: entry[0]) == list(enumerate(configs))
+    assert [result.config for result in found] == configs
+    assert sorted(reported, key=lambda entry: entry[0]) == list(enumerate(configs))
 
 
-def test_a_watcher_sees_every_epoch():
+def test_every_epoch_is_reported():
     seen = []
     chosen = config(epochs=3)
     parts = split(EXPLICIT, chosen)
-    run([(parts, chosen)], watch=seen.append)
-    assert [moment.epoch for moment in seen] == [1, 2, 3]
-    assert {(moment.runs, moment.epochs) for moment in seen} == {(1, 3)}
+    train_runs([(parts, chosen)], on_epoch=seen.append)
+    assert [report.epoch for report in seen] == [1, 2, 3]
+    assert {(report.runs, report.epochs) for report in seen} == {(1, 3)}
     last = seen[-1]
     assert last.interactions_per_second == pytest.approx(3 * len(parts[0]) / last.seconds)
 
 
-def test_the_best_epoch_on_validation_stays():
-    found = trained(EXPLICIT, epochs=6, learning_rate=0.2, batch=32)
+def test_the_best_epoch_on_validation_is_kept():
+    found = trained(EXPLICIT, epochs=6, learning_rate=0.2, batch_size=32)
     scores = [line["valid"] for line in found.history]
-    assert min(scores) < scores[-1]  # it got worse again
+    assert min(scores) < scores[-1]  # later epochs are worse
     assert found.valid["rmse"] == pytest.approx(min(scores), abs=1e-6)
 
 
 def test_patience_ends_a_run_early():
-    found = trained(EXPLICIT, epochs=50, patience=2, learning_rate=0.2, batch=32)
+    found = trained(EXPLICIT, epochs=50, patience=2, learning_rate=0.2, batch_size=32)
     scores = [line["valid"] for line in found.history]
     assert found.epochs < 50
     assert scores.index(min(scores)) == len(scores) - 3
@@ -135,15 +134,15 @@ def test_max_seconds_ends_a_run_early():
     assert 0.3 <= found.seconds < 5
 
 
-def test_max_users_takes_the_same_few_for_every_seed():
+def test_max_users_selects_the_same_users_for_every_seed():
     few = [split(EXPLICIT, config(max_users=15, seed=seed)) for seed in (0, 1)]
     names = [{part.user_id(u) for part in parts for u in range(part.users)} for parts in few]
     assert len(names[0]) == 15
     assert names[0] == names[1]
     assert [part.users for part in few[0]] == [9, 3, 3]
     assert few[0][0].user_rows.tolist() != few[1][0].user_rows.tolist()
-    everybody = split(EXPLICIT, config(max_users=1000))
-    assert sum(part.users for part in everybody) == EXPLICIT.users
+    all_users = split(EXPLICIT, config(max_users=1000))
+    assert sum(part.users for part in all_users) == EXPLICIT.users
 
 
 BY_TIME = {"split": "time", "policy": "reservoir", "size": 3}
@@ -154,7 +153,7 @@ def by_time():
     return trained(EXPLICIT, **BY_TIME)
 
 
-def test_by_time_every_user_is_in_every_part_and_windows_follow_each_other():
+def test_split_by_time_has_consecutive_windows_of_every_user():
     train, valid, test = split(EXPLICIT, config(**BY_TIME))
     assert train.users == valid.users == test.users == EXPLICIT.users
     assert (train.warmup == 0).all()
@@ -163,21 +162,21 @@ def test_by_time_every_user_is_in_every_part_and_windows_follow_each_other():
     assert (test.lengths == EXPLICIT.lengths).all()
 
 
-def test_by_time_only_the_window_counts(by_time):
+def test_split_by_time_scores_only_the_window(by_time):
     test = by_time.parts[2]
     assert by_time.test.count.tolist() == (test.lengths - test.warmup).tolist()
-    made = nightly.predictions(by_time.trained, test)
+    made = prediction_columns(by_time.trained, test)
     for user in range(test.users):
         steps = made["t"][made["user"] == test.user_id(user)]
         assert steps.tolist() == list(range(test.warmup[user], test.lengths[user]))
 
 
-def test_by_time_sketches_carry_over(by_time):
+def test_split_by_time_continues_sketches(by_time):
     """The window's predictions are those of a walk over the whole history."""
     test = by_time.parts[2]
-    columns = Columns.of(test)
-    stack, trace = walk(by_time.trained, test, columns)
-    _, whole = walk(by_time.trained, replace(test, warmup=np.zeros_like(test.warmup)), columns)
+    columns = EventColumns.of(test)
+    stack, trace = roll_out(by_time.trained, test, columns)
+    _, whole = roll_out(by_time.trained, replace(test, warmup=np.zeros_like(test.warmup)), columns)
     made, every = predict(stack, trace, 0).output, predict(stack, whole, 0).output
     by_event = dict(zip(whole.event.tolist(), every.tolist(), strict=True))
     wanted = [by_event[event] for event in trace.event.tolist()]
@@ -186,7 +185,7 @@ def test_by_time_sketches_carry_over(by_time):
     assert (trace.kept[first] >= 0).all()  # no sketch begins empty
 
 
-def test_by_time_the_future_does_not_train(by_time):
+def test_split_by_time_does_not_train_on_the_future(by_time):
     """Ratings after the training windows change nothing but the scores."""
     train = by_time.parts[0]
     rating = EXPLICIT.rating.copy()
@@ -199,13 +198,13 @@ def test_by_time_the_future_does_not_train(by_time):
     assert again.test.metrics != by_time.test.metrics
 
 
-def test_cuda_is_refused_where_there_is_none(monkeypatch):
+def test_cuda_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for device in ("cuda", "cuda:1"):
         with pytest.raises(ConfigError, match=f"device '{device}': there is no CUDA device here"):
             trained(EXPLICIT, device=device)
-    assert device_of(config(device="auto")) == "cpu"
-    with pytest.raises(ConfigError, match="device 'gpu': choose one of auto, cpu, cuda"):
+    assert device_of(config(device=None)) == "cpu"
+    with pytest.raises(ConfigError, match="device 'gpu': choose one of cpu, cuda"):
         device_of(config(device="gpu"))
 
 
@@ -227,7 +226,7 @@ def test_cuda_is_refused_where_there_is_none(monkeypatch):
         (EXPLICIT, {"policy": "mix:9", "size": 4}, "mix:9 leaves no slot to sample at size 4"),
     ],
 )
-def test_contradictions_are_refused_before_training(data, settings, reason):
+def test_contradicting_settings_are_refused_before_training(data, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         check(data, config(**settings))
 
@@ -245,17 +244,18 @@ def test_ratings_may_be_ignored():
     assert found.metrics()["task"] == "implicit"
 
 
-def test_the_offset_is_the_mean_of_the_training_users_only():
+def test_the_offset_is_the_mean_rating_of_training_users():
     parts = split(EXPLICIT, config())
     own = np.concatenate([parts[0].rating[parts[0].events(u)] for u in range(parts[0].users)])
-    spec = describe(parts[0], config())
+    spec = describe(parts[0], resolved(parts[0], config()))
     assert spec.offset == pytest.approx(own.mean())
     assert spec.offset != pytest.approx(EXPLICIT.rating.mean(), abs=1e-4)
     assert (spec.low, spec.high) == EXPLICIT.rating_range()
 
 
-def test_implicit_data_has_defaults_of_its_own():
-    assert build_config(implicit_data=True).inner_lr != build_config().inner_lr
+def test_implicit_data_has_its_own_defaults():
+    implicit, explicit = (resolved(data, TrainConfig.of()) for data in (IMPLICIT, EXPLICIT))
+    assert implicit.model.inner_lr != explicit.model.inner_lr
 
 
 def test_too_few_users_are_refused():
@@ -272,18 +272,18 @@ def test_parameters_do_not_depend_on_threads() -> None:
     try:
         for threads in (1, 2, 2, 2):
             torch.set_num_threads(threads)
-            outcome = run([(split(data, chosen), chosen)], test=False)[0]
-            states.append(outcome.trained.recommender.state_dict())
+            result = train_runs([(split(data, chosen), chosen)], test=False)[0]
+            states.append(result.trained.recommender.state_dict())
     finally:
         torch.set_num_threads(before)
     for name, value in states[0].items():
         assert all(torch.equal(value, other[name]) for other in states[1:])
 
 
-@pytest.mark.parametrize("resketch_epochs", [1, 9])  # 9: training never leaves its first sketches
-def test_early_stopping_judges_the_sketches_that_are_reported(resketch_epochs):
+@pytest.mark.parametrize("resketch_epochs", [1, 9])  # 9: training keeps its first sketches
+def test_early_stopping_uses_the_reported_sketches(resketch_epochs):
     data = stream(users=80, items=64, events=24)
-    outcome = trained(
+    result = trained(
         data,
         policy="hardest",
         size=3,
@@ -291,65 +291,68 @@ def test_early_stopping_judges_the_sketches_that_are_reported(resketch_epochs):
         learning_rate=0.05,
         resketch_epochs=resketch_epochs,
     )
-    best = min(line["valid"] for line in outcome.history)
-    assert outcome.valid["rmse"] == pytest.approx(best, abs=1e-6)
+    best = min(line["valid"] for line in result.history)
+    assert result.valid["rmse"] == pytest.approx(best, abs=1e-6)
 
 
-def test_a_run_in_a_stack_reports_its_own_epochs():
+def test_a_stacked_run_reports_its_own_epochs():
     hasty = config(patience=1, epochs=6, learning_rate=0.3)
     patient = config(patience=6, epochs=6)
     jobs = [(split(EXPLICIT, each), each) for each in (hasty, patient)]
-    stacked, alone = run(jobs, test=False)[0], run(jobs[:1], test=False)[0]
-    assert alone.epochs < 6
-    assert stacked.epochs == alone.epochs
-    assert len(stacked.history) == len(alone.history)
+    stacked, single = train_runs(jobs, test=False)[0], train_runs(jobs[:1], test=False)[0]
+    assert single.epochs < 6
+    assert stacked.epochs == single.epochs
+    assert len(stacked.history) == len(single.history)
 
 
-def test_runs_that_descend_differently_do_not_share_a_stack():
+def test_runs_with_different_inner_loops_are_not_stacked():
     changes = [{}, {"lr_schedule": "constant"}, {"user_lr": 0.1}, {"user_lr": 0.2}]
-    configs = [TrainConfig(**change) for change in changes]
-    assert experiment._stacks(configs, "cpu") == [[0], [1], [2, 3]]
+    configs = [TrainConfig.of(**change) for change in changes]
+    assert _stacks(configs, "cpu") == [[0], [1], [2, 3]]
 
 
 @pytest.mark.parametrize("policy", ["all", "last"])
-def test_a_reader_in_order_begins_where_items_share_users(policy):
-    user, item = np.divmod(np.arange(400), 10)  # 40 users of two circles; nothing comes back
+def test_sequential_recommenders_start_from_spectral_embeddings(policy):
+    user, item = np.divmod(np.arange(400), 10)  # 40 users of two circles; no item repeats
     item = (item + 3 * user) % 20 + 20 * (user % 2)
     once = from_arrays(user, item, None, np.arange(400))
     chosen = config(recommender="gru", policy=policy, learning_rate=0.0, epochs=1, dim=16, seed=3)
-    outcome = run([(split(once, chosen), chosen)])[0]
-    spec, model = outcome.trained.spec, outcome.trained.recommender
+    result = train_runs([(split(once, chosen), chosen)])[0]
+    spec, model = result.trained.spec, result.trained.recommender
     assert (spec.repeat_feature, spec.filter_sketch, spec.cosine) == (False, True, True)
-    start = shared_users(split(once, chosen)[0], 16, torch.Generator().manual_seed(3))
+    start = spectral_vectors(split(once, chosen)[0], 16, torch.Generator().manual_seed(3))
     torch.testing.assert_close(model.vectors.detach(), start)
-    plain = trained(once, **{**vars(chosen), "filter_sketch": 0, "cosine": 0})
-    assert outcome.test.metrics["recall@20"] > plain.test.metrics["recall@20"] + 0.1
+    plain = trained(once, **{**chosen.to_dict(), "filter_sketch": False, "cosine": False})
+    assert result.test.metrics["recall@20"] > plain.test.metrics["recall@20"] + 0.1
 
 
-def test_striking_changes_the_ranking_of_what_adapts_and_nothing_that_it_learns():
+def test_filter_sketch_changes_rankings_but_not_training():
     user, item = np.divmod(np.arange(400), 10)
-    once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(400))  # nothing comes back
-    struck, plain = (trained(once, epochs=1, filter_sketch=given) for given in (-1, 0))
+    once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(400))  # no item repeats
+    filtered, plain = (trained(once, epochs=1, filter_sketch=given) for given in (None, False))
     others = plain.trained.recommender.state_dict()
-    for name, value in struck.trained.recommender.state_dict().items():
+    for name, value in filtered.trained.recommender.state_dict().items():
         assert torch.equal(value, others[name])
-    assert struck.fitted["filter_sketch"] == 1
-    for found, other in ((struck.valid, plain.valid), (struck.test.metrics, plain.test.metrics)):
+    assert filtered.resolved.config.model.filter_sketch
+    for found, other in ((filtered.valid, plain.valid), (filtered.test.metrics, plain.test.metrics)):
         assert found["mrr@20"] > other["mrr@20"]
 
 
 @pytest.mark.parametrize(
-    "name", ["repeat_feature", "recency_decay", "separate_input", "filter_sketch", "cosine"]
+    "name", ["repeat_feature", "recency_decay", "tie_embeddings", "filter_sketch", "cosine"]
 )
-def test_runs_whose_recommenders_know_other_things_go_apart(name):
-    configs = [config(**{name: known}) for known in (0, 1)]
-    assert len(experiment._stacks(configs, "cpu")) == 2
+def test_runs_with_different_recommender_features_are_not_stacked(name):
+    configs = [config(**{name: value}) for value in (False, True)]
+    assert len(_stacks(configs, "cpu")) == 2
 
 
-@pytest.mark.parametrize(("distinct", "met"), [(20, ["last"]), (4, ["last", "frequent"])])
-def test_rivals_are_those_that_differ_on_these_data(distinct, met):
+@pytest.mark.parametrize(("distinct", "expected"), [(20, ["last"]), (4, ["last", "frequent"])])
+def test_default_baselines_depend_on_the_data(distinct, expected):
     user, item = np.divmod(np.arange(400), 10)
     data = from_arrays(user, (item + 3 * user) % distinct, None, np.arange(400))
-    outcome = trained(data, policy="learned", baseline="last,frequent", epochs=1, dim=4)
-    assert [one.name for one in outcome.baselines] == met
-    assert outcome.config.baselines == ["last", "frequent"]  # what was asked for stays as it was
+    result = trained(data, policy="learned", baselines=("last", "frequent"), epochs=1, dim=4)
+    assert [one.name for one in result.baselines] == expected
+    assert result.config.policy_training.baselines == [
+        "last",
+        "frequent",
+    ]  # the settings as asked are not changed

@@ -13,7 +13,7 @@ from dips.studies import run_directory
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
-SMALL = {"epochs": 2, "dim": 6, "batch": 256, "device": "cpu"}
+SMALL = {"epochs": 2, "dim": 6, "batch_size": 256, "device": "cpu"}
 FILES = {
     "config.json", "metrics.json", "model.safetensors", "log.jsonl", "split.csv", "curve.png",
     "test_users.csv",
@@ -21,7 +21,7 @@ FILES = {
 KEYS = [
     "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
     "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
-    "fitted",
+   
 ]  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_metrics(run, data):
 def test_config_holds_every_setting_and_opens_again(run, data):
     found = run_directory.read_config(run[0])
     assert found.pop("data") == data.name
-    assert TrainConfig().but(**found) == run[1].config
+    assert TrainConfig.of().but(**found) == run[1].config
 
 
 def test_log_has_a_line_for_each_epoch(run):
@@ -90,7 +90,7 @@ def test_split_names_every_user_once(run, data, parts):
 
 
 def test_user_sums_add_up_to_the_metric(run, parts):
-    sums = run_directory.read_users(run[0])
+    sums = run_directory.read_user_sums(run[0])
     assert sums.users == [parts[2].user_id(user) for user in range(parts[2].users)]
     assert sums.count.tolist() == parts[2].lengths.tolist()
     rmse = (sums.sums["squared_error"].sum() / sums.count.sum()) ** 0.5
@@ -106,16 +106,16 @@ def test_a_user_id_may_be_anything(tmp_path):
     parts = data.split_users(seed=0)
     dips.train(*parts, out=tmp_path, policy="last", **SMALL)
     assert set().union(*run_directory.read_split(tmp_path).values()) == set(names)
-    assert set(run_directory.read_users(tmp_path).users) < set(names)
+    assert set(run_directory.read_user_sums(tmp_path).users) < set(names)
 
 
-def test_open_run_gives_what_was_trained(run):
+def test_open_run_returns_the_trained_model(run):
     opened = run_directory.open_run(run[0]).recommender.state_dict()
     for name, value in run[1].trained.recommender.state_dict().items():
         assert torch.equal(opened[name], value)
 
 
-def test_metrics_come_last(run, tmp_path, monkeypatch):
+def test_metrics_are_written_last(run, tmp_path, monkeypatch):
     """A run that was killed while it was written does not count as finished."""
     written = []
 
@@ -131,31 +131,35 @@ def test_metrics_come_last(run, tmp_path, monkeypatch):
     assert not run_directory.is_finished(tmp_path)
 
 
-def test_claim_refuses_what_is_taken(run, tmp_path):
-    config = TrainConfig(epochs=3)
+def test_a_used_run_directory_is_refused(run, tmp_path):
+    config = TrainConfig.of(epochs=3)
     with pytest.raises(RunError, match="is a finished run: choose another --out, or remove it"):
-        run_directory.claim(run[0], config, "x", resume=True)
-    run_directory.claim(tmp_path / "new", config, "x", resume=False)
-    run_directory.claim(tmp_path / "new", TrainConfig(), "x", resume=False)  # no epoch was done
+        run_directory.prepare_directory(run[0], config, "x", resume=True)
+    run_directory.prepare_directory(tmp_path / "new", config, "x", resume=False)
+    run_directory.prepare_directory(
+        tmp_path / "new", TrainConfig.of(), "x", resume=False
+    )  # no epoch was done
     (tmp_path / "new" / checkpoint.FILE).write_bytes(b"")
-    with pytest.raises(RunError, match="holds an interrupted run: go on with --resume"):
-        run_directory.claim(tmp_path / "new", TrainConfig(), "x", resume=False)
-    with pytest.raises(RunError, match="was started with another epochs, data: resume with"):
-        run_directory.claim(tmp_path / "new", config, "y", resume=True)
-    run_directory.claim(tmp_path / "new", TrainConfig(max_seconds=5), "x", resume=True)
+    with pytest.raises(RunError, match="holds an interrupted run: continue it with --resume"):
+        run_directory.prepare_directory(tmp_path / "new", TrainConfig.of(), "x", resume=False)
+    with pytest.raises(RunError, match="was started with other settings .epochs, data.: resume with"):
+        run_directory.prepare_directory(tmp_path / "new", config, "y", resume=True)
+    run_directory.prepare_directory(
+        tmp_path / "new", TrainConfig.of(max_seconds=5), "x", resume=True
+    )
 
 
-def test_claim_clears_away_what_a_killed_run_was_writing(tmp_path):
+def test_unfinished_files_of_a_killed_run_are_removed(tmp_path):
     (tmp_path / "checkpoint.safetensors.123.part").write_bytes(b"half")
-    run_directory.claim(tmp_path, TrainConfig(), "x", resume=False)
+    run_directory.prepare_directory(tmp_path, TrainConfig.of(), "x", resume=False)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_a_place_that_cannot_be_is_refused(tmp_path):
+def test_a_directory_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(DataError, match="cannot be written"):
-            run_directory.claim(place, TrainConfig(), "x", resume=False)
+            run_directory.prepare_directory(place, TrainConfig.of(), "x", resume=False)
 
 
 def test_damaged_or_missing_files_are_named(run, tmp_path):
@@ -170,7 +174,9 @@ def test_damaged_or_missing_files_are_named(run, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"half", b"\xff" * 64])
 def test_a_damaged_checkpoint_says_what_to_do(content, parts, tmp_path):
-    run_directory.claim(tmp_path, TrainConfig(policy="last", **SMALL), parts[0].name, resume=False)
+    run_directory.prepare_directory(
+        tmp_path, TrainConfig.of(policy="last", **SMALL), parts[0].name, resume=False
+    )
     (tmp_path / checkpoint.FILE).write_bytes(content)
     with pytest.raises(RunError, match=r"checkpoint\.safetensors does not fit this run.*remove it"):
         dips.train(*parts, out=tmp_path, resume=True, policy="last", **SMALL)

@@ -16,15 +16,21 @@ from dips.data.interactions import Interactions, from_arrays
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError
 from dips.recommender.session import SessionGRU
-from dips.recommender.spectral_init import shared_users
+from dips.recommender.spectral_init import spectral_vectors
 from dips.studies import session as session_study
 from dips.studies.checks import split
-from dips.studies.compare import Update
-from dips.studies.policy_transfer import Result
+from dips.studies.policy_transfer import TransferResult
+from dips.studies.progress import StudyProgress
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
-SMALL: dict[str, Any] = {"epochs": 2, "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
+SMALL: dict[str, Any] = {
+    "epochs": 2,
+    "dim": 4,
+    "batch_size": 256,
+    "inner_steps": 2,
+    "device": "cpu",
+}
 WHAT: dict[str, Any] = {"policies": ["reservoir", "hardest"], "sizes": [0, 2], "seeds": [0]}
 
 
@@ -34,12 +40,14 @@ def data() -> Interactions:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Interactions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def whole(
+    data: Interactions, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, TransferResult]:
     out = tmp_path_factory.mktemp("session") / "results"
     return out, dips.session(data, **WHAT, out=out, **SMALL)
 
 
-def test_files(whole: tuple[Path, Result]) -> None:
+def test_files(whole: tuple[Path, TransferResult]) -> None:
     out, result = whole
     assert {path.name for path in out.iterdir()} == {
         "rows.csv", "summary.csv", "paired.csv", "ratios.csv", "gains.csv", "figure.png",
@@ -61,51 +69,51 @@ def test_files(whole: tuple[Path, Result]) -> None:
         assert float(row["gain"]) == pytest.approx(expected)
 
 
-def test_a_finished_study_trains_nothing(
-    whole: tuple[Path, Result], data: Interactions, monkeypatch: pytest.MonkeyPatch
+def test_a_finished_study_is_not_trained_again(
+    whole: tuple[Path, TransferResult], data: Interactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, result = whole
     monkeypatch.setattr(session_study, "score_sessions", None)
     assert dips.session(data, **WHAT, out=out, **SMALL) == result
 
 
-def test_an_interrupted_model_goes_on_as_if_never_stopped(
-    whole: tuple[Path, Result], data: Interactions, tmp_path: Path
+def test_an_interrupted_session_model_resumes_exactly(
+    whole: tuple[Path, TransferResult], data: Interactions, tmp_path: Path
 ) -> None:
-    def interrupt(update: Update) -> None:
-        if update.stage == "session models" and update.done == 3:  # in the middle of the second
+    def interrupt(update: StudyProgress) -> None:
+        if update.phase == "session models" and update.done == 3:  # in the middle of the second
             raise KeyboardInterrupt
 
     out = tmp_path / "results"
     with pytest.raises(KeyboardInterrupt):
-        dips.session(data, **WHAT, out=out, watch=interrupt, **SMALL)
+        dips.session(data, **WHAT, out=out, on_progress=interrupt, **SMALL)
     assert (out / "cells" / "reservoir-k2-t4-s0" / checkpoint.FILE).exists()
     assert not (out / "rows.csv").exists()
     told: list[tuple[int, str]] = []
     result = dips.session(
-        data, **WHAT, out=out, watch=lambda now: told.append((now.done, now.stage)), **SMALL
+        data, **WHAT, out=out, on_progress=lambda now: told.append((now.done, now.phase)), **SMALL
     )
     assert result.rows == whole[1].rows
     models = [done for done, stage in told if stage == "session models"]
     assert models == [4, 5, 6]  # the first model is finished, and an epoch of the second
 
 
-def test_what_was_begun_otherwise_is_begun_again(data: Interactions, tmp_path: Path) -> None:
-    def interrupt(update: Update) -> None:
+def test_a_checkpoint_of_other_settings_is_not_resumed(data: Interactions, tmp_path: Path) -> None:
+    def interrupt(update: StudyProgress) -> None:
         raise KeyboardInterrupt
 
     out = tmp_path / "results"
     what: dict[str, Any] = {"policies": ["last"], "sizes": [0, 1], "seeds": [0]}
     with pytest.raises(KeyboardInterrupt):
-        dips.session(data, **what, out=out, watch=interrupt, **SMALL)
+        dips.session(data, **what, out=out, on_progress=interrupt, **SMALL)
     other = {**SMALL, "learning_rate": 0.1}
     again = dips.session(data, **what, out=out, **other)
     fresh = dips.session(data, **what, out=tmp_path / "fresh", **other)
     assert again.rows == fresh.rows
 
 
-def test_what_cannot_be_is_refused(
-    whole: tuple[Path, Result], data: Interactions, tmp_path: Path
+def test_unsupported_sizes_and_splits_are_refused(
+    whole: tuple[Path, TransferResult], data: Interactions, tmp_path: Path
 ) -> None:
     with pytest.raises(RunError, match="was made with another"):
         dips.session(data, **WHAT, out=whole[0], **{**SMALL, "learning_rate": 0.5})
@@ -114,8 +122,8 @@ def test_what_cannot_be_is_refused(
         dips.session(data, ["last"], [0], [0], out=out, **SMALL)
     with pytest.raises(ConfigError, match="whole histories"):
         dips.session(data, ["last"], [2], [0], out=out, split="time", **SMALL)
-    with pytest.raises(ConfigError, match="--reader-epochs is -2"):
-        dips.session(data, ["last"], [2], [0], out=out, reader_epochs=-2, **SMALL)
+    with pytest.raises(ConfigError, match="--target-epochs is -2"):
+        dips.session(data, ["last"], [2], [0], out=out, target_epochs=-2, **SMALL)
     with pytest.raises(ConfigError, match="size is -1"):
         dips.session(data, ["last"], [-1], [0], out=out, **SMALL)
     assert not out.exists()
@@ -124,17 +132,17 @@ def test_what_cannot_be_is_refused(
         dips.session(data, ["last"], [2], [0], out=out, **SMALL)
 
 
-def test_session_models_may_learn_for_longer_than_choosers(
-    data: Interactions, tmp_path: Path
-) -> None:
-    told: list[Update] = []
+def test_session_models_have_their_own_epochs(data: Interactions, tmp_path: Path) -> None:
+    told: list[StudyProgress] = []
     what: dict[str, Any] = {"policies": ["hardest"], "sizes": [2], "seeds": [0]}
-    dips.session(data, **what, reader_epochs=3, out=tmp_path / "out", watch=told.append, **SMALL)
-    totals = {update.stage: update.total for update in told}
+    dips.session(
+        data, **what, target_epochs=3, out=tmp_path / "out", on_progress=told.append, **SMALL
+    )
+    totals = {update.phase: update.total for update in told}
     assert totals == {"policies": 2, "session models": 3}
 
 
-def test_session_models_strike_out_and_begin_where_items_share_users(
+def test_session_models_filter_sketches_and_start_from_spectral_embeddings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two circles of users, and nothing comes back: what was met is no guess, nor is the rest."""
@@ -150,20 +158,20 @@ def test_session_models_strike_out_and_begin_where_items_share_users(
     item = (item + 3 * user) % 32 + 32 * (user % 2)
     once = from_arrays(user, item, None, np.arange(640))
     found = {}
-    for name, given in (("default", {}), ("plain", {"filter_sketch": 0, "cosine": 0})):
+    for name, given in (("default", {}), ("plain", {"filter_sketch": False, "cosine": False})):
         some = {**SMALL, "learning_rate": 0.0, "dim": 16, **given}
         result = dips.session(once, ["hardest"], [4], [0], out=tmp_path / name, **some)
         found[name] = result.rows[0]["test"]["recall@20"]
     ours, plain = made
-    assert (ours.has_own, ours.cosine) == (True, True)
-    assert (plain.has_own, plain.cosine) == (False, False)
-    train = split(once, TrainConfig(seed=0))[0]
-    expected = shared_users(train, 16, torch.Generator().manual_seed(0))
+    assert (ours.has_repeat_feature, ours.cosine) == (True, True)
+    assert (plain.has_repeat_feature, plain.cosine) == (False, False)
+    train = split(once, TrainConfig.of(seed=0))[0]
+    expected = spectral_vectors(train, 16, torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours.vectors.detach(), expected)
     assert found["default"] > found["plain"] + 0.1
 
 
-def test_a_sketch_tells_what_the_session_cannot(tmp_path: Path) -> None:
+def test_a_sketch_helps_where_the_session_has_no_information(tmp_path: Path) -> None:
     """Everybody has an item of their own, met in every session as the last of four."""
     users, events = 40, 24
     rng = np.random.default_rng(0)
@@ -173,7 +181,7 @@ def test_a_sketch_tells_what_the_session_cannot(tmp_path: Path) -> None:
     data = from_arrays(
         np.repeat(np.arange(users), events), item.reshape(-1), None, np.arange(users * events)
     )
-    settings = {**SMALL, "epochs": 8, "dim": 16, "batch": 64, "learning_rate": 0.03}
+    settings = {**SMALL, "epochs": 8, "dim": 16, "batch_size": 64, "learning_rate": 0.03}
     result = dips.session(data, ["last"], [0, 4], [0], out=tmp_path / "out", **settings)
     gain = next(row["gain"] for row in result.about["gains"] if row["metric"] == "mrr@20")
     assert gain > 0.3

@@ -13,13 +13,19 @@ import dips
 from dips.data.interactions import Interactions
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError
-from dips.studies import compare as study
+from dips.studies import compare as compare_module
 from dips.studies import transfer as transfer_study
-from dips.studies.compare import Update
-from dips.studies.policy_transfer import Result
+from dips.studies.policy_transfer import TransferResult
+from dips.studies.progress import StudyProgress
 from dips.studies.run_directory import open_run, read_metrics
 
-SMALL: dict[str, Any] = {"epochs": 1, "dim": 4, "batch": 256, "inner_steps": 2, "device": "cpu"}
+SMALL: dict[str, Any] = {
+    "epochs": 1,
+    "dim": 4,
+    "batch_size": 256,
+    "inner_steps": 2,
+    "device": "cpu",
+}
 WHAT: dict[str, Any] = {"policies": ["hardest", "reservoir"], "sizes": [1, 2], "seeds": [0, 1]}
 
 
@@ -29,7 +35,9 @@ def data() -> Interactions:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Interactions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def whole(
+    data: Interactions, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, TransferResult]:
     out = tmp_path_factory.mktemp("transfer") / "results"
     return out, dips.transfer(data, **WHAT, out=out, command="dips transfer ...", **SMALL)
 
@@ -38,18 +46,20 @@ def whole(data: Interactions, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def worked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is trained and read."""
     done: list[str] = []
-    run, read = study.run, transfer_study.read_with
+    run, read = compare_module.train_runs, transfer_study.score_transfer
 
     def trained(jobs: Any, **rest: Any) -> Any:
-        done.extend(f"train {config.recommender} {config.policy}" for _, config in jobs)
+        done.extend(
+            f"train {config.model.recommender} {config.sketch.policy}" for _, config in jobs
+        )
         return run(jobs, **rest)
 
     def reading(model: Any, source_policy: Any, *rest: Any) -> Any:
         done.append(f"read {source_policy.name} {source_policy.size}")
         return read(model, source_policy, *rest)
 
-    monkeypatch.setattr(study, "run", trained)
-    monkeypatch.setattr(transfer_study, "read_with", reading)
+    monkeypatch.setattr(compare_module, "train_runs", trained)
+    monkeypatch.setattr(transfer_study, "score_transfer", reading)
     return done
 
 
@@ -58,7 +68,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_files(whole: tuple[Path, Result]) -> None:
+def test_files(whole: tuple[Path, TransferResult]) -> None:
     out, result = whole
     assert {path.name for path in out.iterdir()} == {
         "rows.csv", "summary.csv", "paired.csv", "ratios.csv", "figure.png", "transfer.json",
@@ -73,20 +83,20 @@ def test_files(whole: tuple[Path, Result]) -> None:
     assert said == result.to_dict()
     assert said["kind"] == "transfer"
     assert said["command"] == "dips transfer ..."
-    assert said["reader"]["recommender"] == "gru"
+    assert said["target_model"]["recommender"] == "gru"
     assert said["policies"]["hardest"]["recommender"] == "dot"
     assert "50 %" in said["paper"]["claim"]
     assert {row["policy"] for row in said["saved"]} == {"hardest"}
 
 
-def test_only_what_asks_or_learns_is_trained_and_everything_stands_at_the_end(
-    whole: tuple[Path, Result],
+def test_only_policies_with_signals_or_parameters_are_trained(
+    whole: tuple[Path, TransferResult],
 ) -> None:
     out, result = whole
     names = {path.name for path in (out / "runs").iterdir()}
     trained = {f"hardest-k{size}-t1-s{seed}" for size in (1, 2) for seed in (0, 1)}
     assert names == trained | {"all-k1-t1-s0", "all-k1-t1-s1"}
-    assert open_run(out / "runs" / "all-k1-t1-s0").spec.form == "gru"
+    assert open_run(out / "runs" / "all-k1-t1-s0").spec.kind == "gru"
     ceiling = [row for row in result.rows if row["policy"] == "all"]
     assert [(row["size"], row["seed"]) for row in ceiling] == [(2, 0), (2, 1)]
     for row in ceiling:
@@ -94,7 +104,7 @@ def test_only_what_asks_or_learns_is_trained_and_everything_stands_at_the_end(
     assert {row["policy"] for row in result.ratios} == {"hardest", "reservoir"}
 
 
-def test_a_large_sketch_is_the_whole_history(data: Interactions, tmp_path: Path) -> None:
+def test_a_large_sketch_equals_the_full_history(data: Interactions, tmp_path: Path) -> None:
     """Reading K items one by one and whole histories at once meet where K is large enough."""
     for reader in ("gru", "sasrec"):
         result = dips.transfer(
@@ -104,10 +114,10 @@ def test_a_large_sketch_is_the_whole_history(data: Interactions, tmp_path: Path)
         assert last == pytest.approx(everything)
 
 
-def test_readers_may_learn_for_longer_than_choosers(data: Interactions, tmp_path: Path) -> None:
+def test_the_target_model_has_its_own_epochs(data: Interactions, tmp_path: Path) -> None:
     what: dict[str, Any] = {"policies": ["hardest"], "sizes": [1], "seeds": [0]}
-    result = dips.transfer(data, **what, reader_epochs=2, out=tmp_path / "out", **SMALL)
-    assert result.about["reader"]["epochs"] == 2
+    result = dips.transfer(data, **what, target_epochs=2, out=tmp_path / "out", **SMALL)
+    assert result.about["target_model"]["epochs"] == 2
     assert result.about["policies"]["hardest"]["epochs"] == 1
     epochs = {
         place.name: read_metrics(place)["epochs"] for place in (tmp_path / "out/runs").iterdir()
@@ -115,7 +125,9 @@ def test_readers_may_learn_for_longer_than_choosers(data: Interactions, tmp_path
     assert epochs == {"all-k1-t1-s0": 2, "hardest-k1-t1-s0": 1}
 
 
-def test_what_comes_back_is_read_so_unless_it_is_said(data: Interactions, tmp_path: Path) -> None:
+def test_the_target_model_has_a_repeat_feature_by_default_on_repeats(
+    data: Interactions, tmp_path: Path
+) -> None:
     assert data.repeats > 0.1
     for given, taken in ((-1, True), (0, False)):
         out = tmp_path / str(given)
@@ -123,8 +135,10 @@ def test_what_comes_back_is_read_so_unless_it_is_said(data: Interactions, tmp_pa
         assert open_run(out / "runs" / "all-k1-t1-s0").spec.repeat_feature == taken
 
 
-def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_path: Path) -> None:
-    alone = {"repeat_feature": 0, "filter_sketch": 1, "cosine": 1}
+def test_settings_of_the_target_model_do_not_affect_source_policies(
+    data: Interactions, tmp_path: Path
+) -> None:
+    alone = {"repeat_feature": False, "filter_sketch": True, "cosine": True}
     dips.transfer(data, ["hardest"], [1], [0], out=tmp_path, **alone, **SMALL)
     reader, source_policy = (
         open_run(tmp_path / "runs" / name).spec for name in ("all-k1-t1-s0", "hardest-k1-t1-s0")
@@ -133,8 +147,8 @@ def test_settings_of_readers_alone_leave_choosers_alone(data: Interactions, tmp_
     assert (source_policy.filter_sketch, source_policy.cosine) == (True, False)
 
 
-def test_a_finished_study_does_nothing_again(
-    whole: tuple[Path, Result], data: Interactions, worked: list[str]
+def test_a_finished_study_is_not_computed_again(
+    whole: tuple[Path, TransferResult], data: Interactions, worked: list[str]
 ) -> None:
     out, result = whole
     again = dips.transfer(data, **WHAT, out=out, command="dips transfer ...", **SMALL)
@@ -142,7 +156,7 @@ def test_a_finished_study_does_nothing_again(
     assert again == result
 
 
-def test_more_sizes_add_only_their_cells(
+def test_added_sizes_compute_only_their_cells(
     data: Interactions, tmp_path: Path, worked: list[str]
 ) -> None:
     dips.transfer(data, ["hardest", "last"], [1], [0], out=tmp_path / "out", **SMALL)
@@ -151,16 +165,16 @@ def test_more_sizes_add_only_their_cells(
     assert worked == ["train dot hardest", "read hardest 2", "read last 2"]
 
 
-def test_an_interrupted_study_goes_on(
-    whole: tuple[Path, Result], data: Interactions, tmp_path: Path, worked: list[str]
+def test_an_interrupted_study_resumes(
+    whole: tuple[Path, TransferResult], data: Interactions, tmp_path: Path, worked: list[str]
 ) -> None:
-    def interrupt(update: Update) -> None:
-        if update.stage == "reading sketches" and update.done == 3:
+    def interrupt(update: StudyProgress) -> None:
+        if update.phase == "reading sketches" and update.done == 3:
             raise KeyboardInterrupt
 
     out = tmp_path / "results"
     with pytest.raises(KeyboardInterrupt):
-        dips.transfer(data, **WHAT, out=out, watch=interrupt, **SMALL)
+        dips.transfer(data, **WHAT, out=out, on_progress=interrupt, **SMALL)
     assert not (out / "rows.csv").exists()
     assert not list(out.rglob("*.part"))
     worked.clear()
@@ -171,7 +185,7 @@ def test_an_interrupted_study_goes_on(
 
 
 def test_other_settings_are_refused(
-    whole: tuple[Path, Result], data: Interactions, tmp_path: Path
+    whole: tuple[Path, TransferResult], data: Interactions, tmp_path: Path
 ) -> None:
     with pytest.raises(RunError, match="was made with another epochs"):
         dips.transfer(data, **WHAT, out=whole[0], **{**SMALL, "epochs": 2})
@@ -185,12 +199,12 @@ def test_other_settings_are_refused(
     ):
         with pytest.raises(ConfigError, match=sentence):
             dips.transfer(data, policies, [1], [0], recommender=reader, out=out, **SMALL)
-    with pytest.raises(ConfigError, match="--reader-epochs is -1"):
-        dips.transfer(data, ["last"], [1], [0], reader_epochs=-1, out=out, **SMALL)
+    with pytest.raises(ConfigError, match="--target-epochs is -1"):
+        dips.transfer(data, ["last"], [1], [0], target_epochs=-1, out=out, **SMALL)
     assert not out.exists()
 
 
-def test_ratings_need_to_be_told(tmp_path: Path) -> None:
+def test_data_with_ratings_needs_the_implicit_task(tmp_path: Path) -> None:
     rated = stream(users=20, items=64, events=8)
     with pytest.raises(ConfigError, match="add --task implicit"):
         dips.transfer(rated, ["last"], [1], [0], out=tmp_path / "out", **SMALL)

@@ -37,7 +37,7 @@ class Taste(torch.nn.Module, dips.Policy):
 """
 MODULE = "command_line_own"
 SMALL = (
-    "--epochs", "1", "--dim", "6", "--batch", "256", "--device", "cpu",
+    "--epochs", "1", "--dim", "6", "--batch-size", "256", "--device", "cpu",
     "--inner-lr", "0.02", "--inner-steps", "3",
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_train_evaluate_and_sketch(command: Any, worlds: Any, world: str) -> Non
     assert command("sketch", "run", worlds[world], "--out", "sketches.csv").code == 0
 
 
-def test_one_that_does_not_fit_is_refused(command: Any, worlds: Any) -> None:
+def test_a_plugin_that_fails_its_checks_is_refused(command: Any, worlds: Any) -> None:
     found = command(
         "train", worlds["explicit"], "--out", "run", "--recommender", f"{MODULE}:Short", *SMALL
     )
@@ -85,7 +85,7 @@ def test_one_that_does_not_fit_is_refused(command: Any, worlds: Any) -> None:
     assert not Path("run").exists()
 
 
-def test_a_run_whose_class_is_gone(command: Any, worlds: Any) -> None:
+def test_a_run_whose_plugin_is_missing_is_refused(command: Any, worlds: Any) -> None:
     own = ("--recommender", f"{MODULE}:Near")
     assert command("train", worlds["explicit"], "--out", "run", *own, *SMALL).code == 0
     Path(f"{MODULE}.py").unlink()

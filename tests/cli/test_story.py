@@ -10,21 +10,21 @@ def somebody(run, part="test"):
     return next(row.split(",")[0] for row in rows if row.endswith(f",{part}"))
 
 
-def test_text_for_people(command, trained, monkeypatch):
+def test_the_story_as_text(command, trained, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     run = trained("explicit", *LAST)
     found = command("story", run, "--user", somebody(run), "--steps", "5")
     assert found.code == 0, found.err
     assert "(test user): last keeps 2" in " ".join(found.out.split())
     assert "the last 5 of" in " ".join(found.out.split())
-    assert "What was predicted" in found.out
-    assert "What was dropped, and why" in found.out
+    assert "Predictions" in found.out
+    assert "Refreshes: the lowest scores are dropped" in found.out
     assert max(map(len, found.out.splitlines())) <= 80
     assert "The " in found.out  # titles, not ids
 
 
 @pytest.mark.parametrize("world", ["explicit", "implicit"])
-def test_json_has_it_all(command, trained, world):
+def test_the_story_as_json(command, trained, world):
     run = trained(world, *LAST)
     user = somebody(run, "train")
     told = command("story", run, "--user", user, "--steps", "0", "--json").json
@@ -45,7 +45,7 @@ def test_files(command, trained, tmp_path, name, start):
     assert found.out == f"the story of user {somebody(run)} is in {tmp_path / name}\n"
 
 
-def test_data_that_has_moved(command, trained, worlds, tmp_path):
+def test_moved_data_is_given_by_option(command, trained, worlds, tmp_path):
     run = trained("explicit", *LAST)
     user = somebody(run)
     config = json.loads((run / "config.json").read_text())
@@ -67,7 +67,7 @@ def test_data_that_has_moved(command, trained, worlds, tmp_path):
     assert found.json == command("story", run, "--user", user, "--json").json
 
 
-def test_a_stranger_is_refused_with_names(command, trained, tmp_path):
+def test_an_unknown_user_is_refused_with_examples(command, trained, tmp_path):
     run = trained("explicit", *LAST)
     found = command("story", run, "--user", "nobody", "--out", tmp_path / "a.html")
     assert found.code == 2
@@ -95,7 +95,7 @@ def test_bad_input(command, trained, arguments, sentence):
     assert sentence in found.err
 
 
-def test_there_must_be_a_run_and_a_sketch(command, trained, tmp_path):
+def test_a_story_needs_a_run_with_sketches(command, trained, tmp_path):
     found = command("story", tmp_path / "nothing", "--user", "1")
     assert found.code == 2
     assert "there is no such run directory" in found.err

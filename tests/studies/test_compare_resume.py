@@ -3,21 +3,21 @@
 import pytest
 
 from dips.data.synthetic import stream
-from dips.studies.compare import Plan, Study
+from dips.studies.compare import Comparison, ComparisonPlan
 from dips.training.config import TrainConfig
 
 DATA = stream(users=40, items=64, events=14)
-PLAN = Plan(
+PLAN = ComparisonPlan(
     policies=["last", "reservoir"],
     sizes=[3],
     every=[1],
     seeds=[0],
-    settings=lambda policy: TrainConfig(epochs=4, dim=6, batch=128, device="cpu"),
+    settings=lambda policy: TrainConfig.of(epochs=4, dim=6, batch_size=128, device="cpu"),
 )
 
 
-def test_an_interrupted_stack_goes_on_from_its_checkpoint(tmp_path):
-    whole = Study(DATA, PLAN, tmp_path / "whole", source="synthetic").result()
+def test_interrupted_stacked_runs_resume_from_their_checkpoint(tmp_path):
+    whole = Comparison(DATA, PLAN, tmp_path / "whole", source="synthetic").run()
     seen = []
 
     def stop_after_two_epochs(update):
@@ -30,8 +30,8 @@ def test_an_interrupted_stack_goes_on_from_its_checkpoint(tmp_path):
 
     broken = tmp_path / "broken"
     with pytest.raises(KeyboardInterrupt):
-        Study(DATA, PLAN, broken, source="synthetic", watch=stop_after_two_epochs).result()
-    table = Study(DATA, PLAN, broken, source="synthetic", watch=follow).result()
+        Comparison(DATA, PLAN, broken, source="synthetic", on_progress=stop_after_two_epochs).run()
+    table = Comparison(DATA, PLAN, broken, source="synthetic", on_progress=follow).run()
     assert seen == [2, 4, 6, 8]  # two runs side by side, each epoch once
     assert table.to_dict() == whole.to_dict()
     assert not (broken / "stacks").exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-FAST = ("--epochs", 1, "--dim", 4, "--batch", 256, "--inner-steps", 2, "--device", "cpu")
+FAST = ("--epochs", 1, "--dim", 4, "--batch-size", 256, "--inner-steps", 2, "--device", "cpu")
 FEW = ("--max-users", 20, "--seeds", 1)
 
 
@@ -28,7 +28,7 @@ def test_transfer(reader, command, worlds, tmp_path):
     assert f"read by {reader}" in text
 
 
-def test_results_of_another_kind_are_not_written_over(command, worlds, tmp_path):
+def test_results_of_another_kind_are_not_overwritten(command, worlds, tmp_path):
     calls = {
         "compare": ("--sizes", "2"), "transfer": ("--sizes", "1"), "session": ("--sizes", "0,2"),
     }  # fmt: skip
@@ -69,10 +69,10 @@ def test_session(command, worlds, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["transfer", "session"])
-def test_what_a_rival_chose_is_said(name, command, worlds, tmp_path):
+def test_a_kept_baseline_is_printed(name, command, worlds, tmp_path):
     found = command(
         name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
-        2, "--baseline", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        2, "--baselines", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
         "--json",
     )  # fmt: skip
     assert found.code == 0, found.err
@@ -80,7 +80,7 @@ def test_what_a_rival_chose_is_said(name, command, worlds, tmp_path):
     assert row["kept_policy"] in ("learned", "frequent")
     shown = command(
         name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
-        2, "--baseline", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        2, "--baselines", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
     )  # fmt: skip
     said = "frequent chose, better on validation than what was learned" in shown.out
     assert said == (row["kept_policy"] == "frequent")
@@ -100,7 +100,7 @@ def test_what_a_rival_chose_is_said(name, command, worlds, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_work_is_refused(arguments, sentence, command, worlds, tmp_path):
+def test_unsupported_settings_are_refused(arguments, sentence, command, worlds, tmp_path):
     name, world, *rest = arguments
     found = command(name, worlds[world], "--out", tmp_path / "out", *rest, *FEW, *FAST)
     assert found.code == 2

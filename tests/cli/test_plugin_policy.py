@@ -40,14 +40,14 @@ def train(folder: Path, policy: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_is_found_in_the_working_directory(tmp_path: Path) -> None:
+def test_a_plugin_is_found_in_the_working_directory(tmp_path: Path) -> None:
     done = train(tmp_path, "loud:Loudest")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["policy"] == "loud:Loudest"
 
 
 @pytest.mark.parametrize("name", ["Blank", "Narrow", "Mistaken"])
-def test_one_that_does_not_fit_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_plugin_that_fails_its_checks_is_refused(tmp_path: Path, name: str) -> None:
     done = train(tmp_path, f"loud:{name}")
     assert done.returncode == 2
     assert f"policy 'loud:{name}' does not fit" in done.stderr

@@ -6,9 +6,9 @@ import pytest
 
 from dips import api
 from dips.cli.paper import in_words
-from dips.studies.compare import Update
 from dips.studies.paper_plan import QUICK, Grid
-from dips.studies.stages import Progress
+from dips.studies.progress import StudyProgress
+from dips.studies.stages import StageProgress
 
 SOME = replace(
     QUICK,
@@ -17,7 +17,7 @@ SOME = replace(
         "transfer": Grid(policies=("last",), sizes=(1,)),
         "session": Grid(policies=("last",), sizes=(0, 2)),
     },
-    settings={"epochs": 1, "dim": 4, "batch": 256, "inner_steps": 2},
+    settings={"epochs": 1, "dim": 4, "batch_size": 256, "inner_steps": 2},
 )
 
 
@@ -30,7 +30,7 @@ def call(data, out, *more):
     return "paper", data, "--out", out, "--quick", "--device", "cpu", "--max-users", 30, *more
 
 
-def test_an_interrupt_is_gone_on_from_and_ends_in_a_report(command, worlds, tmp_path, monkeypatch):
+def test_an_interrupted_paper_command_resumes(command, worlds, tmp_path, monkeypatch):
     out, transfer = tmp_path / "out", api.transfer
 
     def interrupted(*data, **options):
@@ -56,7 +56,7 @@ def test_an_interrupt_is_gone_on_from_and_ends_in_a_report(command, worlds, tmp_
     assert "verdict: " in again.out
 
 
-def test_what_cannot_run_is_said_on_the_screen_and_on_the_page(command, worlds, tmp_path):
+def test_a_skipped_stage_is_printed_and_reported(command, worlds, tmp_path):
     out = tmp_path / "out"
     found = command(*call(worlds["explicit"], out, "--stages", "compare,session"))
     assert found.code == 0, found.err
@@ -75,7 +75,7 @@ def test_what_cannot_run_is_said_on_the_screen_and_on_the_page(command, worlds, 
         (("--device", "abacus"), "device 'abacus'"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_written(
+def test_bad_arguments_are_refused_before_anything_is_written(
     more, sentence, command, worlds, tmp_path
 ):
     found = command(*call(worlds["implicit"], tmp_path / "out", *more))
@@ -92,5 +92,5 @@ def test_what_is_wrong_is_said_before_anything_is_written(
         (7200.0, "stage 2/5 session, policies (2:00 h to go)"),
     ],
 )
-def test_progress_in_words(left, words):
-    assert in_words(Progress(2, 5, "session", Update("policies", 1, 2), left)) == words
+def test_the_description_of_progress(left, words):
+    assert in_words(StageProgress(2, 5, "session", StudyProgress("policies", 1, 2), left)) == words

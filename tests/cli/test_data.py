@@ -66,7 +66,9 @@ def test_prepare_filters(table, tmp_path):
 
 
 def test_a_core_that_removes_everything_leaves_no_file(table, tmp_path):
-    with pytest.raises(DataError, match="toy: '9-core' removes every interaction; ask for less"):
+    with pytest.raises(
+        DataError, match="toy: '9-core' removes every interaction; use a weaker filter"
+    ):
         run("prepare", table, "--out", tmp_path / "x.safetensors", *COLUMNS, "--core", 9)
     assert not (tmp_path / "x.safetensors").exists()
 
@@ -76,7 +78,7 @@ def test_a_missing_column_is_named(table, tmp_path):
         run("prepare", table, "--out", tmp_path / "x.safetensors")
 
 
-def test_out_must_say_what_it_is(table, tmp_path):
+def test_out_needs_the_right_suffix(table, tmp_path):
     with pytest.raises(ConfigError, match=r"a prepared dataset is called \*\.safetensors"):
         run("prepare", table, "--out", tmp_path / "x.csv", *COLUMNS)
 

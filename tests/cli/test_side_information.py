@@ -8,7 +8,7 @@ import pytest
 
 from dips.data.prepared import open_prepared
 
-FAST = ("--epochs", 1, "--dim", 6, "--batch", 256, "--device", "cpu")
+FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["last", "learned", "dips"])
-def test_from_a_table_to_sketches(table, command, tmp_path, policy):
+def test_side_information_from_table_to_sketches(table, command, tmp_path, policy):
     out = tmp_path / "run"
     side = ("--side", "time,minutes,device")
     made = command("train", table, "--policy", policy, *side, "--out", out, *FAST, "--json")
@@ -41,7 +41,7 @@ def test_from_a_table_to_sketches(table, command, tmp_path, policy):
     assert command("evaluate", out, table, "--json").code == 0
 
 
-def test_prepared_files_keep_what_is_named(table, command, tmp_path):
+def test_prepared_files_keep_the_named_columns(table, command, tmp_path):
     ready = tmp_path / "ready.safetensors"
     done = command("data", "prepare", table, "--side", "device,minutes", "--out", ready)
     assert done.code == 0, done.err
@@ -52,7 +52,7 @@ def test_prepared_files_keep_what_is_named(table, command, tmp_path):
     assert command("sketch", out, table, "--out", tmp_path / "s.csv").code == 0
 
 
-def test_own_files_for_validation_and_test(table, command, tmp_path):
+def test_side_information_in_files_for_validation_and_test(table, command, tmp_path):
     out = tmp_path / "run"
     files = ("--valid-data", table, "--test-data", table)
     made = command("train", table, *files, "--side", "device", "--out", out, *FAST, "--json")
@@ -61,7 +61,7 @@ def test_own_files_for_validation_and_test(table, command, tmp_path):
 
 
 @pytest.mark.parametrize("world", ["explicit", "implicit"])
-def test_categories_and_time_of_a_prepared_world(trained, command, worlds, tmp_path, world):
+def test_categories_and_times_of_prepared_data(trained, command, worlds, tmp_path, world):
     run = trained(world, "--policy", "learned", "--side", "categories,time")
     assert command("evaluate", run, "--json").code == 0
     assert command("sketch", run, worlds[world], "--out", tmp_path / "s.parquet").code == 0
@@ -76,13 +76,13 @@ def test_gradients_reads_the_columns_of_other_data(table, command, tmp_path):
     assert done.json["steps"] == 2
 
 
-def test_compare_takes_it_too(table, command, tmp_path):
+def test_compare_with_side_information(table, command, tmp_path):
     policies = ("--policies", "last,learned", "--seeds", "1")
     done = command("compare", table, *policies, "--side", "device", "--out", tmp_path / "r", *FAST)
     assert done.code == 0, done.err
 
 
-def test_from_a_file_of_settings(table, command, tmp_path):
+def test_side_information_from_a_config_file(table, command, tmp_path):
     (tmp_path / "settings.toml").write_text('side = "device"\n')
     out = tmp_path / "run"
     made = command("train", table, "--config", tmp_path / "settings.toml", "--out", out, *FAST)
@@ -90,7 +90,7 @@ def test_from_a_file_of_settings(table, command, tmp_path):
     assert json.loads((out / "config.json").read_text())["side"] == "device"
 
 
-def test_unknown_columns_are_one_sentence(table, command, tmp_path, worlds):
+def test_unknown_columns_are_refused(table, command, tmp_path, worlds):
     out = ("--out", tmp_path / "run")
     for data, reason in (
         (table, "line 1: there is no column 'mood' among user, item, rating, time, minutes"),

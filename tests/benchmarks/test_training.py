@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from benchmarks import growth, product, training
-from benchmarks.literal import Shape, shapes
-from benchmarks.literal_pace import grouped, literal_epoch, literal_steps
+from benchmarks.algorithm1_timing import (
+    StepShape,
+    grouped,
+    step_shapes,
+    time_steps,
+    train_epoch,
+)
 from benchmarks.measure import Took, best, in_child, table
 from dips.data import prepared, synthetic
 from dips.training import policy_gradients as policy_learning
@@ -25,8 +30,8 @@ def setting(recipe: str, **flags: Any) -> product.Setting:
     return product.Setting.of(data, recipe, {**TINY, **flags})
 
 
-def test_groups_hold_every_step_once_and_about_the_same_work() -> None:
-    found = list(shapes([90, 40, 40, 12, 3], 2, 10))
+def test_groups_have_every_step_once_and_similar_work() -> None:
+    found = list(step_shapes([90, 40, 40, 12, 3], 2, 10))
     groups = list(grouped(found, 4))
     assert sum(count for _, count in groups) == len(found)
     assert all(shape in found for shape, _ in groups)
@@ -34,11 +39,11 @@ def test_groups_hold_every_step_once_and_about_the_same_work() -> None:
     guessed = sum(shape.work * count for shape, count in groups)
     assert guessed == pytest.approx(total, rel=0.2)
     assert len(groups) == 4
-    assert list(grouped([Shape(1, 0)], 4)) == [(Shape(1, 0), 1)]
+    assert list(grouped([StepShape(1, 0)], 4)) == [(StepShape(1, 0), 1)]
 
 
 def test_literal_steps_add_up_to_an_epoch() -> None:
-    found = literal_steps(setting("paper", policy="dips", users=8), seconds=0.0)
+    found = time_steps(setting("paper", policy="dips", users=8), seconds=0.0)
     train = setting("paper", policy="dips", users=8).train
     assert found["interactions"] == len(train)
     assert found["steps_per_epoch"] >= int(train.lengths.max())
@@ -48,11 +53,11 @@ def test_literal_steps_add_up_to_an_epoch() -> None:
 
 def test_an_epoch_of_the_literal_algorithm_is_validated() -> None:
     own = setting("paper", policy="dips", users=8)
-    still, moved = (literal_epoch(own, faster)["valid"] for faster in (0.0, 1.0))
+    still, moved = (train_epoch(own, faster)["valid"] for faster in (0.0, 1.0))
     run = product.Run.begin(own)
-    players = run.fitting.players(run.fitting.parameters())
-    _, validation = TrainingRollouts([run.job], run.columns).sketches(1, players, players)
-    assert run.validate(run.fitting.stack, validation) == [still]
+    models = run.fit_state.models_with(run.fit_state.parameters())
+    _, validation = TrainingRollouts([run.job], run.columns).traces(1, models, models)
+    assert run.validate(run.fit_state.stack, validation) == [still]
     assert moved != still
 
 
@@ -68,7 +73,7 @@ def test_phases_of_the_product(policy: str, told: int, walks: int) -> None:
     assert len(found) == told
 
 
-def test_credit_is_given_for_free_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credit_can_be_disabled_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     honest = policy_learning._credit
     monkeypatch.setattr(
@@ -86,7 +91,7 @@ def test_credit_is_given_for_free_and_taken_back(monkeypatch: pytest.MonkeyPatch
     assert len(calls) == 5
 
 
-def test_training_stops_as_soon_as_it_is_good_enough() -> None:
+def test_training_stops_at_the_target_quality() -> None:
     own = setting("default", policy="last", epochs=3)
     assert product.until(own, target=100.0)["epochs"] == 1
     never = product.until(own, target=0.0)
@@ -99,7 +104,7 @@ def test_profiles_name_operators() -> None:
     assert all("aten::" in text for text in found.values())
 
 
-def test_the_report_of_a_run(
+def test_the_report_of_a_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def here(module: str, job: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def test_growth_changes_one_thing_at_a_time() -> None:
     jobs = {name: axis.job(name, 7000, "") for name, axis in growth.AXES.items()}
     assert jobs["items"]["world"]["items"] == 7000
     assert jobs["interactions"]["world"]["users"] == 70
-    usual = {"batch": 0, "policy_batch_size": 0}
+    usual = {"batch_size": 0, "policy_batch_size": 0}
     assert jobs["size"]["flags"] == {"policy": "learned", "size": 7000, **usual}
     assert jobs["queue"]["flags"] == {"policy": "dips", "queue": 7000, **usual}
 
@@ -147,12 +152,12 @@ def test_growth_is_a_ratio_and_a_figure(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "growth.png").stat().st_size > 1000
 
 
-def test_growth_really_trains() -> None:
+def test_growth_trains() -> None:
     job = {"world": {"users": 30, "items": 64, "events": 12}, "flags": {"policy": "last"}}
     assert growth._child({**job, "device": "cpu"})["epoch"]["wall"] > 0
 
 
-def test_a_child_is_another_process_and_its_failure_is_told(
+def test_a_failing_child_process_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "child.py").write_text(

@@ -19,14 +19,14 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.stream.schedule import Schedule
-from dips.stream.users import Columns, make_stream
+from dips.stream.users import EventColumns, make_stream
 
 World = Callable[..., Interactions]
 ITEMS = 30
 
 
 def _walk(data: Interactions, policy: str, size: int) -> Trace:
-    stream = make_stream([data], Columns.of(data))
+    stream = make_stream([data], EventColumns.of(data))
     return rollout(
         stream,
         make_policy(policy, size=size),
@@ -49,7 +49,7 @@ def model() -> GRU:
     return GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
 
 
-def test_one_pass_ranks_as_many(
+def test_one_pass_over_a_history_equals_one_pass_per_prediction(
     data: Interactions, model: GRU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sketch that is large enough is the whole history, read prefix by prefix."""
@@ -62,17 +62,17 @@ def test_one_pass_ranks_as_many(
     assert torch.equal(predict(stack, _walk(data, "all", 1), 0).output, at_once.output)
 
 
-def test_one_pass_strikes_out_what_many_do(data: Interactions, model: GRU) -> None:
+def test_one_pass_filters_the_same_items(data: Interactions, model: GRU) -> None:
     """A reader in order of one's own is struck out by the ranking, in whole histories too."""
     plain = predict(StackedRecommenders.of([model]), _walk(data, "all", 1), 0).output
-    model.filters_sketch = True
+    model.masks_sketch = True
     stack = StackedRecommenders.of([model])
     at_once = predict(stack, _walk(data, "all", 1), 0).output
     assert torch.equal(predict(stack, _walk(data, "last", 14), 0).output, at_once)
     assert not torch.equal(plain, at_once)
 
 
-def test_any_scores_are_ranked_by_the_same_rules(data: Interactions, model: GRU) -> None:
+def test_evaluate_scores_ranks_like_evaluate(data: Interactions, model: GRU) -> None:
     trace = _walk(data, "last", 3)
     expected = evaluate(StackedRecommenders.of([model]), trace)[0]
     for breadth in (1, 1 << 25):

@@ -11,11 +11,11 @@ LAST = ("--policy", "last", "--size", "2")
 @pytest.mark.parametrize(("world", "metric"), [("explicit", "rmse"), ("implicit", "recall@20")])
 def test_headroom(world, metric, command, trained):
     run, other = trained(world, *LEARNED), trained(world, *LAST)
-    found = command("headroom", run, "--reader", other, "--device", "cpu", "--json")
+    found = command("headroom", run, "--recommender-of", other, "--device", "cpu", "--json")
     assert found.code == 0, found.err
     assert found.json["metric"] == metric
     assert (found.json["policy"], found.json["size"], found.json["ahead"]) == ("learned", 2, 10)
-    assert [row["reader"] for row in found.json["rows"]] == ["learned", "last"]
+    assert [row["recommender"] for row in found.json["rows"]] == ["learned", "last"]
     for row in found.json["rows"]:
         low, high = row["lead"][metric]
         assert low <= high
@@ -32,7 +32,7 @@ def test_headroom(world, metric, command, trained):
     assert "share" not in shown.out  # last goes none of the way from last
 
 
-def test_shares_in_words():
+def test_the_description_of_shares():
     assert _share(0.25, 0.1) == "25 %"
     assert _share(13.0, 0.1) == "beyond the oracle"
     assert _share(None, 0.1) == "the lead may be chance"
@@ -43,7 +43,7 @@ def test_cross(command, trained):
     last, learned = trained("explicit", *LAST), trained("explicit", *LEARNED)
     found = command("cross", last, learned, "--device", "cpu", "--json")
     assert found.code == 0, found.err
-    value = {(row["reader"], row["sketches"]): row["rmse"] for row in found.json["rows"]}
+    value = {(row["recommender"], row["sketches"]): row["rmse"] for row in found.json["rows"]}
     own = {run: command("evaluate", run, "--json").json["test"]["rmse"] for run in (last, learned)}
     assert value["last", "last"] == pytest.approx(own[last], abs=1e-7)
     assert value["learned", "learned"] == pytest.approx(own[learned], abs=1e-7)
@@ -55,12 +55,15 @@ def test_cross(command, trained):
     assert "of the difference of" in words
 
 
-def test_what_cannot_be_crossed_is_refused(command, trained, worlds, tmp_path):
+def test_runs_that_cannot_be_crossed_are_refused(command, trained, worlds, tmp_path):
     last = trained("explicit", *LAST)
     for arguments, reason in [
         (("cross", last, trained("implicit", *LAST)), "another task"),
         (("cross", last, tmp_path / "nothing"), "not a finished run"),
-        (("headroom", last, "--reader", trained("explicit", "--size", "3")), "another size"),
+        (
+            ("headroom", last, "--recommender-of", trained("explicit", "--size", "3")),
+            "another size",
+        ),
         (("headroom", last, "--ahead", 0), "ahead is 0"),
         (("cross", last, last), "named twice"),
         (("headroom", trained("explicit", "--policy", "all")), "keeps everything"),
@@ -71,7 +74,7 @@ def test_what_cannot_be_crossed_is_refused(command, trained, worlds, tmp_path):
         assert len(found.err.splitlines()) == 1
 
 
-def test_who_trained_either_run_is_not_scored(command, trained, worlds):
+def test_training_users_of_either_run_are_not_scored(command, trained, worlds):
     first, second = trained("explicit", *LAST), trained("explicit", *LAST, "--seed", "4")
     alike = command("cross", first, trained("explicit", *LEARNED), "--device", "cpu", "--json")
     found = command("cross", first, second, "--device", "cpu", "--json")
@@ -82,8 +85,8 @@ def test_who_trained_either_run_is_not_scored(command, trained, worlds):
     assert everyone.json["users"] == found.json["users"]
 
 
-def test_where_a_rival_chose_it_is_said(command, trained):
-    run = trained("explicit", *LEARNED, "--baseline", "reservoir", "--policy-lr", "0")
+def test_a_kept_baseline_is_printed(command, trained):
+    run = trained("explicit", *LEARNED, "--baselines", "reservoir", "--policy-lr", "0")
     chose = "reservoir chose, better on validation than what was learned"
     assert command("headroom", run, "--device", "cpu", "--json").json["kept_policy"] == "reservoir"
     for arguments in (("headroom", run), ("cross", trained("explicit", *LAST), run)):

@@ -1,4 +1,4 @@
-"""A recommender and a policy of one's own, one method each, through all of the machine."""
+"""Plug-in recommenders and policies, from training to opening the run again."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Bounded(dips.Recommender):
         self.bias = nn.Parameter(torch.zeros(self.items, 1))
 
     def predict(self, user, items):
-        taste = (nn.functional.embedding(items, self.vectors) * user[:, None]).sum(-1)
-        return self.offset + nn.functional.embedding(items, self.bias)[..., 0] + 2 * taste.tanh()
+        score = (nn.functional.embedding(items, self.vectors) * user[:, None]).sum(-1)
+        return self.offset + nn.functional.embedding(items, self.bias)[..., 0] + 2 * score.tanh()
 
 class Wide(dips.Recommender):
-    """Modules of torch, a table of whole numbers, a channel per star, vectors for policies."""
+    """Has torch modules, an integer buffer, one channel per star, and embeddings for policies."""
 
     def __init__(self, *, items, loss, dim, **settings):
         super().__init__(items=items, loss=loss, user_dim=dim + 2, **settings)
@@ -46,8 +46,8 @@ class Wide(dips.Recommender):
         self.register_buffer("kinds", torch.arange(items) % 3)
 
     def predict(self, user, items):
-        thing = self.table(items) / 3
-        out = self.body(torch.cat([user[:, None].expand_as(thing), thing], -1))
+        vector = self.table(items) / 3
+        out = self.body(torch.cat([user[:, None].expand_as(vector), vector], -1))
         out = out + nn.functional.embedding(self.kinds[items], self.kind)
         return self.offset + (out if self.loss.channels > 1 else out[..., 0])
 
@@ -63,7 +63,7 @@ class Mistaken(Bounded):
         return self.stars
 
 class Taste(nn.Module, dips.Policy):
-    asks = ("residual",)
+    required_signals = ("residual",)
 
     def __init__(self):
         super().__init__()
@@ -73,14 +73,14 @@ class Taste(nn.Module, dips.Policy):
         return self.surprise * signals.residual.abs() - self.fresh * candidates.age.double()
 
 class Forgetful(Taste):
-    """Leaves out by torch's own dropout as it learns."""
+    """Uses torch's dropout in training."""
 
     def score(self, candidates, signals):
         return nn.functional.dropout(super().score(candidates, signals), 0.5, self.training)
 '''
-MODULE = "parts_of_ones_own"
+MODULE = "plugin_module"
 SMALL: dict[str, Any] = {
-    "size": 3, "dim": 5, "epochs": 2, "inner_steps": 3, "device": "cpu", "users": 0, "stretch": 0,
+    "size": 3, "dim": 5, "epochs": 2, "inner_steps": 3, "device": "cpu", "user_batch": None, "update_interval": None,
     "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.05, "policy_batch_size": 64,
 }  # fmt: skip
 DATA = {name: stream(users=30, items=64, events=12, implicit=name) for name in (False, True)}
@@ -100,7 +100,7 @@ def parts(loss: str = "mse") -> Any:
 
 
 def moved(start: torch.nn.Module, end: torch.nn.Module) -> dict[str, bool]:
-    """Which of the tensors have changed."""
+    """Return which tensors have changed."""
     now = end.state_dict()
     return {name: not torch.equal(value, now[name]) for name, value in start.state_dict().items()}
 
@@ -112,7 +112,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "loss", "policy", "every"),
+    ("name", "loss", "policy", "every"),
     [
         ("Bounded", "mse", "last", 1),
         ("Bounded", "mse", "hardest", 3),
@@ -128,12 +128,12 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         ("Wide", "cce", "dips", 1),
     ],
 )
-def test_a_recommender_learns_and_is_opened_again(
-    own: str, loss: str, policy: str, every: int, tmp_path: Path
+def test_a_plugin_recommender_trains_and_is_opened_again(
+    name: str, loss: str, policy: str, every: int, tmp_path: Path
 ) -> None:
     train, valid, test = parts(loss)
     run = dips.train(
-        train, valid, recommender=f"{MODULE}:{own}", loss=loss, policy=policy, every=every,
+        train, valid, recommender=f"{MODULE}:{name}", loss=loss, policy=policy, every=every,
         learning_rate=0.01, out=tmp_path / "run", **SMALL,
     )  # fmt: skip
     made = run.trained
@@ -149,32 +149,32 @@ def test_a_recommender_learns_and_is_opened_again(
 
 
 @pytest.mark.parametrize("recommender", ["dot", f"{MODULE}:Bounded"])
-def test_what_was_read_ranks_last_unless_items_come_back(recommender: str, tmp_path: Path) -> None:
+def test_sketch_items_are_filtered_unless_items_repeat(recommender: str, tmp_path: Path) -> None:
     user, item = np.divmod(np.arange(300), 10)
     once = from_arrays(user, (item + 3 * user) % 20, None, np.arange(300))
     assert once.repeats == 0 < DATA[True].repeats
-    for data, filters_sketch in ((once, True), (DATA[True], False)):
-        place = tmp_path / str(filters_sketch)
+    for data, masks_sketch in ((once, True), (DATA[True], False)):
+        place = tmp_path / str(masks_sketch)
         some = {**SMALL, "recommender": recommender, "epochs": 1}
         dips.train(*data.split_users(seed=0), out=place, **some)
-        assert open_model(place).recommender.filters_sketch == filters_sketch
+        assert open_model(place).recommender.masks_sketch == masks_sketch
 
 
-def test_learned_sees_the_vectors_that_it_shows(tmp_path: Path) -> None:
-    asked = {}
-    for own in ("Bounded", "Wide"):
+def test_learned_reads_the_embeddings_of_a_plugin_recommender(tmp_path: Path) -> None:
+    required = {}
+    for name in ("Bounded", "Wide"):
         run = dips.train(
-            *parts(), recommender=f"{MODULE}:{own}", policy="learned", baseline="", **SMALL
+            *parts(), recommender=f"{MODULE}:{name}", policy="learned", baselines=(), **SMALL
         )
-        asked[own] = (run.trained.policy_spec.dim, run.trained.policy.required_signals)
-    assert asked["Bounded"] == (0, ("residual",))
-    assert asked["Wide"] == (7, ("residual", "embedding"))
+        required[name] = (run.trained.policy_spec.dim, run.trained.policy.required_signals)
+    assert required["Bounded"] == (0, ("residual",))
+    assert required["Wide"] == (7, ("residual", "embedding"))
 
 
-def test_a_recommender_learns_taste() -> None:
-    """It ends well below where it starts, which is the mean rating of all items."""
+def test_a_plugin_recommender_learns_preferences() -> None:
+    """The error falls well below that of the initial item means."""
     train, valid, test = stream(users=120, items=64, events=30, seed=2).split_users(seed=0)
-    many = {**SMALL, "epochs": 10, "patience": 10, "batch": 128, "inner_steps": 10}
+    many = {**SMALL, "epochs": 10, "patience": 10, "batch_size": 128, "inner_steps": 10}
     both = [
         dips.train(train, valid, recommender=f"{MODULE}:Bounded", learning_rate=rate, **many)
         for rate in (0.0, 0.02)
@@ -184,7 +184,7 @@ def test_a_recommender_learns_taste() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "sentence"),
+    ("name", "sentence"),
     [
         ("Steep", "does not fit: Steep.read does not lower the loss of what it reads: the inner"),
         ("Mistaken", "does not fit: AttributeError: 'Mistaken' object has no attribute 'stars'"),
@@ -192,13 +192,13 @@ def test_a_recommender_learns_taste() -> None:
         ("Nobody", "cannot be made: AttributeError"),
     ],
 )
-def test_one_that_does_not_fit_is_refused(own: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"recommender '{MODULE}:{own}' {sentence}")):
-        dips.train(*parts(), recommender=f"{MODULE}:{own}", out=tmp_path / "run", **SMALL)
+def test_a_plugin_that_fails_its_checks_is_refused(name: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"recommender '{MODULE}:{name}' {sentence}")):
+        dips.train(*parts(), recommender=f"{MODULE}:{name}", out=tmp_path / "run", **SMALL)
     assert not (tmp_path / "run").exists()
 
 
-def test_several_channels_are_asked_for() -> None:
+def test_a_recommender_needs_one_channel_per_star() -> None:
     with pytest.raises(ConfigError, match=r"does not fit: Bounded\.predict returned the shape"):
         dips.train(*parts(), recommender=f"{MODULE}:Bounded", loss="cce", **SMALL)
 
@@ -217,7 +217,7 @@ def test_a_run_cannot_be_opened_without_the_module(
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("recommender", ["dot", f"{MODULE}:Bounded"])
-def test_a_policy_that_asks_learns_and_is_opened_again(
+def test_a_plugin_policy_with_signals_trains_and_is_opened_again(
     recommender: str, every: int, tmp_path: Path
 ) -> None:
     train, valid, test = parts()
@@ -233,8 +233,8 @@ def test_a_policy_that_asks_learns_and_is_opened_again(
         assert_same(dips.sketches(run, test, at=at), dips.sketches(again, test, at=at))
 
 
-def test_several_runs_of_ones_own_go_side_by_side() -> None:
-    """Seeds are stacked: by torch.func.vmap, torch's own dropout included."""
+def test_runs_with_plugins_can_be_stacked() -> None:
+    """Seeds are stacked by torch.func.vmap, also with torch's dropout."""
     table = dips.compare(
         DATA[False],
         [f"{MODULE}:Taste", f"{MODULE}:Forgetful", "last"],
@@ -245,10 +245,10 @@ def test_several_runs_of_ones_own_go_side_by_side() -> None:
     assert [row["n"] for row in table.summary] == [2, 2, 2]
 
 
-def test_a_name_with_a_colon_is_a_recommender() -> None:
-    """On implicit data its batches are as small as those of `mlp`: it scores every pair."""
+def test_a_recommender_with_a_colon_is_a_plugin() -> None:
+    """Its defaults are those of `mlp`."""
     own = build_config(flags={"recommender": "my.module:Mine"})
     mlp = build_config(flags={"recommender": "mlp"})
     assert own == mlp.but(recommender="my.module:Mine")
     with pytest.raises(ConfigError, match=r"choose one of dot, mlp, .*package\.module:Class"):
-        dips.TrainConfig(recommender="mine")
+        dips.TrainConfig.of(recommender="mine")
