@@ -201,7 +201,7 @@ def evaluate(model: Model, data: Interactions) -> dict[str, float]:
     """
     trained = _trained_model(model)
     known = reindex_items(trained, data)
-    return score_users(trained, known, EventColumns.of(known, sides=trained.sides)).metrics
+    return score_users(trained, known, EventColumns.of(known, side_information=trained.side)).metrics
 
 
 def compare(

@@ -34,7 +34,7 @@ def cross(
 
     Example: dips cross runs/last-4 runs/learned-4
     """
-    other = None if data is None else api.load(data, side=run_directory.open_run(first).sides.names)
+    other = None if data is None else api.load(data, side=run_directory.open_run(first).side.names)
     found = api.cross(first, second, other, device=device)
     if as_json:
         print_json(found)

@@ -34,7 +34,7 @@ def evaluate(
     if data is None:
         unseen = run_directory.read_part(run, "test")
     else:
-        other = api.load(data, side=trained.sides.names)
+        other = api.load(data, side=trained.side.names)
         unseen = run_directory.unseen_users(other, [run_directory.read_split(run)])
     source = data or unseen.name
     metrics = api.evaluate(trained, unseen)

@@ -49,7 +49,7 @@ def gradients(
     """
     other = None
     if data is not None:
-        other = api.load(data, side=run_directory.open_run(run).sides.names)
+        other = api.load(data, side=run_directory.open_run(run).side.names)
     with show_count("comparing gradients", "steps") as on_progress:
         study = api.gradients(
             run,

@@ -46,7 +46,7 @@ def headroom(
 
     Example: dips headroom runs/learned-4 --recommender-of runs/last-4
     """
-    other = None if data is None else api.load(data, side=run_directory.open_run(run).sides.names)
+    other = None if data is None else api.load(data, side=run_directory.open_run(run).side.names)
     with show_count("scoring", "recommenders") as on_progress:
         found = api.headroom(
             run,

@@ -292,8 +292,8 @@ def print_sketch(found: Mapping[str, Any]) -> None:
     table = Table()
     for name in ("position", "item", "rating", "time", "repeats", ""):
         table.add_column(name, justify="left" if name in ("item", "") else "right")
-    for part, note in (("entries", ""), ("waiting", "waits for a refresh")):
+    for part, state in (("entries", ""), ("waiting", "waits for a refresh")):
         for row in found[part]:
             values = (row["position"], row["item"], row["rating"], row["time"], row["repeats"])
-            table.add_row(*(escape(str(value)) for value in values), note)
+            table.add_row(*(escape(str(value)) for value in values), state)
     Console().print(table)

@@ -48,7 +48,7 @@ def story(
         raise ConfigError(f"{out}: the name must end in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     other = None
     if data is not None:
-        other = api.load(data, side=run_directory.open_run(run).sides.names)
+        other = api.load(data, side=run_directory.open_run(run).side.names)
     shown = api.story(run, user, other).last(steps)
     if out is not None:
         with atomic_write(out) as part:

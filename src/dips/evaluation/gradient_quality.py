@@ -60,14 +60,14 @@ def compare_gradients(true: Tensor, found: Tensor, tolerance: float = TOLERANCE)
     """
     expected, other = _signs(true, tolerance), _signs(found, tolerance)
     nonzero = expected != 0
-    outcomes = (
+    cases = (
         nonzero & (expected == other),
         nonzero & (expected == -other),
         nonzero & (other == 0),
         ~nonzero & (other != 0),
         ~nonzero & (other == 0),
     )
-    return SignCounts(*(int(outcome.sum()) for outcome in outcomes))
+    return SignCounts(*(int(case.sum()) for case in cases))
 
 
 def alignment(true: Tensor, found: Tensor) -> dict[str, float]:

@@ -113,11 +113,11 @@ def _each(field: Tensor, times: int) -> Tensor:
 
 def _loss(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
-    repeats: Tensor, token: Tensor, outcome: Tensor, counts: Tensor,
+    repeats: Tensor, token: Tensor, target: Tensor, counts: Tensor,
 ) -> Tensor:  # fmt: skip
     """Return the summed loss of a sketch on the future, [rows]; ages are those at the refresh."""
     past = Evidence(item, rating, weight, slots, age, repeats)
-    losses = prediction_losses(model, model.read(past, rounding), past, token, outcome)
+    losses = prediction_losses(model, model.read(past, rounding), past, token, target)
     return (losses * counts).sum(1)
 
 

@@ -192,7 +192,7 @@ def explain_user(
         raise ConfigError("the policy 'all' keeps everything: it has no sketches to explain")
     history = _one_user(data, user)
     stack = StackedRecommenders.of([trained.recommender], "cpu")
-    stream = make_stream([history], EventColumns.of(history, sides=trained.sides))
+    stream = make_stream([history], EventColumns.of(history, side_information=trained.side))
     recording = _RecordingPolicy(trained.policy)
     trace = rollout(
         stream,
@@ -246,7 +246,7 @@ def _steps(
     made = predict(stack, trace, 0)
     effects = _effects(trained, trace)
     rated = trained.explicit and trace.columns.rating.tolist()
-    output, errors = _outcomes(trained, made.output, made.target)
+    output, errors = _predicted_and_errors(trained, made.output, made.target)
     for t, (value, kept, worths) in enumerate(zip(output, trace.kept, effects, strict=True)):
         places = [int(place) for place in kept if place >= 0]
         shares = [None if np.isnan(effect) else effect for effect in worths.tolist()]
@@ -263,7 +263,7 @@ def _steps(
         )
 
 
-def _outcomes(
+def _predicted_and_errors(
     trained: TrainedModel, output: Tensor, target: Tensor
 ) -> tuple[list[float], list[float]]:
     """Return predictions and absolute errors, as the metrics define them."""

@@ -55,7 +55,7 @@ class SourcePolicy:
             seed=trained.seed,
             selector=trained.selector,
             recommender=trained.recommender,
-            sides=trained.sides,
+            sides=trained.side,
         )
 
     def roll_out(self, stream: Stream, epoch: int = 0) -> Trace:

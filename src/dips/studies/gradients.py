@@ -153,7 +153,7 @@ def study_gradients(
     state = start([job], [trained.recommender], device, [policy])
     end = int(some.lengths.max())
     chosen = np.sort(rng.permutation(np.arange(first, end))[:steps]).tolist()
-    columns = EventColumns.of(some, device, trained.sides)
+    columns = EventColumns.of(some, device, trained.side)
     samples = _sample_gradients(state, job, columns, chosen, tolerance, on_progress)
     about = {
         "data": data.name,

@@ -36,8 +36,8 @@ def open_runs(
     models = [run_directory.open_run(run) for run in runs]
     first = models[0]
     for run, other in zip(runs, models, strict=True):
-        same = (list(other.item_ids), other.sides, other.explicit)
-        if same != (list(first.item_ids), first.sides, first.explicit):
+        same = (list(other.item_ids), other.side, other.explicit)
+        if same != (list(first.item_ids), first.side, first.explicit):
             raise RunError(
                 f"{run} has other items or another task than {runs[0]}: train both on one data set"
             )
@@ -49,7 +49,7 @@ def open_runs(
     else:
         part = run_directory.unseen_users(data, splits)
     part = reindex_items(first, part)
-    columns = EventColumns.of(part, device_of(TrainConfig.of(device=device)), first.sides)
+    columns = EventColumns.of(part, device_of(TrainConfig.of(device=device)), first.side)
     return models, part, make_stream([part], columns)
 
 

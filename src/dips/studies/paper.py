@@ -214,17 +214,17 @@ class PaperStudy:
 
     def scale(self) -> str:
         """Describe users, interactions, splits and epochs in words."""
-        users, everyone, longest = self._users(), self.data.users, self.plan.longest
+        users, all_users, longest = self._users(), self.data.users, self.plan.longest
         epochs = self.plan.settings.get("epochs")
         facts = [
-            f"{users:,} of {everyone:,} users" if users < everyone else f"{users:,} users",
+            f"{users:,} of {all_users:,} users" if users < all_users else f"{users:,} users",
             *([f"the first {longest} of their interactions"] if longest else []),
             _counted(len(self.plan.seeds), "split"),
             f"up to {epochs} epoch{'s' if epochs > 1 else ''}"
             if epochs
             else "default epochs of each policy",
         ]
-        is_small = users < everyone or longest or epochs
+        is_small = users < all_users or longest or epochs
         return ", ".join(facts) + (REDUCED if is_small else "")
 
     def item_rule(self) -> str:

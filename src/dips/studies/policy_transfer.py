@@ -22,7 +22,7 @@ from dips.evaluation.transfer import (
     size_ratios,
 )
 from dips.policy.registry import learns, make_policy
-from dips.sketch.selection import selector_named
+from dips.sketch.selection import make_selector
 from dips.studies.checks import check
 from dips.studies.compare import (
     Comparison,
@@ -178,7 +178,7 @@ class PolicyTransfer:
                 size=cell.size,
                 schedule=config.sketch.schedule,
                 seed=seed,
-                selector=selector_named(config.sketch.selection),
+                selector=make_selector(config.sketch.selection),
             )
 
         return source_policy
@@ -196,11 +196,12 @@ class PolicyTransfer:
         cell, seed = key
         place = self.out / "cells" / run_name(cell, seed)
         named = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
-        wanted = {**settings, **named, "data": self.source}
+        asked = {**settings, **named}
+        wanted = {**asked, "data": self.source}
         if not has_run(place, wanted):
             if (place / "config.json").exists() and changed_settings(read_config(place), wanted):
                 checkpoint.remove(place)  # a checkpoint of other settings
-            write_json(wanted, place / "config.json")
+            write_json({"data": self.source, "asked": asked}, place / "config.json")
             found = compute(place)
             write_user_sums(found.scores, found.part, place / "test_users.csv")
             metrics = {**named, "kept_policy": found.source_policy, "test": found.scores.metrics}

@@ -29,7 +29,7 @@ from dips.recommender.spectral_init import initialise_vectors
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
-from dips.sketch.selection import selector_named
+from dips.sketch.selection import make_selector
 from dips.stream.users import EventColumns, make_stream
 from dips.studies.checks import data_summary, describe, describe_policy, device_of, sides_of
 from dips.studies.progress import EpochCallback, EpochReport
@@ -242,7 +242,7 @@ def _run_stack(
             policy_spec=shapes[run],
             policy=policy,
             periods=config.sketch.schedule.periods,
-            choice=config.sketch.selection,
+            selection=config.sketch.selection,
             seed=config.training.seed,
         )
         results.append(_run_result(state, trained, run, jobs[run], scores[run]))
@@ -267,8 +267,8 @@ def _score_all(
         which = [part for part in parts for _ in range(len(runs) // len(parts))]
         config, stack = jobs[runs[0]][1], best.select(runs)
         pairs = list(zip(runs, which, strict=True))
-        everyone = make_stream([jobs[run][0][part] for run, part in pairs], columns)
-        stream = partition_users(process_group).local_users(everyone)
+        users_of_all_ranks = make_stream([jobs[run][0][part] for run, part in pairs], columns)
+        stream = partition_users(process_group).local_users(users_of_all_ranks)
         trace = rollout(
             stream,
             policy_of(config) if learned is None else learned.select(runs),
@@ -276,7 +276,7 @@ def _score_all(
             schedule=config.sketch.schedule,
             keys=stream.keys([jobs[run][1].training.seed for run in runs]),
             recommenders=stack,
-            selector=selector_named(config.sketch.selection),
+            selector=make_selector(config.sketch.selection),
         )
         made = evaluate(stack, trace, low=low, high=high, process_group=process_group)
         for run, found in zip(runs, made, strict=True):

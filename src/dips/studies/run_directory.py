@@ -102,7 +102,7 @@ def write_run(result: RunResult, directory: Path, *, source: Source, curve: bool
 
 
 def read_metrics(directory: Path) -> dict[str, Any]:
-    """What metrics.json says."""
+    """Return the content of metrics.json."""
     return read_json(directory / "metrics.json")
 
 
@@ -146,7 +146,15 @@ def read_settings(directory: Path) -> TrainConfig:
 
 
 def read_part(directory: Path, part: str) -> Interactions:
-    """The users who made up a part of a run, from where its data came from."""
+    """Read the users of a part of a run from the run's source.
+
+    Args:
+        directory: The run directory.
+        part: train, valid or test.
+
+    Raises:
+        DataError: If the source cannot be opened or has changed.
+    """
     source, settings = read_config(directory)["data"], read_settings(directory)
     members = read_split(directory)[part]
     columns = ColumnNames(side=event_column_names(settings.model.side))

@@ -20,7 +20,7 @@ from dips.evaluation.comparison import Cell
 from dips.evaluation.progressive import Scores, evaluate
 from dips.evaluation.transfer import SourcePolicy
 from dips.policy.recency import KeepAll
-from dips.recommender.registry import settings_of
+from dips.recommender.registry import construct_recommender
 from dips.recommender.session import LENGTH, SessionGRU
 from dips.recommender.spectral_init import initialise_vectors
 from dips.recommender.stacked import StackedRecommenders
@@ -149,12 +149,7 @@ def score_sessions(
     longest = max(stream.longest for stream in streams)
     source_policy = replace(source_policy, schedule=session_schedule(source_policy.size, longest))
     spec = describe(train, config)
-    model = SessionGRU(
-        **settings_of(spec, config.training.seed),
-        repeat_feature=spec.repeat_feature,
-        filter_sketch=spec.filter_sketch,
-        cosine=spec.cosine,
-    )
+    model = construct_recommender(SessionGRU, spec, config.training.seed)
     initialise_vectors(model, train, config.training.seed, device)
     jobs = [Job(train, valid, config)]
     state = start(jobs, [model], device)

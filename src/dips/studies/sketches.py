@@ -70,7 +70,7 @@ def sketch_columns(trained: TrainedModel, data: Interactions, *, at: str = "end"
     if at not in ("end", "each"):
         raise ConfigError(f"at is '{at}': choose end or each")
     known = reindex_items(trained, data)
-    columns = EventColumns.of(known, sides=trained.sides)
+    columns = EventColumns.of(known, side_information=trained.side)
     _, trace = roll_out(trained, known, columns, with_scores=True)
     if not isinstance(trace, StoredTrace) or trace.final is None or trace.final_scores is None:
         raise ConfigError("the policy 'all' keeps everything: it has no sketches")
@@ -115,7 +115,7 @@ def prediction_columns(trained: TrainedModel, data: Interactions) -> dict[str, A
         data: Any data; items are matched by original id.
     """
     known = reindex_items(trained, data)
-    stack, trace = roll_out(trained, known, EventColumns.of(known, sides=trained.sides))
+    stack, trace = roll_out(trained, known, EventColumns.of(known, side_information=trained.side))
     made = predict(stack, trace, 0)
     event, user = trace.event.numpy(), trace.user.numpy()
     ids = np.array([known.user_id(index) for index in range(known.users)], dtype=object)
