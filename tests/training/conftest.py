@@ -19,12 +19,12 @@ from dips.recommender.losses import FullSoftmax, Loss, SquaredError
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.rollout.trace import Trace
-from dips.sketch.selection import selector_named
+from dips.sketch.selection import make_selector
 from dips.stream.users import EventColumns, make_stream
 from dips.studies.checks import describe_policy, resolved
 from dips.testing import random_world
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import RefreshTable, PolicyBatch, pack_policy_batches
+from dips.training.policy_batches import PolicyBatch, RefreshTable, pack_policy_batches
 from dips.training.policy_gradients import policy_gradients
 from dips.training.rollouts import Job, recorded_signals
 from dips.training.trainer import TrainingState, fit, start
@@ -76,7 +76,7 @@ class Lab:
                 generator=torch.Generator().manual_seed(config.training.seed),
                 repeat_feature=not self.data.explicit,
                 recency_decay=not self.data.explicit,
-                separate_input=not self.data.explicit,
+                tie_embeddings=self.data.explicit,
             )
             models.append(model.to(self.dtype))
             shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)
@@ -121,7 +121,7 @@ class Scene:
             size=SIZE,
             schedule=config.sketch.schedule,
             keys=self.stream.keys([0], 1),
-            selector=selector_named(config.sketch.selection),
+            selector=make_selector(config.sketch.selection),
             recorded_signals=recorded_signals(self.policies.template),  # type: ignore[arg-type]
         )
         self.walk.advance(self.policies, self.stack)

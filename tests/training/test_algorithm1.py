@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions, from_arrays
 from dips.numerics import fixed_point
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender

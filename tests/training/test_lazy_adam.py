@@ -147,7 +147,7 @@ def _training(
     lab: Make, monkeypatch: pytest.MonkeyPatch, items: int = 9, **settings: Any
 ) -> tuple[Any, list[Job], TrainingState]:
     """A lab in which every catalogue is a large one, and its runs at their start."""
-    monkeypatch.setattr(fitting_module, "SCARCE", 1e-9)
+    monkeypatch.setattr(fitting_module, "SPARSE_FACTOR", 1e-9)
     world = lab(data=random_world(LENGTHS, items=items, seed=1), double=True)
     jobs = [world.job(seed=seed, **settings) for seed in (0, 1)]
     return world, jobs, world.start(jobs)
@@ -243,7 +243,7 @@ def test_movielens_is_as_well_predicted(monkeypatch: pytest.MonkeyPatch) -> None
     config = build_config(flags={"policy": "last", "device": "cpu", "epochs": 4})
     best = []
     for scarce in (1e-9, 1e9):
-        monkeypatch.setattr(fitting_module, "SCARCE", scarce)
+        monkeypatch.setattr(fitting_module, "SPARSE_FACTOR", scarce)
         (outcome,) = train_runs([(split(data, config), config)], test=False)
         best.append(min(epoch["valid"] for epoch in outcome.history))
     assert best[0] != best[1]

@@ -1,4 +1,4 @@
-"""What a policy was asked is rebuilt from the trace, and lessons hold everything once, in order."""
+"""Policy batches hold every prediction once and in order; decision inputs are rebuilt exactly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dips.credit.decisions import with_dropped_candidates
 from dips.data.interactions import Interactions
 from dips.numerics.hashing import combine
 from dips.policy.base import Policy
@@ -28,7 +29,6 @@ from dips.training.policy_batches import (
     interval_policy_batch,
     pack_policy_batches,
     rebuild_inputs,
-    with_dropped_candidates,
 )
 
 World = Callable[..., Interactions]
@@ -39,45 +39,47 @@ BY_SCHEDULE = pytest.mark.parametrize("schedule", SCHEDULES, ids=["online", "bat
 CPU = torch.device("cpu")
 
 
-class Spy(Policy):
-    """Asks for another, and remembers every question by (key, seen)."""
+class RecordingPolicy(Policy):
+    """Scores by another policy and records the inputs of every decision by (key, seen)."""
 
     required_signals = ("loss", "residual")
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.heard: dict[tuple[int, int], dict[str, Any]] = {}
+        self.recorded: dict[tuple[int, int], dict[str, Any]] = {}
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        told = {"loss": signals.loss, "residual": signals.residual}
+        values = {"loss": signals.loss, "residual": signals.residual}
         scores = self.policy.score(candidates, signals)
         slots = Greedy().choose(scores, candidates, SIZE)
-        best_models = candidates.position.gather(1, slots)
+        chosen = candidates.position.gather(1, slots)
         for row, (key, seen) in enumerate(zip(candidates.key, candidates.seen, strict=True)):
             entries = {name: value[row] for name, value in candidates.entries._asdict().items()}
-            answers = {name: value[row] for name, value in told.items()}
-            self.heard[int(key), int(seen)] = {**entries, **answers, "chosen": best_models[row]}
+            known = {name: value[row] for name, value in values.items()}
+            self.recorded[int(key), int(seen)] = {**entries, **known, "chosen": chosen[row]}
         return scores
 
 
 class Scene:
-    """Two runs that have walked, one of fewer users."""
+    """Rollouts of two runs, one with fewer users."""
 
     def __init__(
         self,
         world: World,
         stream_of: StreamOf,
         schedule: Schedule,
-        spy: Spy,
+        policy_inputs: RecordingPolicy,
         stack: StackedRecommenders | None,
     ) -> None:
         data = world(LENGTHS, items=5, seed=3)
         self.stream = stream_of([data, data.select([2, 0, 6, 7, 1])])
         self.schedule, keys = schedule, self.stream.keys(SEEDS)
         recorded_signals = ["loss", "residual"] if stack else []
-        walk = Rollout(self.stream, size=SIZE, schedule=schedule, keys=keys, recorded_signals=recorded_signals)
-        walk.advance(spy if stack else spy.policy, stack)
-        self.trace, self.base = walk.trace, walk.base
+        rollout = Rollout(
+            self.stream, size=SIZE, schedule=schedule, keys=keys, recorded_signals=recorded_signals
+        )
+        rollout.advance(policy_inputs if stack else policy_inputs.policy, stack)
+        self.trace, self.base = rollout.trace, rollout.base
         self.refresh_table = RefreshTable.of(schedule, SIZE, self.stream.longest, CPU)
         self.refreshes = dict(schedule.refreshes(SIZE, self.stream.longest))
 
@@ -88,63 +90,65 @@ class Scene:
 @pytest.fixture
 def scene(
     world: World, stream_of: StreamOf, dot: Callable[..., DotProduct], losses: dict[str, Loss]
-) -> Callable[..., tuple[Scene, Spy]]:
-    """`scene(schedule, policy, asks=True)`: a walk and what was heard on it."""
+) -> Callable[..., tuple[Scene, RecordingPolicy]]:
+    """Return `scene(schedule, policy, required_signals)`: rollouts, and recorded inputs."""
 
     def make(schedule: Schedule, policy: str = "frequent", required_signals: bool = True) -> Any:
-        spy = Spy(make_policy(policy, size=SIZE))
+        policy_inputs = RecordingPolicy(make_policy(policy, size=SIZE))
         stack = (
             StackedRecommenders.of([dot(losses["mse"], seed=seed) for seed in SEEDS])
             if required_signals
             else None
         )
-        return Scene(world, stream_of, schedule, spy, stack), spy
+        return Scene(world, stream_of, schedule, policy_inputs, stack), policy_inputs
 
     return make
 
 
 @BY_SCHEDULE
 @pytest.mark.parametrize("policy", ["frequent", "reservoir", "hardest"])
-def test_asking_again_is_what_was_asked(scene: Any, schedule: Schedule, policy: str) -> None:
-    """Every decision of every user, with the padding of an unequal batch among them."""
-    at, spy = scene(schedule, policy)
+def test_rebuilt_inputs_are_those_of_the_rollout(
+    scene: Any, schedule: Schedule, policy: str
+) -> None:
+    """For every decision of every user, with padding among them."""
+    at, policy_inputs = scene(schedule, policy)
     rows = [
         [row for row in at.rows(run) if int(at.trace.step[row]) in at.refreshes] for run in (0, 1)
     ]
     most = max(map(len, rows)) + 1
     decided = torch.tensor([[*found, *[-1] * (most - len(found))] for found in rows])
-    asked = rebuild_inputs(at.trace, at.refresh_table, decided)
+    inputs = rebuild_inputs(at.trace, at.refresh_table, decided)
     width = SIZE + schedule.longest
-    assert asked.kept.shape == (2 * most, width)
+    assert inputs.kept.shape == (2 * most, width)
     for place, row in enumerate(decided.flatten().tolist()):
         if row < 0:
-            assert int(asked.owner[place]) == -1
-            assert not bool(asked.candidates.present[place].any())
-            assert not bool(asked.kept[place].any())
+            assert int(inputs.owner[place]) == -1
+            assert not bool(inputs.candidates.present[place].any())
+            assert not bool(inputs.kept[place].any())
             continue
-        assert int(asked.owner[place]) == int(at.trace.inputs.owner[row])
-        seen, key = int(asked.candidates.seen[place]), int(asked.candidates.key[place])
+        assert int(inputs.owner[place]) == int(at.trace.inputs.owner[row])
+        seen, key = int(inputs.candidates.seen[place]), int(inputs.candidates.key[place])
         assert seen == int(at.trace.step[row])
-        heard = spy.heard[key, seen]
+        expected = policy_inputs.recorded[key, seen]
         count = SIZE + at.refreshes[seen]
-        assert asked.candidates.present[place].tolist() == [True] * count + [False] * (
+        assert inputs.candidates.present[place].tolist() == [True] * count + [False] * (
             width - count
         )
-        for name, value in asked.candidates.entries._asdict().items():
-            assert torch.equal(value[place, :count], heard[name]), name
-        for name, value in asked.answers.items():
-            assert value.dtype == heard[name].dtype
-            torch.testing.assert_close(value[place, :count], heard[name], atol=1e-6, rtol=1e-6)
-        kept = asked.candidates.position[place][asked.kept[place]]
-        assert torch.equal(kept, heard["chosen"])
+        for name, value in inputs.candidates.entries._asdict().items():
+            assert torch.equal(value[place, :count], expected[name]), name
+        for name, value in inputs.signals.items():
+            assert value.dtype == expected[name].dtype
+            torch.testing.assert_close(value[place, :count], expected[name], atol=1e-6, rtol=1e-6)
+        kept = inputs.candidates.position[place][inputs.kept[place]]
+        assert torch.equal(kept, expected["chosen"])
 
 
 @BY_SCHEDULE
 @pytest.mark.parametrize("width", [1, 20, 1000])
-def test_whole_lessons_hold_every_prediction_once(
+def test_whole_history_batches_hold_every_prediction_once(
     scene: Any, schedule: Schedule, width: int
 ) -> None:
-    """In the order of time, with what each decision is followed by: against a plain loop."""
+    """In order of time, with the predictions of each decision: against a plain loop."""
     at, _ = scene(schedule, required_signals=False)
     policy_batches = pack_policy_batches(at.trace, at.refresh_table, SEEDS, 3, width)
     owner, step = at.trace.inputs.owner.tolist(), at.trace.step.tolist()
@@ -174,31 +178,33 @@ def test_whole_lessons_hold_every_prediction_once(
                 order += [owner[row]] if owner[row] not in order else []
         assert sorted(seen) == list(at.rows(run))
         starts = {user: seen.index(next(r for r in seen if owner[r] == user)) for user in order}
-        for user, start in starts.items():  # whole histories, side by side
+        for user, start in starts.items():  # whole histories, consecutive
             own = [row for row in at.rows(run) if owner[row] == user]
             assert seen[start : start + len(own)] == own
         users = at.trace.user
-        lots = {
+        hashes = {
             user: int(combine(users[seen[s]], SEEDS[run], 3, ORDER)) for user, s in starts.items()
         }
-        assert order == sorted(order, key=lots.__getitem__)
+        assert order == sorted(order, key=hashes.__getitem__)
         orders.append(order)
 
 
 @BY_SCHEDULE
 @pytest.mark.parametrize("width", [1, 20])
-def test_a_run_is_packed_as_if_alone(scene: Any, schedule: Schedule, width: int) -> None:
+def test_a_run_is_packed_as_in_a_stack_of_one(scene: Any, schedule: Schedule, width: int) -> None:
     at, _ = scene(schedule, required_signals=False)
     together = pack_policy_batches(at.trace, at.refresh_table, SEEDS, 3, width)
     for run, seed in enumerate(SEEDS):
         first = at.trace.run_rows[run]
-        alone = pack_policy_batches(at.trace.part(run, run + 1), at.refresh_table, [seed], 3, width)
+        single = pack_policy_batches(
+            at.trace.part(run, run + 1), at.refresh_table, [seed], 3, width
+        )
         for index, policy_batch in enumerate(together):
-            if index >= len(alone):
+            if index >= len(single):
                 assert all(bool((field[run] == -1).all()) for field in policy_batch)
                 continue
             for field, own, shift in zip(
-                policy_batch, alone[index], (first, first, 0), strict=True
+                policy_batch, single[index], (first, first, 0), strict=True
             ):
                 mine, other = field[run], own[0]
                 mine = torch.where(mine >= 0, mine - shift, -1)
@@ -207,15 +213,17 @@ def test_a_run_is_packed_as_if_alone(scene: Any, schedule: Schedule, width: int)
                 assert bool((mine[size:] == -1).all())
 
 
-def test_a_run_without_users_has_empty_lessons(world: World, stream_of: StreamOf) -> None:
-    """A company of users may have none left of one of the runs."""
+def test_a_run_without_users_has_empty_batches(world: World, stream_of: StreamOf) -> None:
+    """A user batch may have no user of one of the runs."""
     data = world([5, 4, 6])
     stream = stream_of([data.select([0, 2]), data.select([1])])
     stream = stream.take(torch.tensor([[0, 1], [-1, -1]]))
-    walk = Rollout(stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), recorded_signals=[])
-    walk.advance(make_policy("last", size=2))
+    rollout = Rollout(
+        stream, size=2, schedule=Schedule(), keys=stream.keys(SEEDS), recorded_signals=[]
+    )
+    rollout.advance(make_policy("last", size=2))
     refresh_table = RefreshTable.of(Schedule(), 2, 6, CPU)
-    (policy_batch,) = pack_policy_batches(walk.trace, refresh_table, SEEDS, 1, 100)
+    (policy_batch,) = pack_policy_batches(rollout.trace, refresh_table, SEEDS, 1, 100)
     assert policy_batch.predicted[0].sort().values.tolist() == list(range(11))
     assert bool((policy_batch.predicted[1] == -1).all())
     assert bool((policy_batch.held[1] == -1).all())
@@ -223,17 +231,19 @@ def test_a_run_without_users_has_empty_lessons(world: World, stream_of: StreamOf
 
 @BY_SCHEDULE
 @pytest.mark.parametrize("queue", [1, 3, 100])
-@pytest.mark.parametrize("stretch", [1, 2, 5, 1000])
-def test_stretch_lessons_hold_every_prediction_once(
-    scene: Any, schedule: Schedule, queue: int, stretch: int
+@pytest.mark.parametrize("interval", [1, 2, 5, 1000])
+def test_interval_batches_hold_every_prediction_once(
+    scene: Any, schedule: Schedule, queue: int, interval: int
 ) -> None:
-    """And with it the decisions of the queue: those in force, and the `queue` - 1 before."""
+    """And the decisions of the queue: the current one, and the `queue` - 1 before."""
     at, _ = scene(schedule, required_signals=False)
     refreshes, step, owner = list(at.refreshes), at.trace.step, at.trace.inputs.owner
     seen: list[list[int]] = [[], []]
-    for first in range(0, at.stream.longest, stretch):
-        span = range(first, min(first + stretch, at.stream.longest))
-        policy_batch = interval_policy_batch(at.refresh_table, queue, at.base, at.stream.length, span)
+    for first in range(0, at.stream.longest, interval):
+        span = range(first, min(first + interval, at.stream.longest))
+        policy_batch = interval_policy_batch(
+            at.refresh_table, queue, at.base, at.stream.length, span
+        )
         if policy_batch is None:
             assert span.stop <= refreshes[0]
             for run in (0, 1):
@@ -267,28 +277,30 @@ def test_stretch_lessons_hold_every_prediction_once(
 
 @BY_SCHEDULE
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_ghosts_are_what_was_dropped_before(scene: Any, schedule: Schedule, count: int) -> None:
+def test_dropped_candidates_are_those_of_earlier_decisions(
+    scene: Any, schedule: Schedule, count: int
+) -> None:
     at, _ = scene(schedule, "reservoir")
     (policy_batch,) = pack_policy_batches(at.trace, at.refresh_table, SEEDS, 1, 1000)
-    asked = rebuild_inputs(at.trace, at.refresh_table, policy_batch.decided)
-    width = asked.kept.shape[1]
-    tracked, weight = with_dropped_candidates(asked, count, width - SIZE)
+    inputs = rebuild_inputs(at.trace, at.refresh_table, policy_batch.decided)
+    width = inputs.kept.shape[1]
+    tracked, weight = with_dropped_candidates(inputs, count, width - SIZE)
     assert tracked.kept.shape[1] == width + count * (width - SIZE)
-    position, present = asked.candidates.position, asked.candidates.present
-    for place, owner in enumerate(asked.owner.tolist()):
+    position, present = inputs.candidates.position, inputs.candidates.present
+    for place, owner in enumerate(inputs.owner.tolist()):
         assert torch.equal(tracked.candidates.position[place, :width], position[place])
         assert torch.equal(weight[place, :width] > 0, present[place])
         assert not bool(weight[place, width:].any())
         assert not bool(tracked.kept[place, width:].any())
         expected: list[int] = []
         for back in range(1, count + 1):
-            if owner >= 0 and place - back >= 0 and int(asked.owner[place - back]) == owner:
-                gone = present[place - back] & ~asked.kept[place - back]
+            if owner >= 0 and place - back >= 0 and int(inputs.owner[place - back]) == owner:
+                gone = present[place - back] & ~inputs.kept[place - back]
                 expected += position[place - back][gone].tolist()
         dropped_candidates = tracked.candidates.position[place, width:]
         assert dropped_candidates[dropped_candidates >= 0].tolist() == expected
         first = int(at.trace.event[policy_batch.decided.flatten()[place]]) - int(
-            asked.candidates.seen[place]
+            inputs.candidates.seen[place]
         )
         for slot in (dropped_candidates >= 0).nonzero()[:, 0].tolist():
             event = first + int(dropped_candidates[slot])

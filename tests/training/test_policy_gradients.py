@@ -1,4 +1,4 @@
-"""The policy's gradient against a slow one: a user, a prediction and a decision at a time."""
+"""Policy gradients against a slow reference: one user, prediction and decision at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
-from dips.credit.replay import replay
+from dips.credit.replay import ReplayCredit, replay, whole_histories
 from dips.data.interactions import from_arrays
+from dips.errors import ConfigError
 from dips.numerics.fixed_point import PARAMETER_BITS, quantize
 from dips.numerics.relaxation import keep_k
 from dips.policy.network import Network
@@ -25,8 +26,9 @@ from dips.sketch.signals import Signals
 from dips.sketch.update import join
 from dips.stream.users import make_stream
 from dips.training.config import TrainConfig
+from dips.training.estimators import StraightThrough
 from dips.training.policy_batches import RefreshTable, interval_policy_batch, pack_policy_batches
-from dips.training.policy_gradients import policy_gradients
+from dips.training.policy_gradients import estimate_gradients, policy_gradients
 from dips.training.rollouts import recorded_signals
 
 SIZE = 2
@@ -34,11 +36,11 @@ PERIODS = {"online": (1,), "batch_size": (3,), "varying": (2, 3)}
 CREDITS = [("identity", 1), ("identity", 2), ("identity", 100), ("discount", 2), ("discount", 100)]
 
 
-# The oracle: lists, and automatic differentiation.
+# The reference: lists, and automatic differentiation.
 
 
 class Choice(NamedTuple):
-    """A decision as it was made."""
+    """A decision of the rollout."""
 
     seen: int
     position: Tensor  # [candidates]
@@ -47,28 +49,30 @@ class Choice(NamedTuple):
     dropped: int
 
 
-class Story(NamedTuple):
-    """A user's decisions, and for every step its loss and the effect of every weight on it."""
+class History(NamedTuple):
+    """A user's decisions, and the loss and entry gradients of every step."""
 
     choices: list[Choice]
     losses: list[float]
-    effects: list[Tensor]
+    gradients: list[Tensor]
 
 
-def _story(at: Any, policy: Network, rows: list[int]) -> Story:
+def _history(at: Any, policy: Network, rows: list[int]) -> History:
     columns, first = at.trace.columns, int(at.trace.event[rows[0]])
     span = slice(first, first + len(rows))
     item, rating, time = columns.item[span], columns.rating[span], columns.time[span]
     kept = [[e - first for e in at.trace.kept[row].tolist() if e >= 0] for row in rows]
-    model, story = at.stack.one(0), Story([], [], [])
+    model, history = at.stack.one(0), History([], [], [])
 
     def entries(places: list[int], repeats: Tensor) -> Sketch:
         index = torch.tensor(places)
         fields = (index, item[index], rating[index], time[index], repeats, 0 * index)
         return Sketch(*(f[None] for f in fields))
 
-    met = torch.tensor([int((item[: p + 1] == item[p]).sum()) for p in range(min(SIZE, len(rows)))])
-    repeats = {place: int(count) for place, count in enumerate(met)}
+    counts = torch.tensor(
+        [int((item[: p + 1] == item[p]).sum()) for p in range(min(SIZE, len(rows)))]
+    )
+    repeats = {place: int(count) for place, count in enumerate(counts)}
     for t in range(len(rows)):
         if t in at.refreshes:
             before = entries(kept[t - 1], torch.tensor([repeats[p] for p in kept[t - 1]]))
@@ -80,29 +84,31 @@ def _story(at: Any, policy: Network, rows: list[int]) -> Story:
             )
             answers = {}
             if at.policies.required_signals:
-                asked = recommender_signals(at.stack.quantized(), before, candidates)
-                answers["residual"] = asked.residual
+                signals = recommender_signals(at.stack.quantized(), before, candidates)
+                answers["residual"] = signals.residual
                 answers["embedding"] = quantize(model.embedding(candidates.item), PARAMETER_BITS)
             scores = policy.score(candidates, Signals.of(answers))[0]
             gone = set(candidates.position[0].tolist()) - set(kept[t])
             noise = gumbel_noise(candidates)[0]
             dropped = candidates.position[0].tolist().index(min(gone))
-            story.choices.append(Choice(t, candidates.position[0], scores, noise, dropped))
+            history.choices.append(Choice(t, candidates.position[0], scores, noise, dropped))
         weight = torch.zeros(1, len(rows)).double()
         weight[0, kept[t]] = 1.0
         weight.requires_grad_()
         age = (t - 1 - torch.arange(len(rows))).clamp_min(0)[None].double()
         slots = torch.tensor([len(kept[t])])
-        often = torch.tensor([[float(repeats.get(p, 1)) for p in range(len(rows))]]).double()
-        state = model.read(Evidence(item[None], rating[None], weight, slots, age, often))
+        repeat_counts = torch.tensor(
+            [[float(repeats.get(p, 1)) for p in range(len(rows))]]
+        ).double()
+        state = model.read(Evidence(item[None], rating[None], weight, slots, age, repeat_counts))
         loss = model.losses(state, item[None, t : t + 1], rating[None, t : t + 1])[0, 0]
-        story.losses.append(float(loss.detach()))
-        story.effects.append(torch.autograd.grad(loss, weight)[0][0])
-    return story
+        history.losses.append(float(loss.detach()))
+        history.gradients.append(torch.autograd.grad(loss, weight)[0][0])
+    return history
 
 
 class Oracle:
-    """All users' stories, and any gradient of them."""
+    """Histories of all users, and their policy gradients."""
 
     def __init__(self, at: Any) -> None:
         self.at = at
@@ -113,42 +119,50 @@ class Oracle:
         users = [
             [r for r, other in enumerate(owner) if other == who] for who in dict.fromkeys(owner)
         ]
-        self.stories = [_story(at, module, rows) for rows in users]
+        self.histories = [_history(at, module, rows) for rows in users]
 
     def gradient(self, config: TrainConfig) -> dict[str, Tensor]:
-        """Of the sum, over decisions and the predictions that they are credited with."""
-        fade = config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
+        """Return the gradient of the sum over decisions and the predictions that credit them."""
+        discount = (
+            config.policy_training.discount if config.policy_training.credit == "discount" else 1.0
+        )
         later = [
             loss
-            for story in self.stories
-            if story.choices
-            for loss in story.losses[story.choices[0].seen :]
+            for history in self.histories
+            if history.choices
+            for loss in history.losses[history.choices[0].seen :]
         ]
         mean = sum(later) / len(later)
         total = torch.zeros((), dtype=torch.float64)
-        for story in self.stories:
-            for j, choice in enumerate(story.choices):
-                for t in range(choice.seen, len(story.losses)):
-                    lag = sum(other.seen <= t for other in story.choices) - 1 - j
+        for history in self.histories:
+            for j, choice in enumerate(history.choices):
+                for t in range(choice.seen, len(history.losses)):
+                    lag = sum(other.seen <= t for other in history.choices) - 1 - j
                     if lag < config.policy_training.queue:
-                        total = total + fade**lag * self._term(story, choice, t, mean, config)
+                        total = total + discount**lag * self._term(history, choice, t, mean, config)
         names, values = zip(*self.policy.named_parameters(), strict=True)
         found = torch.autograd.grad(total, values, retain_graph=True)
         return dict(zip(names, found, strict=True))
 
     def _term(
-        self, story: Story, choice: Choice, t: int, mean: float, config: TrainConfig
+        self, history: History, choice: Choice, t: int, mean: float, config: TrainConfig
     ) -> Tensor:
         scores = choice.scores
         if config.policy_training.estimator == "reinforce":
-            return (-scores).log_softmax(0)[choice.dropped] * (story.losses[t] - mean)
+            return (-scores).log_softmax(0)[choice.dropped] * (history.losses[t] - mean)
         if config.policy_training.estimator == "gumbel":
             soft = 1 - (choice.noise - scores).softmax(0)
         elif len(scores) == SIZE + 1:
             soft = 1 - (-scores).softmax(0)
         else:
             soft = keep_k(scores[None], torch.ones_like(scores)[None], SIZE)[0]
-        return (story.effects[t][choice.position] * soft).sum()
+        return (history.gradients[t][choice.position] * soft).sum()
+
+
+def _whole_histories(at: Any) -> Candidates:
+    """Return all interactions of all users."""
+    lengths, first = at.stream.length[0], at.stream.start[0]
+    return whole_histories(at.trace.columns, first, lengths, lengths)
 
 
 def _same(mine: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
@@ -161,10 +175,10 @@ def _same(mine: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float
 @pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
 @pytest.mark.parametrize("loss", ["mse", "softmax", "bce"])
 @pytest.mark.parametrize("policy", ["dips", "learned"])
-def test_straight_through_is_the_plain_loop(
+def test_straight_through_equals_the_reference(
     scene: Any, policy: str, loss: str, periods: tuple[int, ...]
 ) -> None:
-    """The set network reads residuals that the walk has recorded_signals in single precision."""
+    """The set network reads residuals that the rollout recorded in single precision."""
     at = scene(policy, loss, periods)
     oracle, sizes = Oracle(at), set()
     for credit, queue in CREDITS:
@@ -177,8 +191,8 @@ def test_straight_through_is_the_plain_loop(
 
 @pytest.mark.parametrize("estimator", ["gumbel", "reinforce"])
 @pytest.mark.parametrize("policy", ["dips", "learned"])
-def test_other_estimators_are_the_plain_loop(scene: Any, policy: str, estimator: str) -> None:
-    at = scene(policy, choice="sampled", estimator=estimator)
+def test_other_estimators_equal_the_reference(scene: Any, policy: str, estimator: str) -> None:
+    at = scene(policy, selection="sampled", estimator=estimator)
     oracle = Oracle(at)
     for credit, queue in CREDITS:
         changes = {"credit": credit, "queue": queue}
@@ -188,19 +202,12 @@ def test_other_estimators_are_the_plain_loop(scene: Any, policy: str, estimator:
 
 @pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
 @pytest.mark.parametrize("loss", ["mse", "softmax"])
-def test_an_endless_queue_is_the_replay_with_paths_cut(
+def test_an_unlimited_queue_is_a_replay_with_identity_jacobians(
     scene: Any, loss: str, periods: tuple[int, ...]
 ) -> None:
-    """What the network sees and who may go: constants. What a choice does later: the identity."""
+    """Inputs of the network are constants, and later refreshes pass weights on (Eq. 10)."""
     at = scene("dips", loss, periods)
-    lengths, start = at.stream.length[0], at.stream.start[0]
-    place = torch.arange(int(lengths.max())).expand(len(lengths), -1)
-    there = place < lengths[:, None]
-    event = torch.where(there, start[:, None] + place, 0)
-    columns = [column[event] for column in (at.trace.columns.item, at.trace.columns.rating)]
-    nothing = torch.zeros_like(event)
-    columns += [nothing, nothing, nothing, lengths, lengths]
-    past = Candidates(torch.where(there, place, -1), *columns)
+    past = _whole_histories(at)
     policy = at.policies.one(0).requires_grad_()
     found = replay(
         lambda candidates, weight: policy.score_weighted(candidates, Signals(), weight),
@@ -212,21 +219,58 @@ def test_an_endless_queue_is_the_replay_with_paths_cut(
 
 
 @pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+@pytest.mark.parametrize("loss", ["mse", "softmax"])
+def test_replay_credit_is_the_derivative_of_a_replay(
+    scene: Any, loss: str, periods: tuple[int, ...]
+) -> None:
+    """Eq. 9 by credit of decisions equals autograd through whole histories, and is not Eq. 10."""
+    at = scene("dips", loss, periods)
+    policy = at.policies.one(0).requires_grad_()
+    found = replay(
+        lambda candidates, weight: policy.score_weighted(candidates, Signals(), weight),
+        at.stack.one(0), _whole_histories(at), SIZE, at.config.sketch.schedule,
+    )  # fmt: skip
+    names, values = zip(*policy.named_parameters(), strict=True)
+    expected = dict(zip(names, torch.autograd.grad(found.losses.sum(), values), strict=True))
+    batch, credit = at.whole(), ReplayCredit(at.config.sketch.schedule)
+    given = (at.stack, at.policies, at.trace, at.refresh_table, batch, SIZE)
+    mine = estimate_gradients(*given, credit, StraightThrough())
+    count = int((batch.predicted >= 0).sum())
+    _same({name: value[0] * count for name, value in mine.items()}, expected, 1e-9)
+    queue = at.gradient(batch, queue=1000)
+    assert not torch.allclose(queue["output_weight"], expected["output_weight"], rtol=1e-3)
+
+
+def test_replay_credit_names_what_it_needs(scene: Any) -> None:
+    at = scene("learned")
+    credit, size = ReplayCredit(at.config.sketch.schedule), at.config.sketch.size
+    given = (at.stack, at.policies, at.trace, at.refresh_table)
+    with pytest.raises(ConfigError, match="takes weights and reads no signals"):
+        estimate_gradients(*given, at.whole(), size, credit, StraightThrough())
+    at = scene("dips")
+    given = (at.stack, at.policies, at.trace, at.refresh_table)
+    part = interval_policy_batch(at.refresh_table, 3, at.walk.base, at.stream.length, range(4, 6))
+    assert part is not None
+    with pytest.raises(ConfigError, match="needs whole histories in a batch"):
+        estimate_gradients(*given, part, size, credit, StraightThrough())
+
+
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
 @pytest.mark.parametrize("policy", ["dips", "learned"])
-def test_stretches_add_up_to_whole_histories(
+def test_update_intervals_add_up_to_whole_histories(
     scene: Any, policy: str, periods: tuple[int, ...]
 ) -> None:
-    """As long as nothing moves, a queue that is served step by step earns the same."""
+    """With constant parameters, intervals of a queue give the gradient of whole histories."""
     at = scene(policy, "mse", periods)
     for (credit, queue), lengths in zip(
         CREDITS, [(1, 5), (2, 1000), (1,), (1, 2), (5,)], strict=True
     ):
         changes = {"credit": credit, "queue": queue}
         whole = at.gradient(at.whole(), **changes)
-        for stretch in lengths:
+        for interval in lengths:
             total = {name: torch.zeros_like(value) for name, value in whole.items()}
-            for first in range(0, at.stream.longest, stretch):
-                span = range(first, min(first + stretch, at.stream.longest))
+            for first in range(0, at.stream.longest, interval):
+                span = range(first, min(first + interval, at.stream.longest))
                 policy_batch = interval_policy_batch(
                     at.refresh_table, queue, at.walk.base, at.stream.length, span
                 )
@@ -236,8 +280,8 @@ def test_stretches_add_up_to_whole_histories(
             _same(total, whole, 1e-9)
 
 
-def test_survival_with_a_queue_of_one_is_the_identity(scene: Any) -> None:
-    """And with a longer one it is something else."""
+def test_survival_with_a_queue_of_1_equals_identity(scene: Any) -> None:
+    """With a longer queue it differs."""
     at = scene("learned")
     one = at.gradient(at.whole(), credit="identity", queue=1)
     _same(at.gradient(at.whole(), credit="survival", queue=1), one, 1e-9)
@@ -246,12 +290,12 @@ def test_survival_with_a_queue_of_one_is_the_identity(scene: Any) -> None:
     assert not torch.allclose(longer["slope"], other["slope"])
 
 
-def test_reinforce_expects_the_slope_of_the_expected_loss(scene: Any) -> None:
-    """Many users with one history and one decision each: what they drop is drawn."""
+def test_reinforce_estimates_the_gradient_of_the_expected_loss(scene: Any) -> None:
+    """Many users have the same history and one sampled decision each."""
     users = 3000
     items, ratings = np.tile([1, 2, 3, 4], users), np.tile([1.0, 5.0, 3.0, 4.0], users)
     data = from_arrays(np.repeat(np.arange(users), 4), items, ratings.astype(np.float32))
-    at = scene("dips", data=data, choice="sampled", estimator="reinforce")
+    at = scene("dips", data=data, selection="sampled", estimator="reinforce")
     mine = at.gradient(at.whole())
     model, policy = at.stack.one(0), at.policies.one(0).requires_grad_()
     three = torch.tensor([[1, 2, 3]])
@@ -274,8 +318,8 @@ def test_reinforce_expects_the_slope_of_the_expected_loss(scene: Any) -> None:
     assert float(flat[0].norm() / flat[1].norm()) == pytest.approx(1, abs=0.15)
 
 
-def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
-    """Different networks, recommenders and users; the shorter run is padded."""
+def test_a_stack_equals_each_run_alone(lab: Callable[..., Any]) -> None:
+    """Networks, recommenders and users differ; the shorter run is padded."""
     world = lab()
     for policy, more in (("dips", {}), ("learned", {"credit": "survival"})):
         jobs = [
@@ -283,27 +327,34 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
         ]
         fit_state = world.start(jobs)
         fit_state.policies.state[next(iter(fit_state.policies.state))] += 0.1
-        refresh_table = RefreshTable.of(jobs[0].config.sketch.schedule, SIZE, 12, torch.device("cpu"))
+        refresh_table = RefreshTable.of(
+            jobs[0].config.sketch.schedule, SIZE, 12, torch.device("cpu")
+        )
 
         def gradients(
-            runs: list[int], jobs: Any = jobs, fit_state: Any = fit_state, refresh_table: Any = refresh_table
+            runs: list[int],
+            jobs: Any = jobs,
+            fit_state: Any = fit_state,
+            refresh_table: Any = refresh_table,
         ) -> list[dict[str, Tensor]]:
             stream = make_stream([jobs[run].train for run in runs], world.columns)
             stack, policies = fit_state.stack.select(runs), fit_state.policies.select(runs)
             config = jobs[0].config
-            walk = Rollout(
+            rollout = Rollout(
                 stream,
                 size=SIZE,
                 schedule=config.sketch.schedule,
                 keys=stream.keys(runs),
                 recorded_signals=recorded_signals(policies.template),
             )
-            walk.advance(policies, stack)
+            rollout.advance(policies, stack)
             policy_batches = pack_policy_batches(
-                walk.trace, refresh_table, runs, 1, config.policy_training.policy_batch_size
+                rollout.trace, refresh_table, runs, 1, config.policy_training.policy_batch_size
             )
             return [
-                policy_gradients(stack, policies, walk.trace, refresh_table, policy_batch, config)
+                policy_gradients(
+                    stack, policies, rollout.trace, refresh_table, policy_batch, config
+                )
                 for policy_batch in policy_batches
             ]
 
@@ -314,8 +365,8 @@ def test_two_runs_are_each_alone(lab: Callable[..., Any]) -> None:
                     torch.testing.assert_close(mine[name][run], value[0], atol=1e-5, rtol=1e-4)
 
 
-def test_dropout_is_for_learning_only(scene: Any) -> None:
-    """Decisions are made by all units; what is learned from leaves some out, by user and time."""
+def test_dropout_is_for_training_only(scene: Any) -> None:
+    """Decisions use all units. Gradients drop some, by user and time."""
     at = scene("dips", dropout=0.5)
     thin = at.gradient(at.whole())
     assert torch.equal(at.gradient(at.whole())["input_weight"], thin["input_weight"])

@@ -1,4 +1,4 @@
-"""A batch of predictions piece by piece is the batch at once."""
+"""Gradients of a batch in chunks equal those of the whole batch."""
 
 from __future__ import annotations
 

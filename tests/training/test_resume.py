@@ -67,8 +67,8 @@ def test_a_resumed_run_is_the_run(
     )
     epochs = jobs[0].config.training.epochs
     user_batches = 0
-    if settings.get("users"):
-        user_batches = -(-max(job.train.users for job in jobs) // settings["users"])
+    if settings.get("user_batch"):
+        user_batches = -(-max(job.train.users for job in jobs) // settings["user_batch"])
     assert saves == [
         (number, done % (user_batches + 1))
         for number in range(1, epochs + 1)
@@ -94,7 +94,7 @@ def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatc
     jobs = [world.job(user_batch=3, epochs=4, patience=1)]
     left = _stopped(world, jobs, 6)  # in the second epoch, and nothing was better yet
     assert left is not None
-    assert (left[1].epoch, left[1].user_batches) == (2, 2)
+    assert (left[1].epoch, left[1].user_batches_done) == (2, 2)
     resumed = world.start(jobs)
     left[1].best_epoch = [1]
     resumed.load(*left)
@@ -118,10 +118,10 @@ def test_a_file_holds_where_in_the_epoch_it_was(
     other = world.start(jobs)
     assert checkpoint.load(other, tmp_path)
     assert other.progress.user_batches_done == 2
-    assert other.progress.taken == left[1].taken
-    assert other.progress.total == left[1].total
+    assert other.progress.predictions == left[1].predictions
+    assert other.progress.loss_sums == left[1].loss_sums
     assert other.progress.epoch == 0  # it goes on with the first
-    assert 0 < other.progress.taken[0] < len(jobs[0].train)
+    assert 0 < other.progress.predictions[0] < len(jobs[0].train)
 
 
 def test_saves_are_not_too_many(lab: Make) -> None:
@@ -139,16 +139,16 @@ def test_a_run_that_diverges_ends_early(
     lab: Make, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
 ) -> None:
     """It says at which step, under which rates, and what to lower first."""
-    monkeypatch.setattr(epoch, "LOOK", 4)
+    monkeypatch.setattr(epoch, "CHECK_STEPS", 4)
     world = lab()
     job = world.job(
         policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch_size=4, epochs=9, **way
     )
     fit_state = world.train([job])
     (text,) = fit_state.progress.diverged
-    assert "the loss was no longer a number in epoch 1 (step " in text
-    assert "learning rate 0.03, policy rate 0.003, inner rate 1e+08" in text
-    assert "lower the inner rate first, then the learning rate, then the policy rate" in text
+    assert "the loss was not finite in epoch 1 (step " in text
+    assert "learning_rate 0.03, policy_lr 0.003, inner_lr 1e+08" in text
+    assert "lower inner_lr first, then the learning rate, then the policy rate" in text
     assert fit_state.progress.epoch == 1
     assert fit_state.progress.history == []
     assert int(fit_state.steps[0]) < len(job.train) / 4 / 2
@@ -164,9 +164,9 @@ def test_a_policy_that_diverges_says_so(lab: Make) -> None:
     fit_state = world.train(jobs)
     good, bad = fit_state.progress.diverged
     assert good == ""
-    assert "the policy was no longer a number in epoch" in bad
-    assert "policy rate 1e+39" in bad
-    assert bad.endswith("lower the policy rate first")
+    assert "the policy was not finite in epoch" in bad
+    assert "policy_lr 1e+39" in bad
+    assert bad.endswith("lower policy_lr first")
     alone = world.train(jobs[:1])
     scores = [[line["valid"][0] for line in one.progress.history] for one in (fit_state, alone)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
@@ -176,7 +176,7 @@ def test_a_policy_that_diverges_says_so(lab: Make) -> None:
 def test_a_diverged_run_stands_still_and_the_others_go_on(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epoch, "LOOK", 2)
+    monkeypatch.setattr(epoch, "CHECK_STEPS", 2)
     world = lab()
     jobs = [world.job(seed=0, batch_size=8), world.job(seed=1, batch_size=8, inner_lr=1e8)]
     fit_state = world.train(jobs)

@@ -51,7 +51,7 @@ def test_groups_of_a_stack_read_the_same_events(
 
 def _assert_the_same(lab: Callable[..., Any], runs: Sequence[dict[str, Any]]) -> None:
     one, other = lab(), lab()
-    other.columns = EventColumns.waiting(other.data, "cpu")
+    other.columns = EventColumns.on_host(other.data, "cpu")
     jobs = [one.job(**settings) for settings in runs]
     usual, moved = one.train(jobs), other.train(jobs)
     assert usual.progress.history == moved.progress.history

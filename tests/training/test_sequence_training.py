@@ -16,6 +16,7 @@ from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import Trace
 from dips.stream.users import EventColumns
+from dips.studies.checks import resolved
 from dips.testing import random_world
 from dips.training.config import TrainConfig
 from dips.training.rollouts import Job
@@ -38,16 +39,13 @@ RUNS: dict[str, dict[str, Any]] = {
 def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job]:
     plain = {"loss": "softmax", "size": 2, "dim": 6, "batch_size": 16, "epochs": 2, "inner_steps": 2,
              "weight_decay": 3e-4,
-             "negatives": 0 if settings.get("loss") is None else 5}  # fmt: skip
+             "patience": 4, "negatives": None if settings.get("loss") is None else 5}  # fmt: skip
     cut = data.users * 3 // 4
     train, valid = data.select(range(cut)), data.select(range(cut, data.users))
     return [
-        Job(
-            train.select(range(seed, cut)),
-            valid,
-            TrainConfig.of(**{**plain, **settings, "seed": seed}),
-        )
+        Job(part, valid, resolved(part, TrainConfig.of(**{**plain, **settings, "seed": seed})))
         for seed in seeds
+        for part in [train.select(range(seed, cut))]
     ]
 
 
@@ -61,7 +59,7 @@ def _start(jobs: Sequence[Job]) -> TrainingState:
                 items=ITEMS,
                 dim=config.model.dim,
                 inner_steps=config.model.inner_steps,
-                negatives=config.model.negatives,
+                negatives=config.model.negatives or 0,
             ),
             job.config.training.seed,
         )

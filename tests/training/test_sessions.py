@@ -93,15 +93,15 @@ def test_lots_are_drawn_anew_for_training_and_never_for_validation(
 
     nobody = (None, None)
     moving = Sessions(stream, stream, roll, is_random=True)
-    first, valid = moving.sketches(1, nobody, nobody)  # type: ignore[arg-type]
-    second, again = moving.sketches(2, nobody, nobody)  # type: ignore[arg-type]
+    first, valid = moving.traces(1, nobody, nobody)  # type: ignore[arg-type]
+    second, again = moving.traces(2, nobody, nobody)  # type: ignore[arg-type]
     assert asked == [0, 1, 2]
     assert isinstance(first, StoredTrace)
     assert isinstance(second, StoredTrace)
     assert not torch.equal(first.kept, second.kept)
     assert valid is again
     still = Sessions(stream, stream, roll, is_random=False)
-    assert still.sketches(1, nobody, nobody)[0] is still.sketches(2, nobody, nobody)[0]  # type: ignore[arg-type]
+    assert still.traces(1, nobody, nobody)[0] is still.traces(2, nobody, nobody)[0]  # type: ignore[arg-type]
 
 
 def test_a_schedule_out_of_time_would_lose_items(

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dips.data.interactions import Interactions
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.recommender.base import FULL_RATE_ENTRIES
 from dips.recommender.dot import DotProduct
 from dips.training.config import TrainConfig

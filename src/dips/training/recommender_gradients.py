@@ -1,4 +1,4 @@
-"""The recommender's meta-gradient from a batch of predictions, through the inner loop."""
+"""Meta-gradients of the recommender: the loss of Eq. 1, differentiated through the inner loop."""
 
 from __future__ import annotations
 
@@ -22,23 +22,36 @@ from dips.training.lazy_adam import pick_rows
 
 
 def items_read(trace: Trace, rows: Tensor) -> Tensor:
-    """[runs, n] the items in a batch of predictions and in their sketches; -1 where there is none.
+    """Return the items of a batch: predicted items, and items of the sketches.
 
-    What is padding names no item: a run touches the same rows in a stack as alone.
+    Args:
+        trace: Predictions and their sketches.
+        rows: Rows of the trace, [runs, batch]; -1 pads.
+
+    Returns:
+        [runs, n]; -1 where there is none, so padding adds no item.
     """
     place = rows.clamp_min(0)
     evidence = trace.evidence(place)
     kept = torch.where(evidence.weight > 0, item_of(evidence.item), -1)
-    named = torch.cat([item_of(trace.columns.token[trace.event[place]])[..., None], kept], -1)
-    return torch.where((rows >= 0)[..., None], named, -1).flatten(1)
+    items = torch.cat([item_of(trace.columns.token[trace.event[place]])[..., None], kept], -1)
+    return torch.where((rows >= 0)[..., None], items, -1).flatten(1)
 
 
 def recommender_gradients(
     stack: StackedRecommenders, trace: Trace, rows: Tensor, touched: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean loss [runs] of a batch of predictions [runs, batch], and its meta-gradients.
+    """Return the mean loss of a batch of predictions, and its gradient through the inner loop.
 
-    With the rows that it touches [runs, n], ascending, tables by item have gradients for them only.
+    Args:
+        stack: Recommenders of all runs.
+        trace: Predictions and their sketches.
+        rows: Rows of the trace, [runs, batch]; -1 pads.
+        touched: Items of the batch, [runs, n], ascending. If given, item tables have gradients for
+            these rows only.
+
+    Returns:
+        Mean losses, [runs], and one gradient per trainable parameter, with a leading axis of runs.
     """
     mass = (rows >= 0).float()
     place = rows.clamp_min(0)
@@ -47,8 +60,8 @@ def recommender_gradients(
     target = (trace.columns.token[event], trace.columns.rating[event])
     state = stack.state
     if touched is not None:
-        evidence = evidence._replace(item=_among(touched, evidence.item))
-        target = (_among(touched, target[0]), target[1])
+        evidence = evidence._replace(item=_renumbered(touched, evidence.item))
+        target = (_renumbered(touched, target[0]), target[1])
         tables = [name for name in state if name in stack.template.item_tables]
         state = state | {name: pick_rows(state[name], touched) for name in tables}
     trained = {name: state[name] for name in stack.trainable}
@@ -63,29 +76,31 @@ def recommender_gradients(
         mass: Tensor,
         count: Tensor,
     ) -> Tensor:
-        def task(model: Recommender) -> Tensor:
+        def mean_loss(model: Recommender) -> Tensor:
             if is_looped(model):
                 return total_loss(model, past, item, mass) / count
             losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
             return (losses * mass).sum() / count
 
-        result: Tensor = functional_call(stack.template, {**parameters, **buffers}, (task,))
+        result: Tensor = functional_call(stack.template, {**parameters, **buffers}, (mean_loss,))
         return result
 
     each = vmap(grad_and_value(loss)) if stack.runs > 1 else _one_run(loss)
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
-    wide = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
-    cut = split_into_chunks(rows_of_batch, stack.template.elements_per_row * stack.runs, axis=1)
-    parts = (each(trained, fixed, *piece, count) for piece in (cut if wide else [rows_of_batch]))
+    chunked = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
+    chunks = split_into_chunks(rows_of_batch, stack.template.elements_per_row * stack.runs, axis=1)
+    parts = (
+        each(trained, fixed, *chunk, count) for chunk in (chunks if chunked else [rows_of_batch])
+    )
     gradients, value = reduce(partial(tree_map, torch.add), parts)
     return value, gradients
 
 
 def _one_run(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tensor]]:
-    """The same for a stack of one, by plain autograd: what `vmap` costs is saved.
+    """Return gradients and loss of a stack of one run, by autograd without `vmap`.
 
-    So is the import of torch's compiler, some seconds, which `torch.func.grad` asks for.
+    `torch.func.grad` would import torch's compiler, which takes seconds.
     """
 
     def call(parameters: StateDict, *rest: Any) -> tuple[StateDict, Tensor]:
@@ -99,8 +114,8 @@ def _one_run(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tens
     return call
 
 
-def _among(touched: Tensor, tokens: Tensor) -> Tensor:
-    """Tokens [runs, ...] by where their items stand among the touched; padding stands anywhere."""
+def _renumbered(touched: Tensor, tokens: Tensor) -> Tensor:
+    """Return tokens [runs, ...] with items numbered by their place in `touched`; padding: any."""
     item = item_of(tokens)
     place = torch.searchsorted(touched, item.flatten(1)).clamp_max(touched.shape[1] - 1)
     return tokens - item + place.view_as(item)

@@ -28,9 +28,9 @@ from dips.recommender.base import Recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import FullHistoryRollout, Rollout, rollout
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace, concatenate
-from dips.sketch.selection import selector_named
-from dips.stream.prefetch import prefetched
-from dips.stream.users import EventColumns, Stream, enlist, make_stream
+from dips.sketch.selection import make_selector
+from dips.stream.prefetch import prefetch_batches
+from dips.stream.users import EventColumns, Stream, make_host_stream, make_stream
 from dips.training.batches import FullHistoryIntervalBlock, IntervalBlock, TrainingBlock
 from dips.training.config import TrainConfig
 from dips.training.distributed import UserPartition, partition_users
@@ -107,7 +107,7 @@ class _RolloutGroup:
         self.separate = self.interleaved or stale
         train, valid = [job.train for job in jobs], [job.valid for job in jobs]
         if self.interleaved:  # training users come in batches
-            self.streams = [enlist(train, columns), make_stream(valid, columns)]
+            self.streams = [make_host_stream(train, columns), make_stream(valid, columns)]
         else:
             streams = [train, valid] if self.separate else [train + valid]
             self.streams = [make_stream(parts, columns) for parts in streams]
@@ -157,7 +157,7 @@ class _RolloutGroup:
             schedule=self.config.sketch.schedule,
             keys=keys,
             recommenders=stack.select(self.runs * copies) if self.policy.required_signals else None,
-            selector=selector_named(self.config.sketch.selection),
+            selector=make_selector(self.config.sketch.selection),
             recorded_signals=recorded,
         )
 
@@ -170,7 +170,7 @@ class _RolloutGroup:
         """
         stream = self.streams[0]
         batches = _user_batches(stream, self._seeds(1), epoch, self.config.training.user_batch or 0)
-        for users in prefetched(stream.take(places) for places in islice(batches, skip, None)):
+        for users in prefetch_batches(stream.take(places) for places in islice(batches, skip, None)):
             if not (end := users.longest):
                 return
             interval = self.config.training.update_interval or end
@@ -204,7 +204,7 @@ class _RolloutGroup:
             size=self.config.sketch.size,
             schedule=self.config.sketch.schedule,
             keys=users.keys(self._seeds(1), epoch),
-            selector=selector_named(self.config.sketch.selection),
+            selector=make_selector(self.config.sketch.selection),
             recorded_signals=self.recorded_signals,
         )
 
@@ -274,7 +274,7 @@ class TrainingRollouts:
     ) -> None:
         keys = [group_key(job.config) for job in jobs]
         if len(set(keys)) > 1:  # traces of several groups are joined, so they share the events
-            columns = columns.on_device()
+            columns = columns.to_device()
         self.jobs, self.columns = jobs, columns
         self.partition = partition_users(process_group)
         self.groups = []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dips.numerics.descent import Rounding, keep
+from dips.numerics.descent import Rounding, identity
 from dips.numerics.hashing import combine, uniform
 from dips.recommender.base import Recommender
 from dips.recommender.sequential import Sequential
@@ -122,7 +122,7 @@ def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Rounding]:
     return [
         _dropout(config.model.dropout, config.training.seed, int(step), steps.device)
         if config.model.dropout
-        else keep
+        else identity
         for config, step in zip(configs, steps, strict=True)
     ]
 
