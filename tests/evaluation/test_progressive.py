@@ -124,7 +124,7 @@ def test_sketch_items_rank_last_with_filter_sketch(
 ) -> None:
     """Nine items for fourteen interactions: some come back, and rank in the middle of the last."""
     if not looped:
-        monkeypatch.setattr(progressive, "is_looped", lambda model: False)
+        monkeypatch.setattr(progressive, "has_compiled_softmax", lambda model: False)
     data = world(LENGTHS, items=9, explicit=False, seed=1)
     models = [dot(losses["softmax"], items=9, seed=seed) for seed in range(2)]
     plain = predict(*_walk([data] * 2, models, size=4), 1)

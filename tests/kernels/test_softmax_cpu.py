@@ -1,4 +1,4 @@
-"""Compiled loops over all items: the same as the plain descent, values and gradients."""
+"""The numba softmax over all items equals the reference in float64: values and gradients."""
 
 from __future__ import annotations
 
@@ -11,25 +11,36 @@ from torch.func import grad_and_value, vmap
 
 pytest.importorskip("numba")
 
-from dips.kernels.softmax_cpu import Effects, Reading, Total, scores
-from dips.numerics.softmax_descent import AllItems, Setting, descend_softmax, path, way_back
+from dips.kernels.dispatch import (
+    SoftmaxEntryGradients,
+    SoftmaxLoss,
+    SoftmaxProblem,
+    softmax_scores,
+)
+from dips.numerics.softmax_descent import (
+    AllItems,
+    InnerProblem,
+    backward_pass,
+    descend_softmax,
+    forward_pass,
+)
 
 ITEMS, ENTRIES, STEPS = 300, 3, 6
 """More than a tile, and not a whole number of them."""
 ROWS = 45
 """More than a share, and not a whole number of blocks."""
 SHAPES = pytest.mark.parametrize(
-    ("own", "pull", "dim"), [(0.0, 0.0, 5), (0.8, 0.0, 8), (-0.6, 0.3, 6)]
+    ("scale", "penalty", "dim"), [(0.0, 0.0, 5), (0.8, 0.0, 8), (-0.6, 0.3, 6)]
 )
 Case = dict[str, Tensor]
 
 
-def _case(own: float, dim: int, seed: int = 0) -> Case:
+def _case(scale: float, dim: int, seed: int = 0) -> Case:
     """What is learned; sketches are the same for all seeds."""
     generator = torch.Generator().manual_seed(seed)
     shapes = {"table": (ITEMS, dim), "bias": (ITEMS,), "weight": (ROWS, ENTRIES), "start": (dim,)}
     made = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    return made | {"weight": made["weight"].abs(), "loading": torch.tensor(own)}
+    return made | {"weight": made["weight"].abs(), "repeat_scale": torch.tensor(scale)}
 
 
 def _fixed() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -39,52 +50,61 @@ def _fixed() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     item[0] = item[0, 0]  # one that came back
     target = torch.randint(ITEMS, (ROWS,), generator=generator)
     target[1] = item[1, 1]
-    mass = torch.rand(ROWS, generator=generator)
-    mass[3] = 0.0
-    return item, target, mass, torch.rand(ROWS, generator=generator) * 0.3
+    weights = torch.rand(ROWS, generator=generator)
+    weights[3] = 0.0
+    return item, target, weights, torch.rand(ROWS, generator=generator) * 0.3
 
 
 FIXED = _fixed()
 
 
-def _reading(case: Case, pull: float) -> Reading:
+def _problem(case: Case, penalty: float) -> SoftmaxProblem:
     item, _, _, rate = FIXED
-    square, weight = case["loading"] ** 2, case["weight"]
-    pulled = (case["table"][item] * weight[:, :, None]).sum(1)
-    return Reading(
-        case["table"], case["bias"], square, weight, case["start"], pulled, rate, item, pull, STEPS
+    square, weight = case["repeat_scale"] ** 2, case["weight"]
+    feature_sum = (case["table"][item] * weight[:, :, None]).sum(1)
+    return SoftmaxProblem(
+        case["table"],
+        case["bias"],
+        square,
+        weight,
+        case["start"],
+        feature_sum,
+        rate,
+        item,
+        penalty,
+        STEPS,
     )
 
 
-def _given(case: Case, pull: float) -> tuple[AllItems, Setting]:
-    """The same for the plain descent, in float64, with an own entry for every item."""
+def _given(case: Case, penalty: float) -> tuple[AllItems, InnerProblem]:
+    """The same for the plain descent, in float64, with an scale entry for every item."""
     item, _, _, rate = FIXED
     case = {name: value.double() for name, value in case.items()}
-    weight, own = case["weight"], case["loading"] * torch.eye(ITEMS, dtype=torch.float64)
-    features = torch.cat([case["table"], own], 1)
-    pulled = (features[item] * weight[:, :, None]).sum(1)
+    weight, scale = case["weight"], case["repeat_scale"] * torch.eye(ITEMS, dtype=torch.float64)
+    features = torch.cat([case["table"], scale], 1)
+    feature_sum = (features[item] * weight[:, :, None]).sum(1)
     start = torch.nn.functional.pad(case["start"], (0, ITEMS)).expand(ROWS, -1)
-    items = AllItems(case["table"], case["bias"], case["loading"])
-    return items, Setting(pulled, weight.sum(1), start, rate.double(), pull)
+    items = AllItems(case["table"], case["bias"], case["repeat_scale"])
+    return items, InnerProblem(feature_sum, weight.sum(1), start, rate.double(), penalty)
 
 
-def _plain_losses(items: AllItems, user: Tensor) -> Tensor:
+def _reference_losses(items: AllItems, user: Tensor) -> Tensor:
     _, target, _, _ = FIXED
     return -items.logits(user).log_softmax(1).gather(1, target[:, None])[:, 0]
 
 
-def _plain(pull: float) -> Callable[[Case], Tensor]:
+def _reference(penalty: float) -> Callable[[Case], Tensor]:
     def total(case: Case) -> Tensor:
-        items, setting = _given(case, pull)
-        return (_plain_losses(items, descend_softmax(items, setting, STEPS)) * FIXED[2]).sum()
+        items, problem = _given(case, penalty)
+        return (_reference_losses(items, descend_softmax(items, problem, STEPS)) * FIXED[2]).sum()
 
     return total
 
 
-def _fast(pull: float) -> Callable[[Case], Tensor]:
+def _compiled(penalty: float) -> Callable[[Case], Tensor]:
     def total(case: Case) -> Tensor:
-        _, target, mass, _ = FIXED
-        found: Tensor = Total.apply(*_reading(case, pull), target, mass)[0]  # type: ignore[no-untyped-call]
+        _, target, weights, _ = FIXED
+        found: Tensor = SoftmaxLoss.apply(*_problem(case, penalty), target, weights)[0]  # type: ignore[no-untyped-call]
         return found
 
     return total
@@ -106,122 +126,127 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 
 @SHAPES
-def test_losses_and_gradients(own: float, pull: float, dim: int) -> None:
+def test_losses_and_gradients(scale: float, penalty: float, dim: int) -> None:
     """Against automatic differentiation of the plain descent in float64."""
-    case = _case(own, dim)
-    wanted, value = grad_and_value(_plain(pull))(case)
-    found, total = grad_and_value(_fast(pull))(case)
+    case = _case(scale, dim)
+    wanted, value = grad_and_value(_reference(penalty))(case)
+    found, total = grad_and_value(_compiled(penalty))(case)
     _close(total, value)
     for name, gradient in wanted.items():
-        assert gradient.any() or (name == "loading" and not own)
+        assert gradient.any() or (name == "repeat_scale" and not scale)
         _close(found[name], gradient, name)
 
 
 @SHAPES
-def test_effects(own: float, pull: float, dim: int) -> None:
+def test_entry_gradients(scale: float, penalty: float, dim: int) -> None:
     """Against the way back written out."""
-    case, target = _case(own, dim), FIXED[1]
-    items, setting = _given(case, pull)
-    taken, user = path(items, setting, STEPS)
-    chance = items.logits(user).softmax(1)
-    chance[torch.arange(ROWS), target] -= 1
-    backs = list(way_back(items, setting, taken, items.mean(chance)))
-    rate = setting.rate[:, None]
-    loading = case["loading"] if own else None
-    loss, pulled, common, users = Effects.apply(*_reading(case, pull), target, loading, None)  # type: ignore[no-untyped-call]
+    case, target = _case(scale, dim), FIXED[1]
+    items, problem = _given(case, penalty)
+    taken, user = forward_pass(items, problem, STEPS)
+    probability = items.logits(user).softmax(1)
+    probability[torch.arange(ROWS), target] -= 1
+    backs = list(backward_pass(items, problem, taken, items.mean(probability)))
+    rate = problem.rate[:, None]
+    repeat_scale = case["repeat_scale"] if scale else None
+    loss, feature_sum, common, users = SoftmaxEntryGradients.apply(
+        *_problem(case, penalty), target, repeat_scale, None
+    )  # type: ignore[no-untyped-call]
     wanted = torch.cat(
         [sum(parts) for parts in zip(*(back.after for back in backs), strict=True)], 1
     )
-    _close(loss, _plain_losses(items, user))
-    _close(pulled, (rate * wanted)[:, : pulled.shape[1]])
-    assert pulled.shape[1] == dim + ITEMS * bool(own)
-    _close(common, setting.rate * sum(back.centre for back in backs))
+    _close(loss, _reference_losses(items, user))
+    _close(feature_sum, (rate * wanted)[:, : feature_sum.shape[1]])
+    assert feature_sum.shape[1] == dim + ITEMS * bool(scale)
+    _close(common, problem.rate * sum(back.mean_change for back in backs))
     _close(users, user[:, :dim])
 
 
 @pytest.mark.parametrize(("weight", "above"), [(1.0, 0.0), (0.4, 0.0), (1.0, 120.0)])
-def test_effects_on_what_is_not_struck_out(weight: float, above: float) -> None:
+def test_entry_gradients_with_filtered_sketches(weight: float, above: float) -> None:
     """Against the way back from a softmax without it; once or twice, and not what is predicted.
 
-    Also where the first items are so far above the others that only they have a chance.
+    Also where the first items are so far above the others that only they have a probability.
     """
     case, (item, target, _, _) = _case(0.0, 6), FIXED
     case["bias"][: ITEMS // 2] += above
-    items, setting = _given(case, 0.1)
-    taken, user = path(items, setting, STEPS)
+    items, problem = _given(case, 0.1)
+    taken, user = forward_pass(items, problem, STEPS)
     left = torch.ones(ROWS, ITEMS, dtype=torch.float64)
     for slot in range(ENTRIES):
         left[torch.arange(ROWS), item[:, slot]] = 1 - weight
     left[torch.arange(ROWS), target] = 1
     logits = items.logits(user) + left.log()
-    chance = logits.softmax(1)
-    chance[torch.arange(ROWS), target] -= 1
-    backs = list(way_back(items, setting, taken, items.mean(chance)))
-    struck = torch.full((ROWS, ENTRIES), weight)
-    found = Effects.apply(*_reading(case, 0.1), target, None, struck)  # type: ignore[no-untyped-call]
-    rate, wanted = setting.rate[:, None], sum(back.after[0] for back in backs)
+    probability = logits.softmax(1)
+    probability[torch.arange(ROWS), target] -= 1
+    backs = list(backward_pass(items, problem, taken, items.mean(probability)))
+    filtered = torch.full((ROWS, ENTRIES), weight)
+    found = SoftmaxEntryGradients.apply(*_problem(case, 0.1), target, None, filtered)  # type: ignore[no-untyped-call]
+    rate, wanted = problem.rate[:, None], sum(back.after[0] for back in backs)
     _close(found[0], -logits.log_softmax(1).gather(1, target[:, None])[:, 0])
     _close(found[1], rate * wanted)
-    _close(found[2], setting.rate * sum(back.centre for back in backs))
+    _close(found[2], problem.rate * sum(back.mean_change for back in backs))
 
 
 @SHAPES
-def test_scores(own: float, pull: float, dim: int) -> None:
-    """Of all items after reading."""
-    case = _case(own, dim)
-    items, setting = _given(case, pull)
-    _close(scores(_reading(case, pull)), items.logits(descend_softmax(items, setting, STEPS)))
+def test_scores(scale: float, penalty: float, dim: int) -> None:
+    """Of all items after problem."""
+    case = _case(scale, dim)
+    items, problem = _given(case, penalty)
+    _close(
+        softmax_scores(_problem(case, penalty)),
+        items.logits(descend_softmax(items, problem, STEPS)),
+    )
 
 
-def test_runs_side_by_side_are_runs_alone() -> None:
+def test_stacked_runs_equal_single_runs() -> None:
     """To the bit."""
     cases = [_case(0.8, 6, seed) for seed in range(2)]
     both = {name: torch.stack([case[name] for case in cases]) for name in cases[0]}
-    gradients, values = vmap(grad_and_value(_fast(0.1)))(both)
+    gradients, values = vmap(grad_and_value(_compiled(0.1)))(both)
     target = FIXED[1]
 
-    def affect(case: Case) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = Effects.apply(  # type: ignore[no-untyped-call]
-            *_reading(case, 0.1), target, case["loading"], None
+    def gradients_of(case: Case) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = SoftmaxEntryGradients.apply(  # type: ignore[no-untyped-call]
+            *_problem(case, 0.1), target, case["repeat_scale"], None
         )
         return found
 
-    effects = vmap(affect)(both)
+    effects = vmap(gradients_of)(both)
     for run, case in enumerate(cases):
-        alone, value = grad_and_value(_fast(0.1))(case)
+        alone, value = grad_and_value(_compiled(0.1))(case)
         assert torch.equal(values[run], value)
         assert all(torch.equal(gradients[name][run], alone[name]) for name in alone)
-        known = zip(effects, affect(case), strict=True)
+        known = zip(effects, gradients_of(case), strict=True)
         assert all(torch.equal(field[run], of) for field, of in known)
 
 
-def test_any_number_of_threads(threads: Callable[[int], None]) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:
     """Leaves the same bits: so does a run that is taken up elsewhere."""
     case = _case(0.8, 6)
     threads(1)
-    wanted, value = grad_and_value(_fast(0.1))(case)
-    read = scores(_reading(case, 0.1))
+    wanted, value = grad_and_value(_compiled(0.1))(case)
+    read = softmax_scores(_problem(case, 0.1))
     threads(3)
-    found, again = grad_and_value(_fast(0.1))(case)
+    found, again = grad_and_value(_compiled(0.1))(case)
     assert torch.equal(again, value)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert torch.equal(scores(_reading(case, 0.1)), read)
+    assert torch.equal(softmax_scores(_problem(case, 0.1)), read)
 
 
-@pytest.mark.parametrize("name", ["table", "bias", "start", "loading"])
-def test_what_is_no_number_is_seen(name: str) -> None:
+@pytest.mark.parametrize("name", ["table", "bias", "start", "repeat_scale"])
+def test_nan_parameters_give_nan_losses(name: str) -> None:
     """A run that has diverged says so by its loss."""
     case = _case(0.8, 6)
     case[name].view(-1)[0] = torch.nan
-    assert _fast(0.0)(case).isnan()
+    assert _compiled(0.0)(case).isnan()
 
 
 def test_no_rows() -> None:
     """A process may have no share in a batch."""
-    reading = _reading(_case(0.8, 6), 0.1)
-    none = reading._replace(weight=reading.weight[:0], rate=reading.rate[:0], item=reading.item[:0])
-    total, *gradients = Total.apply(*none, FIXED[1][:0], FIXED[2][:0])  # type: ignore[no-untyped-call]
+    problem = _problem(_case(0.8, 6), 0.1)
+    none = problem._replace(weight=problem.weight[:0], rate=problem.rate[:0], item=problem.item[:0])
+    total, *gradients = SoftmaxLoss.apply(*none, FIXED[1][:0], FIXED[2][:0])  # type: ignore[no-untyped-call]
     assert total == 0
-    assert gradients[0].shape == reading.table.shape
+    assert gradients[0].shape == problem.table.shape
     assert not any(value.any() for value in gradients)
-    assert scores(none).shape == (0, ITEMS)
+    assert softmax_scores(none).shape == (0, ITEMS)

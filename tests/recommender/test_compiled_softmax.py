@@ -12,9 +12,14 @@ from torch.func import functional_call, grad
 pytest.importorskip("numba")
 
 from dips.credit.adjoint import loss_and_adjoint
-from dips.kernels import softmax_cpu
+from dips.kernels import dispatch
 from dips.recommender.base import Evidence
-from dips.recommender.compiled_softmax import effects, is_looped, scores, total_loss
+from dips.recommender.compiled_softmax import (
+    compiled_adjoint,
+    has_compiled_softmax,
+    scores,
+    total_loss,
+)
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 
@@ -60,13 +65,13 @@ def _close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_who_is_looped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supported_recommenders(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dot product with the whole softmax, in float32, where numba is installed."""
-    assert is_looped(_model())
-    assert not is_looped(_model().double())
-    assert not is_looped(DotProduct(loss=SquaredError(), items=ITEMS, dim=6))
-    monkeypatch.setattr(softmax_cpu, "installed", lambda _: False)
-    assert not is_looped(_model())
+    assert has_compiled_softmax(_model())
+    assert not has_compiled_softmax(_model().double())
+    assert not has_compiled_softmax(DotProduct(loss=SquaredError(), items=ITEMS, dim=6))
+    monkeypatch.setattr(dispatch, "installed", lambda _: False)
+    assert not has_compiled_softmax(_model())
 
 
 @KINDS
@@ -101,7 +106,7 @@ def test_gradients_in_all_parameters(kind: dict[str, bool]) -> None:
 def test_effects_are_those_of_the_adjoint(kind: dict[str, bool]) -> None:
     """Losses too."""
     model, (evidence, target, mass) = _model(**kind), _past()
-    loss, pull, common, _ = effects(model, evidence, target)
+    loss, pull, common, _ = compiled_adjoint(model, evidence, target)
     wanted, effect = loss_and_adjoint(
         _model(**kind).double(), _exact(evidence), target, mass.double()
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dips.kernels import dispatch
 from dips.policy.base import Policy, signals_of
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.stacked import StackedRecommenders

@@ -23,7 +23,7 @@ from dips.policy.base import Policy
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.last_top import LastTop
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.recency import Last
 from dips.policy.registry import make_policy
 from dips.policy.stacked import StackedPolicies

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dips.data.interactions import Interactions
 from dips.policy.base import Policy
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import make_policy
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
@@ -91,7 +91,9 @@ def test_update_intervals_do_not_change_the_rollout(
             assert torch.equal(mine.nan_to_num(-77.0), value.nan_to_num(-77.0)), (interval, name)
 
 
-def test_predictions_beyond_the_interval_are_not_refreshed(world: World, stream_of: StreamOf) -> None:
+def test_predictions_beyond_the_interval_are_not_refreshed(
+    world: World, stream_of: StreamOf
+) -> None:
     """An interval refreshes the sketches of its own predictions, and no others."""
     stream = stream_of([world([12])])
     settings = {"size": 2, "schedule": Schedule((3,)), "keys": stream.keys([0])}

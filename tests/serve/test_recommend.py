@@ -50,7 +50,7 @@ def _recommended(trained, n: int) -> list[tuple[str, float]]:
 @pytest.mark.parametrize("looped", [True, False])
 def test_items_are_ranked_as_in_evaluation(form, more, looped, monkeypatch):
     if not looped:
-        monkeypatch.setattr(progressive, "is_looped", lambda model: False)
+        monkeypatch.setattr(progressive, "has_compiled_softmax", lambda model: False)
     trained = make_model(
         "last", 4, loss="softmax", form=form, items=ITEMS, filter_sketch=True, **more
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dips.evaluation.progressive import evaluate
-from dips.kernels import softmax_cpu
+from dips.kernels import dispatch
 from dips.numerics import chunks
 from dips.training import recommender_gradients as module
 from dips.training.recommender_gradients import recommender_gradients
@@ -66,7 +66,7 @@ def test_compiled_loops_find_the_same(
     losses, gradients = recommender_gradients(fit_state.stack, trace, batch)
     scores = evaluate(fit_state.stack, trace)
     assert called
-    monkeypatch.setattr(softmax_cpu, "installed", lambda _: False)
+    monkeypatch.setattr(dispatch, "installed", lambda _: False)
     wanted, plain = recommender_gradients(fit_state.stack, trace, batch)
     torch.testing.assert_close(losses, wanted)
     for name, value in plain.items():

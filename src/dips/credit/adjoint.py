@@ -29,11 +29,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dips.kernels import softmax_cuda
+from dips.kernels import dispatch
 from dips.numerics.chunks import split_into_chunks
 from dips.numerics.softmax_descent import backward_pass, forward_pass
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.compiled_softmax import effects, is_looped
+from dips.recommender.compiled_softmax import compiled_adjoint, has_compiled_softmax
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.sketch_filter import (
@@ -107,8 +107,8 @@ def loss_and_adjoint(
     Returns:
         Losses, [rows], and the adjoint in the closed form that fits the model (see the table).
     """
-    if is_looped(model):
-        loss, total, common, user = effects(model, evidence, item)
+    if has_compiled_softmax(model):
+        loss, total, common, user = compiled_adjoint(model, evidence, item)
         return loss, _filtered(model, SoftmaxAdjoint(total, common), user, loss, item)
     rows = (evidence, item, rating)
     found = [
@@ -263,10 +263,10 @@ def _softmax_adjoint(
     """Return losses and adjoint from the backward pass of the softmax descent."""
     items, problem = model.all_items, model.inner_problem(evidence)
     if model.fused:
-        gone = softmax_cuda.course(items, problem, model.inner_steps)
+        gone = dispatch.cuda_forward_pass(items, problem, model.inner_steps)
         user = gone.users[-1]
         loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating)
-        slopes, centres, _ = softmax_cuda.way_back(items, problem, gone, adjoint)
+        slopes, centres, _ = dispatch.cuda_backward_pass(items, problem, gone, adjoint)
         total, common = slopes[1:].sum(0), centres.sum(0)
     else:
         taken, user = forward_pass(items, problem, model.inner_steps)

@@ -26,7 +26,7 @@ from dips.evaluation.metrics import (
 from dips.numerics.chunks import rows_per_chunk
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.compiled_softmax import is_looped, scores
+from dips.recommender.compiled_softmax import has_compiled_softmax, scores
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
@@ -189,7 +189,7 @@ def _predict(
     evidence = Evidence(item, rating, weight, slots, age, repeats)  # sketch of x_1 ... x_t
     if not model.loss.listwise:
         return model.loss.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
-    if is_looped(model):  # compiled
+    if has_compiled_softmax(model):  # compiled
         predicted = scores(model, evidence)
     else:
         predicted = model.predict_all(model.read(evidence))
@@ -244,7 +244,7 @@ def _chunks(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
         reading = 0 if isinstance(trace, FullHistoryTrace) else 4 * dim * trace.width
         breadth = max(model.elements_per_row, model.items, reading)
         fits = max(1, COMPILED_SCORES // model.items)
-        at_once = fits if is_looped(model) else rows_per_chunk(CHUNK, breadth, rows.device)
+        at_once = fits if has_compiled_softmax(model) else rows_per_chunk(CHUNK, breadth, rows.device)
         if isinstance(trace, FullHistoryTrace):  # the tensors are as wide as the history
             at_once = min(at_once, max(1, CHUNK // (8 * trace.width)))
         yield from torch.split(rows, at_once)

@@ -55,10 +55,53 @@ from dips.kernels.layout import (
     SketchArrays,
     SquaredErrorModel,
 )
+from dips.kernels.softmax_cpu import (
+    SoftmaxEntryGradients,
+    SoftmaxLoss,
+    SoftmaxProblem,
+    softmax_scores,
+)
+from dips.kernels.softmax_cuda import LogSumExp as CudaLogSumExp
+from dips.kernels.softmax_cuda import SoftmaxDescent as CudaSoftmaxDescent
+from dips.kernels.softmax_cuda import backward_pass as cuda_backward_pass
+from dips.kernels.softmax_cuda import forward_pass as cuda_forward_pass
+from dips.kernels.softmax_cuda import moments as cuda_moments
 from dips.numerics.fixed_point import STATE_BITS, STATE_LIMIT, quantize_clamped
+
+__all__ = [
+    "CudaLogSumExp",
+    "CudaSoftmaxDescent",
+    "DecisionSpec",
+    "Keeper",
+    "ModelSpec",
+    "SoftmaxEntryGradients",
+    "SoftmaxLoss",
+    "SoftmaxProblem",
+    "compiler_for",
+    "computed_signals",
+    "cuda_backward_pass",
+    "cuda_forward_pass",
+    "cuda_moments",
+    "decay_factors",
+    "has_cpu_softmax",
+    "has_cuda_softmax",
+    "has_keeper",
+    "has_residuals",
+    "installed",
+    "keeper",
+    "residuals",
+    "roll_out",
+    "set_network_scores",
+    "softmax_scores",
+    "with_tables",
+]
 
 COMPILERS = {"cuda": "triton", "cpu": "numba"}
 """Compiler by device type; tests run Triton's interpreter on the CPU."""
+SOFTMAX_DEVICES = {"cuda"}
+"""Device types of the Triton softmax; tests add the CPU, for Triton's interpreter."""
+SOFTMAX_DIM = 128
+"""Most dimensions of the Triton softmax."""
 MOST_NUMBERS = 1 << 28
 """Most numbers in the item tables of networks, and in the workspace of programs."""
 TABLE_ROWS = 1 << 16
@@ -249,6 +292,25 @@ def residuals(inputs: ResidualInputs, model: SquaredErrorModel) -> Tensor:
         model: The recommenders of all runs. See `has_residuals`.
     """
     return numba_launch.residuals(inputs, model)
+
+
+def has_cpu_softmax(table: Tensor) -> bool:
+    """Return whether numba loops compute the softmax over items with these vectors.
+
+    They are `SoftmaxLoss`, `SoftmaxEntryGradients` and `softmax_scores`, for a dot product whose scores do
+    not depend on times.
+    """
+    return table.device.type == "cpu" and table.dtype == torch.float32 and installed("numba")
+
+
+def has_cuda_softmax(table: Tensor) -> bool:
+    """Return whether Triton programs compute the softmax over items with these vectors [.., dim].
+
+    They are `CudaSoftmaxDescent`, `CudaLogSumExp`, `cuda_forward_pass`, `cuda_backward_pass` and
+    `cuda_moments`.
+    """
+    here = table.device.type in SOFTMAX_DEVICES and installed("triton")
+    return here and table.dtype == torch.float32 and table.shape[-1] <= SOFTMAX_DIM
 
 
 def with_tables(layers: SetNetworkLayers, vectors: Tensor, rows: int) -> SetNetworkLayers:

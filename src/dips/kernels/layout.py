@@ -174,12 +174,12 @@ class PaperNetworkLayers(NamedTuple):
     Unknown items, at row -1, use the last row of the item tables.
     """
 
-    enter: Tensor  # [runs, items, hidden]
-    enter_bias: Tensor  # [runs, hidden]
-    middle: Tensor  # [runs, hidden, hidden], inputs first
-    middle_bias: Tensor  # [runs, hidden]
-    leave: Tensor  # [runs, items, hidden]
-    leave_bias: Tensor  # [runs, items]
+    input_weight: Tensor  # [runs, items, hidden]
+    input_bias: Tensor  # [runs, hidden]
+    hidden_weight: Tensor  # [runs, hidden, hidden], inputs first
+    hidden_bias: Tensor  # [runs, hidden]
+    output_weight: Tensor  # [runs, items, hidden]
+    output_bias: Tensor  # [runs, items]
 
 
 def _none(*shape: int) -> Tensor:

@@ -15,7 +15,6 @@ import numpy as np
 
 from dips.kernels.layout import (
     FEATURES,
-    FREQUENT,
     HARDEST,
     INFLUENCE,
     LAST,
@@ -135,7 +134,7 @@ def workspace_for(scorer, size, width):
     """Return buffers for a scorer, sketches of `size` entries and `width` candidates."""
     hidden, dim = scorer.set_network.bias.shape[1], scorer.set_network.item_weight.shape[1]
     if scorer.code == PAPER_NETWORK:
-        hidden = scorer.paper_network.enter.shape[2]
+        hidden = scorer.paper_network.input_weight.shape[2]
     user_dim = scorer.linearised_softmax.vectors.shape[2]
     if scorer.squared_error.vectors.size > 0:
         user_dim = scorer.squared_error.prior.shape[1]
@@ -233,7 +232,10 @@ def join(sketch, row, events, begin, new, seen, number, buffers):
     while kept > 0 and sketch.position[row, kept - 1] < 0:
         kept -= 1
     for slot in range(kept):
-        buffers.position[slot], buffers.item[slot] = sketch.position[row, slot], sketch.item[row, slot]
+        buffers.position[slot], buffers.item[slot] = (
+            sketch.position[row, slot],
+            sketch.item[row, slot],
+        )
         buffers.rating[slot], buffers.time[slot] = sketch.rating[row, slot], sketch.time[row, slot]
         buffers.repeats[slot] = sketch.repeats[row, slot]
     for slot in range(kept, kept + new):
@@ -351,9 +353,7 @@ def signals(scorer, run, seen, kept, count, buffers):
     if squared.vectors.size > 0:
         adapt(squared, run, buffers.row[:kept], buffers.rating, buffers.inner)
     else:
-        adapt_linearised(
-            linearised, run, buffers.row[:kept], buffers.position, seen, buffers.inner
-        )
+        adapt_linearised(linearised, run, buffers.row[:kept], buffers.position, seen, buffers.inner)
     for slot in range(count):
         item, value = buffers.row[slot], 0.0
         if item >= 0 and squared.vectors.size > 0:
@@ -398,7 +398,7 @@ def _rule(scorer, seen, key, count, slot, buffers):
             outdated = 1.0
     if code == LAST_DISTINCT:
         return -float(age) - outdated * seen
-    recency = 1.0 - age / (seen + 1.0)  # code == FREQUENT
+    recency = 1.0 - age / (seen + 1.0)  # the only code left: FREQUENT
     return buffers.repeats[slot] + recency / 2.0 - outdated * (seen + 1.0)
 
 
@@ -527,22 +527,22 @@ def _network(layers, run, buffers, count, total):
 @loop
 def _paper_network(layers, run, count, buffers):
     """Score all candidates by the paper's network, from their ratings."""
-    first, second, hidden = buffers.mean, buffers.second[0], layers.enter.shape[2]
-    unknown = layers.enter.shape[1] - 1
-    copy(first, layers.enter_bias[run])
+    first, second, hidden = buffers.mean, buffers.second[0], layers.input_weight.shape[2]
+    unknown = layers.input_weight.shape[1] - 1
+    copy(first, layers.input_bias[run])
     for slot in range(count):
         item = buffers.row[slot] if buffers.row[slot] >= 0 else unknown
-        add(first, to_state(buffers.rating[slot]), layers.enter[run, item])
-    copy(second, layers.middle_bias[run])
+        add(first, to_state(buffers.rating[slot]), layers.input_weight[run, item])
+    copy(second, layers.hidden_bias[run])
     for unit in range(hidden):
         first[unit] = to_state(max(first[unit], 0.0))
-    multiply(second, first, layers.middle[run], buffers.nonzero)
+    multiply(second, first, layers.hidden_weight[run], buffers.nonzero)
     for unit in range(hidden):
         second[unit] = to_state(max(second[unit], 0.0))
     for slot in range(count):
         item = buffers.row[slot] if buffers.row[slot] >= 0 else unknown
-        product = dot(layers.leave[run, item], second)
-        buffers.score[slot] = product + layers.leave_bias[run, item]
+        product = dot(layers.output_weight[run, item], second)
+        buffers.score[slot] = product + layers.output_bias[run, item]
 
 
 # --- Influence --------------------------------------------------------------------------------

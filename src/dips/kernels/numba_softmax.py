@@ -1,7 +1,11 @@
-"""The inner loop for the softmax over all items, and its way back, as compiled loops: needs numba.
+"""Softmax over all items in numba loops: inner loop, prediction, adjoint; importing needs numba.
 
-The same as `softmax_descent` to the rounding of float32. A block of rows goes through all steps and
-back while its chances stay in a core's caches. Items lie in tiles (`tile_loops`).
+The results equal `numerics.softmax_descent` up to the rounding of float32. A block of rows goes
+through all steps and back while its probabilities stay in a core's cache. Items are in tiles
+(`numba_tiles`). With the repeat feature each item has an entry of its own in the user vector; these
+entries start at 0, so only the square of `repeat_scale` matters.
+
+Measured on one core (RATIO_SOFTMAX): see `softmax_cpu`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -11,275 +15,283 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import loop, put, sum_loop
-from dips.kernels.numba_tiles import NEVER, NONE, ONE, TILE, add_rows, collect, combine, exp
+from dips.kernels.numba_fixed_point import loop, copy, sum_loop
+from dips.kernels.numba_tiles import PADDING, ZERO, ONE, TILE, add_rows, collect, combine, exp
 
 BLOCK = 8
-"""Rows that go through all steps together; a multiple of 4, as is the width of vectors."""
+"""Rows in a block; a multiple of 4, as is the width of vectors."""
 
 
-class Desk(NamedTuple):
-    """What a block of rows knows on its way; `step` counts from 0 to the prediction itself."""
+class SoftmaxWorkspace(NamedTuple):
+    """Buffers of a block of rows; step `steps` is the prediction."""
 
-    chance: np.ndarray  # [steps + 1, tiles, BLOCK * TILE] exp(logit - highest)
-    own: np.ndarray  # [tiles, BLOCK * TILE] entries of the items' own, before their loading
-    back: np.ndarray  # [tiles, BLOCK * TILE] the gradient in what they add to the logits
-    backs: np.ndarray  # [tiles, BLOCK * TILE] its sum over steps
-    spread: np.ndarray  # [BLOCK * TILE] how chances change along the gradient
+    power: np.ndarray  # [steps + 1, tiles, BLOCK * TILE] exp(logit - highest logit)
+    repeat: np.ndarray  # [tiles, BLOCK * TILE] repeat entries of the user vectors, unscaled
+    repeat_adjoint: np.ndarray  # [tiles, BLOCK * TILE] gradient in them, unscaled
+    repeat_adjoint_sum: np.ndarray  # [tiles, BLOCK * TILE] its sum over steps
+    spread: np.ndarray  # [BLOCK * TILE] change of the probabilities along the adjoint
     user: np.ndarray  # [steps + 1, BLOCK, width]
-    mean: np.ndarray  # [steps + 1, BLOCK, width] of the items' vectors
-    share: np.ndarray  # [steps + 1, BLOCK] 1 over the sum of the chances
-    peak: np.ndarray  # [BLOCK * TILE] the highest logit at each place of a tile
-    top: np.ndarray  # [BLOCK] the highest logit
-    along: np.ndarray  # [BLOCK, width] the gradient in the user's vector
-    alongs: np.ndarray  # [BLOCK, width] its sum over steps
-    turned: np.ndarray  # [BLOCK, width] what a step adds to it
+    mean: np.ndarray  # [steps + 1, BLOCK, width] mean item vector
+    scale: np.ndarray  # [steps + 1, BLOCK] 1 / sum of the powers
+    peak: np.ndarray  # [BLOCK * TILE] highest logit at each index of a tile
+    top: np.ndarray  # [BLOCK] highest logit
+    adjoint: np.ndarray  # [BLOCK, width] gradient in the user vectors
+    adjoint_sum: np.ndarray  # [BLOCK, width] its sum over steps
+    change: np.ndarray  # [BLOCK, width] what a step adds to the adjoint
     factor: np.ndarray  # [2, width, BLOCK]
-    rate: np.ndarray  # [BLOCK]
-    step: np.ndarray  # [BLOCK] what a step adds of the items' mean
-    stay: np.ndarray  # [BLOCK] what a step leaves of the vector before
-    centre: np.ndarray  # [BLOCK]
+    rate: np.ndarray  # [BLOCK] step sizes
+    step: np.ndarray  # [BLOCK] factor of the mean item vector in a step
+    decay: np.ndarray  # [BLOCK] factor of the previous user vector in a step
+    centre: np.ndarray  # [BLOCK] mean change of the logits along the adjoint
 
 
 @loop
-def desk_for(steps, tiles, width):
-    """Room for a block."""
-    wide, ways = BLOCK * TILE, np.zeros((2, steps + 1, BLOCK, width), np.float32)
+def softmax_workspace(steps, tiles, width):
+    """Return buffers for a block."""
+    wide, vectors = BLOCK * TILE, np.zeros((2, steps + 1, BLOCK, width), np.float32)
     long, near = np.zeros((3, tiles, wide), np.float32), np.zeros((3, BLOCK, width), np.float32)
     tile, short = np.zeros((2, wide), np.float32), np.zeros((5, BLOCK), np.float32)
-    chance = np.zeros((steps + 1, tiles, wide), np.float32)
-    share = np.zeros((steps + 1, BLOCK), np.float32)
+    power = np.zeros((steps + 1, tiles, wide), np.float32)
+    scale = np.zeros((steps + 1, BLOCK), np.float32)
     factor = np.zeros((2, width, BLOCK), np.float32)
-    return Desk(  # by index: unpacked, an array is no longer known to have no gaps
-        chance, long[0], long[1], long[2], tile[0], ways[0], ways[1], share, tile[1], short[0],
+    return SoftmaxWorkspace(  # by index: an unpacked array is not known to be contiguous
+        power, long[0], long[1], long[2], tile[0], vectors[0], vectors[1], scale, tile[1], short[0],
         near[0], near[1], near[2], factor, short[1], short[2], short[3], short[4],
     )  # fmt: skip
 
 
 @sum_loop
-def _logits(items, desk, step):
-    """Of all items, in the place of the chances; and the highest of each row."""
-    desk.peak.fill(NEVER)
+def _logits(items, buffers, step):
+    """Write the logits of all items to `power`, and the highest of each row to `top`."""
+    buffers.peak.fill(PADDING)
     for tile in range(len(items.table)):
-        logit, own, bias = desk.chance[step, tile], desk.own[tile], items.bias[tile]
+        logit, repeat, bias = buffers.power[step, tile], buffers.repeat[tile], items.bias[tile]
         for row in range(BLOCK):
-            to, entry = logit[row * TILE : (row + 1) * TILE], own[row * TILE : (row + 1) * TILE]
+            to, entry = logit[row * TILE : (row + 1) * TILE], repeat[row * TILE : (row + 1) * TILE]
             for at in range(TILE):
                 to[at] = bias[at] + items.square * entry[at]
-        combine(logit, items.table[tile], desk.user[step])
-        for at in range(BLOCK * TILE):  # place by place: a vector has no highest entry at once
-            desk.peak[at] = logit[at] if logit[at] > desk.peak[at] else desk.peak[at]
+        combine(logit, items.table[tile], buffers.user[step])
+        for at in range(BLOCK * TILE):  # index by index: this vectorises
+            buffers.peak[at] = logit[at] if logit[at] > buffers.peak[at] else buffers.peak[at]
     for row in range(BLOCK):
-        desk.top[row] = desk.peak[row * TILE : (row + 1) * TILE].max()
+        buffers.top[row] = buffers.peak[row * TILE : (row + 1) * TILE].max()
 
 
 @sum_loop
-def _chances(items, desk, step):
-    """From logits to chances, and what the items are on average."""
-    desk.share[step].fill(NONE)
-    desk.mean[step].fill(NONE)
+def _powers(items, buffers, step):
+    """Replace logits by powers; write the mean item vector."""
+    buffers.scale[step].fill(ZERO)
+    buffers.mean[step].fill(ZERO)
     for tile in range(len(items.table)):
-        chance = desk.chance[step, tile]
+        power = buffers.power[step, tile]
         for row in range(BLOCK):
-            top, total, of = desk.top[row], NONE, chance[row * TILE : (row + 1) * TILE]
+            top, total, of = buffers.top[row], ZERO, power[row * TILE : (row + 1) * TILE]
             for at in range(TILE):
                 of[at] = exp(of[at] - top)
                 total += of[at]
-            desk.share[step, row] += total
-        collect(desk.mean[step], chance, items.table[tile])
+            buffers.scale[step, row] += total
+        collect(buffers.mean[step], power, items.table[tile])
     for row in range(BLOCK):
-        desk.share[step, row] = ONE / desk.share[step, row]
-        for place in range(desk.mean.shape[2]):
-            desk.mean[step, row, place] *= desk.share[step, row]
+        buffers.scale[step, row] = ONE / buffers.scale[step, row]
+        for place in range(buffers.mean.shape[2]):
+            buffers.mean[step, row, place] *= buffers.scale[step, row]
 
 
 @loop
 def _place(item):
-    """Where an item lies: its tile, and where in it."""
+    """Return the tile of an item, and its index there."""
     return item // TILE, item % TILE
 
 
 @sum_loop
-def _descend(items, reading, desk, first):
-    """All steps of these rows; what is missing in the last block reads nothing."""
-    (rows, entries), width = reading.item.shape, len(reading.start)
-    steps = len(desk.chance) - 1
-    desk.own.fill(NONE)
-    desk.rate.fill(NONE)
-    desk.step.fill(NONE)
+def _descend(items, problem, buffers, first):
+    """Compute all steps (Eq. 7) of a block; rows beyond the last have empty sketches."""
+    (rows, entries), width = problem.item.shape, len(problem.start)
+    steps = len(buffers.power) - 1
+    buffers.repeat.fill(ZERO)
+    buffers.rate.fill(ZERO)
+    buffers.step.fill(ZERO)
     for row in range(min(BLOCK, rows - first)):
-        put(desk.user[0, row], reading.start)
-        desk.rate[row] = reading.rate[first + row]
+        copy(buffers.user[0, row], problem.start)
+        buffers.rate[row] = problem.rate[first + row]
         for slot in range(entries):
-            desk.step[row] -= desk.rate[row] * reading.weight[first + row, slot]
+            buffers.step[row] -= buffers.rate[row] * problem.weight[first + row, slot]
     for row in range(BLOCK):
-        desk.stay[row] = ONE - reading.tether * desk.rate[row]
+        buffers.decay[row] = ONE - problem.penalty_rate * buffers.rate[row]
     for step in range(steps):
-        _logits(items, desk, step)
-        _chances(items, desk, step)
+        _logits(items, buffers, step)
+        _powers(items, buffers, step)
         for row in range(min(BLOCK, rows - first)):
-            rate, line = desk.rate[row], first + row
+            rate, line = buffers.rate[row], first + row
             for place in range(width):
-                lift = reading.pulled[line, place] + reading.tether * reading.start[place]
-                moved = desk.step[row] * desk.mean[step, row, place] + rate * lift
-                stays = desk.stay[row] * desk.user[step, row, place]
-                desk.user[step + 1, row, place] = stays + moved
-            _own_step(desk, step, row)
+                lift = (
+                    problem.feature_sum[line, place] + problem.penalty_rate * problem.start[place]
+                )
+                added = buffers.step[row] * buffers.mean[step, row, place] + rate * lift
+                left = buffers.decay[row] * buffers.user[step, row, place]
+                buffers.user[step + 1, row, place] = left + added
+            _repeat_step(buffers, step, row)
             for slot in range(entries):
-                tile, at = _place(reading.item[line, slot])
-                desk.own[tile, row * TILE + at] += rate * reading.weight[line, slot]
+                tile, at = _place(problem.item[line, slot])
+                buffers.repeat[tile, row * TILE + at] += rate * problem.weight[line, slot]
 
 
 @sum_loop
-def _own_step(desk, step, row):
-    """What a step does to the items' own entries, but for those of the sketch."""
-    stay, share = desk.stay[row], desk.step[row] * desk.share[step, row]
-    for tile in range(len(desk.own)):
-        own = desk.own[tile, row * TILE : (row + 1) * TILE]
-        chance = desk.chance[step, tile, row * TILE : (row + 1) * TILE]
+def _repeat_step(buffers, step, row):
+    """Update the repeat entries by a step, but for the items of the sketch."""
+    decay, scale = buffers.decay[row], buffers.step[row] * buffers.scale[step, row]
+    for tile in range(len(buffers.repeat)):
+        repeat = buffers.repeat[tile, row * TILE : (row + 1) * TILE]
+        power = buffers.power[step, tile, row * TILE : (row + 1) * TILE]
         for at in range(TILE):
-            own[at] = stay * own[at] + share * chance[at]
+            repeat[at] = decay * repeat[at] + scale * power[at]
 
 
 @loop
-def _strike(reading, desk, aim, first):
-    """What was read is no rival of what is predicted, by its weight; and the highest logit left."""
-    last = len(desk.chance) - 1
-    for row in range(min(BLOCK, len(aim.struck) - first)):
+def _filter_sketch(problem, buffers, targets, first):
+    """Filter items of the sketch from the prediction, by weight; find the highest logit left."""
+    last = len(buffers.power) - 1
+    for row in range(min(BLOCK, len(targets.filtered) - first)):
         line = first + row
-        for slot in range(aim.struck.shape[1]):
-            item, weight = reading.item[line, slot], aim.struck[line, slot]
-            baseline = weight > NONE and item != aim.target[line]
-            for before in range(slot):  # whoever came twice is struck out once
-                met = reading.item[line, before] == item and aim.struck[line, before] > NONE
+        for slot in range(targets.filtered.shape[1]):
+            item, weight = problem.item[line, slot], targets.filtered[line, slot]
+            baseline = weight > ZERO and item != targets.target[line]
+            for before in range(slot):  # a repeated item is filtered ones
+                met = problem.item[line, before] == item and targets.filtered[line, before] > ZERO
                 baseline = baseline and not met
             if baseline:
                 tile, at = _place(item)
-                rest = np.log(ONE - weight) if weight < ONE else NEVER
-                desk.chance[last, tile, row * TILE + at] += rest
-        desk.top[row] = NEVER
-        for tile in range(len(desk.own)):
-            here = desk.chance[last, tile, row * TILE : (row + 1) * TILE].max()
-            desk.top[row] = max(desk.top[row], here)
+                rest = np.log(ONE - weight) if weight < ONE else PADDING
+                buffers.power[last, tile, row * TILE + at] += rest
+        buffers.top[row] = PADDING
+        for tile in range(len(buffers.repeat)):
+            here = buffers.power[last, tile, row * TILE : (row + 1) * TILE].max()
+            buffers.top[row] = max(buffers.top[row], here)
 
 
 @sum_loop
-def _aim(items, reading, desk, aim, loss, first):
-    """Losses of what is predicted, and gradients of their weighted sum in the last vectors."""
-    last, target, mass = len(desk.chance) - 1, aim.target, aim.mass
-    _logits(items, desk, last)
-    _strike(reading, desk, aim, first)
+def _predict(items, problem, buffers, targets, loss, first):
+    """Write the losses of the targets, and the gradient of their weighted sum in the last vectors."""
+    last, target, weights = len(buffers.power) - 1, targets.target, targets.weight
+    _logits(items, buffers, last)
+    _filter_sketch(problem, buffers, targets, first)
     rows = min(BLOCK, len(target) - first)
     for row in range(rows):
         tile, at = _place(target[first + row])
-        loss[first + row] = desk.top[row] - desk.chance[last, tile, row * TILE + at]
-    _chances(items, desk, last)
-    desk.backs.fill(NONE)
-    desk.alongs.fill(NONE)
+        loss[first + row] = buffers.top[row] - buffers.power[last, tile, row * TILE + at]
+    _powers(items, buffers, last)
+    buffers.repeat_adjoint_sum.fill(ZERO)
+    buffers.adjoint_sum.fill(ZERO)
     for row in range(BLOCK):
-        weight = mass[first + row] if row < rows else NONE
-        share = weight * desk.share[last, row]
-        for tile in range(len(desk.back)):
-            back = desk.back[tile, row * TILE : (row + 1) * TILE]
-            chance = desk.chance[last, tile, row * TILE : (row + 1) * TILE]
+        weight = weights[first + row] if row < rows else ZERO
+        scale = weight * buffers.scale[last, row]
+        for tile in range(len(buffers.repeat_adjoint)):
+            adjoint = buffers.repeat_adjoint[tile, row * TILE : (row + 1) * TILE]
+            power = buffers.power[last, tile, row * TILE : (row + 1) * TILE]
             for at in range(TILE):
-                back[at] = share * chance[at]
-        for place in range(desk.along.shape[1]):
-            desk.along[row, place] = weight * desk.mean[last, row, place]
+                adjoint[at] = scale * power[at]
+        for place in range(buffers.adjoint.shape[1]):
+            buffers.adjoint[row, place] = weight * buffers.mean[last, row, place]
         if row < rows:
-            loss[first + row] -= np.log(desk.share[last, row])
+            loss[first + row] -= np.log(buffers.scale[last, row])
             tile, at = _place(target[first + row])
-            desk.back[tile, row * TILE + at] -= weight
-            for place in range(desk.along.shape[1]):
-                desk.along[row, place] -= weight * items.table[tile, place * TILE + at]
+            buffers.repeat_adjoint[tile, row * TILE + at] -= weight
+            for place in range(buffers.adjoint.shape[1]):
+                buffers.adjoint[row, place] -= weight * items.table[tile, place * TILE + at]
 
 
 @sum_loop
-def _centres(items, found, desk, step, first):
-    """How the logits change along the gradients, on average, and sums over steps of all that."""
+def _centres(items, found, buffers, step, first):
+    """Write the mean change of the logits along the adjoint; add up sums over steps."""
     for row in range(BLOCK):
-        within = NONE
-        for tile in range(len(desk.back)):
-            back = desk.back[tile, row * TILE : (row + 1) * TILE]
-            backs = desk.backs[tile, row * TILE : (row + 1) * TILE]
-            chance = desk.chance[step, tile, row * TILE : (row + 1) * TILE]
+        within = ZERO
+        for tile in range(len(buffers.repeat_adjoint)):
+            adjoint = buffers.repeat_adjoint[tile, row * TILE : (row + 1) * TILE]
+            sums = buffers.repeat_adjoint_sum[tile, row * TILE : (row + 1) * TILE]
+            power = buffers.power[step, tile, row * TILE : (row + 1) * TILE]
             for at in range(TILE):
-                within += chance[at] * back[at]
-                backs[at] += back[at]
-        within *= desk.share[step, row]
+                within += power[at] * adjoint[at]
+                sums[at] += adjoint[at]
+        within *= buffers.scale[step, row]
         centre = items.square * within
-        for place in range(desk.along.shape[1]):
-            centre += desk.mean[step, row, place] * desk.along[row, place]
-            desk.alongs[row, place] += desk.along[row, place]
-        desk.centre[row] = centre
+        for place in range(buffers.adjoint.shape[1]):
+            centre += buffers.mean[step, row, place] * buffers.adjoint[row, place]
+            buffers.adjoint_sum[row, place] += buffers.adjoint[row, place]
+        buffers.centre[row] = centre
         if first + row < len(found.common):
-            found.common[first + row] += desk.rate[row] * centre
-            found.square[first + row] += desk.step[row] * within
+            found.common[first + row] += buffers.rate[row] * centre
+            found.square[first + row] += buffers.step[row] * within
 
 
 @sum_loop
-def _back(items, desk, step, to_table, to_bias):
-    """One step back; with gradients in the items, unless there is no room for them."""
-    desk.turned.fill(NONE)
+def _adjoint_step(items, buffers, step, to_table, to_bias):
+    """Compute one step of the adjoint; add gradients in the items unless `to_table` is empty."""
+    buffers.change.fill(ZERO)
     for row in range(BLOCK):
-        for place in range(desk.along.shape[1]):
-            after = desk.step[row] * desk.share[step, row] * desk.along[row, place]
-            desk.factor[0, place, row] = desk.step[row] * desk.user[step, row, place]
-            desk.factor[1, place, row] = after
+        for place in range(buffers.adjoint.shape[1]):
+            after = buffers.step[row] * buffers.scale[step, row] * buffers.adjoint[row, place]
+            buffers.factor[0, place, row] = buffers.step[row] * buffers.user[step, row, place]
+            buffers.factor[1, place, row] = after
     for tile in range(len(items.table)):
-        back, spread, chance = desk.back[tile], desk.spread, desk.chance[step, tile]
+        adjoint, spread, power = (
+            buffers.repeat_adjoint[tile],
+            buffers.spread,
+            buffers.power[step, tile],
+        )
         for row in range(BLOCK):
-            of, to = back[row * TILE : (row + 1) * TILE], spread[row * TILE : (row + 1) * TILE]
-            centre = desk.centre[row]
+            of, to = adjoint[row * TILE : (row + 1) * TILE], spread[row * TILE : (row + 1) * TILE]
+            centre = buffers.centre[row]
             for at in range(TILE):
                 to[at] = items.square * of[at] - centre
-        combine(spread, items.table[tile], desk.along)
+        combine(spread, items.table[tile], buffers.adjoint)
         for row in range(BLOCK):
-            of, to = back[row * TILE : (row + 1) * TILE], spread[row * TILE : (row + 1) * TILE]
-            likely = chance[row * TILE : (row + 1) * TILE]
-            share, moves, stay = desk.share[step, row], desk.step[row], desk.stay[row]
+            of, to = adjoint[row * TILE : (row + 1) * TILE], spread[row * TILE : (row + 1) * TILE]
+            powers = power[row * TILE : (row + 1) * TILE]
+            scale, factor, decay = buffers.scale[step, row], buffers.step[row], buffers.decay[row]
             for at in range(TILE):
-                to[at] *= share * likely[at]
-                of[at] = stay * of[at] + moves * to[at]
-        collect(desk.turned, spread, items.table[tile])
+                to[at] *= scale * powers[at]
+                of[at] = decay * of[at] + factor * to[at]
+        collect(buffers.change, spread, items.table[tile])
         if len(to_table):
-            combine(to_table[tile], spread, desk.factor[0])
-            combine(to_table[tile], chance, desk.factor[1])
-            add_rows(to_bias[tile], spread, desk.step)
+            combine(to_table[tile], spread, buffers.factor[0])
+            combine(to_table[tile], power, buffers.factor[1])
+            add_rows(to_bias[tile], spread, buffers.step)
     for row in range(BLOCK):
-        for place in range(desk.along.shape[1]):
-            stays = desk.stay[row] * desk.along[row, place]
-            desk.along[row, place] = stays + desk.step[row] * desk.turned[row, place]
+        for place in range(buffers.adjoint.shape[1]):
+            left = buffers.decay[row] * buffers.adjoint[row, place]
+            buffers.adjoint[row, place] = left + buffers.step[row] * buffers.change[row, place]
 
 
 @loop
-def _there_and_back(items, reading, aim, found, desk, first, to_table, to_bias):
-    """A block of rows: read, predict, and go the way back."""
-    rows, width = found.pulled.shape
-    _descend(items, reading, desk, first)
-    _aim(items, reading, desk, aim, found.loss, first)
-    last, once = len(desk.chance) - 1, np.ones(BLOCK, np.float32)
+def _forward_and_backward(items, problem, targets, found, buffers, first, to_table, to_bias):
+    """Compute inner loop, prediction and adjoint of a block."""
+    rows, width = found.feature_sum.shape
+    _descend(items, problem, buffers, first)
+    _predict(items, problem, buffers, targets, found.loss, first)
+    last, ones = len(buffers.power) - 1, np.ones(BLOCK, np.float32)
     if len(to_table):
         for row in range(BLOCK):
             for place in range(width):
-                desk.factor[0, place, row] = desk.user[last, row, place]
+                buffers.factor[0, place, row] = buffers.user[last, row, place]
         for tile in range(len(items.table)):
-            combine(to_table[tile], desk.back[tile], desk.factor[0])
-            add_rows(to_bias[tile], desk.back[tile], once)
+            combine(to_table[tile], buffers.repeat_adjoint[tile], buffers.factor[0])
+            add_rows(to_bias[tile], buffers.repeat_adjoint[tile], ones)
     for step in range(last - 1, -1, -1):
-        _centres(items, found, desk, step, first)
-        _back(items, desk, step, to_table, to_bias)
+        _centres(items, found, buffers, step, first)
+        _adjoint_step(items, buffers, step, to_table, to_bias)
     for row in range(min(BLOCK, rows - first)):
-        rate = desk.rate[row]
+        rate = buffers.rate[row]
         for place in range(width):
-            total = rate * desk.alongs[row, place]
-            found.pulled[first + row, place] = total
-            found.start[first + row, place] = desk.along[row, place] + reading.tether * total
+            total = rate * buffers.adjoint_sum[row, place]
+            found.feature_sum[first + row, place] = total
+            found.start[first + row, place] = (
+                buffers.adjoint[row, place] + problem.penalty_rate * total
+            )
 
 
 @loop
-def _spell_out(line, tiles, row, factor):
-    """A row of a block as one line of all items, times a factor."""
+def _write_row(line, tiles, row, factor):
+    """Write a row of a block, times a factor, as one vector over all items."""
     for tile in range(len(tiles)):
         to = line[tile * TILE : (tile + 1) * TILE]
         of = tiles[tile, row * TILE : (row + 1) * TILE]
@@ -288,51 +300,61 @@ def _spell_out(line, tiles, row, factor):
 
 
 @loop
-def _weigh(items, reading, found, desk, first):
-    """Gradients in the weights of the entries, but for what they pull; and in the square."""
-    rows, entries = reading.item.shape
+def _entry_gradients(items, problem, found, buffers, first):
+    """Write gradients in the entry weights, but for the feature sum, and in the square."""
+    rows, entries = problem.item.shape
     for row in range(min(BLOCK, rows - first)):
         line = first + row
         for slot in range(entries):
-            tile, at = _place(reading.item[line, slot])
-            own = desk.rate[row] * desk.backs[tile, row * TILE + at]
-            found.entry[line, slot] = items.square * own - found.common[line]
-            found.square[line] += reading.weight[line, slot] * own
+            tile, at = _place(problem.item[line, slot])
+            repeat = buffers.rate[row] * buffers.repeat_adjoint_sum[tile, row * TILE + at]
+            found.entry[line, slot] = items.square * repeat - found.common[line]
+            found.square[line] += problem.weight[line, slot] * repeat
 
 
 @loop
-def learn(items, reading, aim, found, to_table, to_bias, size, first, stride):
-    """Losses and gradients of every `stride`-th share of `size` rows; items' by share."""
-    rows, desk = len(reading.item), desk_for(reading.steps, len(items.table), len(reading.start))
-    for share in range(first, len(to_table), stride):
-        for begin in range(share * size, min((share + 1) * size, rows), BLOCK):
-            tables = to_table[share], to_bias[share]
-            _there_and_back(items, reading, aim, found, desk, begin, tables[0], tables[1])
-            _weigh(items, reading, found, desk, begin)
+def loss_and_gradients(items, problem, targets, found, to_table, to_bias, size, first, stride):
+    """Write losses and gradients of every `stride`-th chunk of `size` rows; items' by chunk."""
+    rows, width = len(problem.item), len(problem.start)
+    buffers = softmax_workspace(problem.steps, len(items.table), width)
+    for chunk in range(first, len(to_table), stride):
+        for begin in range(chunk * size, min((chunk + 1) * size, rows), BLOCK):
+            tables = to_table[chunk], to_bias[chunk]
+            _forward_and_backward(
+                items, problem, targets, found, buffers, begin, tables[0], tables[1]
+            )
+            _entry_gradients(items, problem, found, buffers, begin)
 
 
 @loop
-def affect(items, reading, aim, found, loading, dim, nowhere, first, stride):
-    """The same for every `stride`-th block of rows; gradients in what is pulled, nothing else.
+def entry_gradients(items, problem, targets, found, repeat_scale, dim, nothing, first, stride):
+    """Write losses and gradients in the feature sum for every `stride`-th block of rows.
 
-    After `dim` entries that all items share come their own, if there is room.
+    The gradients have `dim` shared entries; repeat entries follow if `found.entry` is wider.
     """
-    rows, desk = len(reading.item), desk_for(reading.steps, len(items.table), len(reading.start))
+    rows, width = len(problem.item), len(problem.start)
+    buffers = softmax_workspace(problem.steps, len(items.table), width)
     for begin in range(first * BLOCK, rows, stride * BLOCK):
-        _there_and_back(items, reading, aim, found, desk, begin, nowhere, nowhere)
+        _forward_and_backward(items, problem, targets, found, buffers, begin, nothing, nothing)
         for row in range(min(BLOCK, rows - begin)):
             line = begin + row
-            put(found.entry[line, :dim], found.pulled[line])
-            put(found.user[line], desk.user[reading.steps, row])
-            _spell_out(found.entry[line, dim:], desk.backs, row, loading * desk.rate[row])
+            copy(found.entry[line, :dim], found.feature_sum[line])
+            copy(found.user[line], buffers.user[problem.steps, row])
+            _write_row(
+                found.entry[line, dim:],
+                buffers.repeat_adjoint_sum,
+                row,
+                repeat_scale * buffers.rate[row],
+            )
 
 
 @loop
-def score(items, reading, scores, first, stride):
-    """Logits of all items after reading, for every `stride`-th block of rows."""
-    rows, desk = len(reading.item), desk_for(reading.steps, len(items.table), len(reading.start))
+def score(items, problem, scores, first, stride):
+    """Write the logits of all items after the inner loop, for every `stride`-th block of rows."""
+    rows, width = len(problem.item), len(problem.start)
+    buffers = softmax_workspace(problem.steps, len(items.table), width)
     for begin in range(first * BLOCK, rows, stride * BLOCK):
-        _descend(items, reading, desk, begin)
-        _logits(items, desk, reading.steps)
+        _descend(items, problem, buffers, begin)
+        _logits(items, buffers, problem.steps)
         for row in range(min(BLOCK, rows - begin)):
-            _spell_out(scores[begin + row], desk.chance[reading.steps], row, ONE)
+            _write_row(scores[begin + row], buffers.power[problem.steps], row, ONE)

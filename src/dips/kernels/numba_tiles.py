@@ -1,7 +1,7 @@
-"""Arithmetic on tiles of items, as compiled loops: importing this needs numba.
+"""Arithmetic on tiles of items in numba loops; importing this needs numba.
 
-A tile holds some rows of `TILE` numbers, flat: so a compiler sees how far two rows are apart, and
-makes vectors of loops over items. Sums are rounded, in an order that depends on the machine.
+A tile is a flat array of rows of `TILE` numbers. The distance of two rows is then a constant, so
+the compiler vectorises loops over items. Sums are rounded; their order depends on the machine.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -12,33 +12,33 @@ import numpy as np
 from dips.kernels.numba_fixed_point import loop, sum_loop
 
 TILE = 256
-"""Items that lie side by side."""
-NEVER = np.float32(-1e30)
-"""The logit of what fills the last tile."""
+"""Items in a tile."""
+PADDING = np.float32(-1e30)
+"""Logit of the padding of the last tile."""
 
 LOW = np.float32(-87.0)
 LOG2E, LN2, LN2_REST = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 ROUND = np.float32(1.5 * 2**23)
-"""Added and taken away again, it leaves a whole number."""
+"""Added and subtracted again, it rounds to a whole number."""
 P0, P1, P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 P3, P4, P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
-NONE, ONE = np.float32(0), np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@loop  # nothing may be reassociated here
+@loop  # reassociation would break the rounding
 def exp(value):
-    """The exponential of a number up to 0; 0 below -87. Cephes' polynomial, for vectors."""
+    """Return exp(value) for value <= 0, by the polynomial of Cephes; 0 below -87."""
     whole = (value * LOG2E + ROUND) - ROUND
     rest = (value - whole * LN2) - whole * LN2_REST
     series = ((((P0 * rest + P1) * rest + P2) * rest + P3) * rest + P4) * rest + P5
     series = series * (rest * rest) + rest + ONE
     power = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return NONE if value < LOW else series * power
+    return ZERO if value < LOW else series * power
 
 
 @sum_loop
 def combine(tile, rows, factor):
-    """Add to each row of a tile a combination of other rows: factor [rows, others], by fours."""
+    """Add factor [rows, others] times `rows` to a tile, four rows at a time."""
     for to in range(0, factor.shape[0], 4):
         t = tile[to * TILE : (to + 4) * TILE]
         for other in range(0, factor.shape[1], 4):
@@ -57,13 +57,13 @@ def combine(tile, rows, factor):
 
 @sum_loop
 def collect(product, tile, rows):
-    """Add the products of the rows of a tile with other rows: product [rows, others], by fours."""
+    """Add the products of a tile and `rows` to product [rows, others], four rows at a time."""
     for one in range(0, product.shape[0], 4):
         t = tile[one * TILE : (one + 4) * TILE]
         for other in range(0, product.shape[1], 4):
             r, p = rows[other * TILE : (other + 4) * TILE], product[one : one + 4]
-            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = NONE
-            c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = NONE
+            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = ZERO
+            c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = ZERO
             for at in range(TILE):
                 w, x, y, z = r[at], r[TILE + at], r[2 * TILE + at], r[3 * TILE + at]
                 a, b, c, d = t[at], t[TILE + at], t[2 * TILE + at], t[3 * TILE + at]
@@ -80,7 +80,7 @@ def collect(product, tile, rows):
 
 @sum_loop
 def add_rows(total, tile, factor):
-    """Add the rows of a tile, each times its factor."""
+    """Add the rows of a tile to `total`, each times its factor."""
     for row in range(len(factor)):
         weight, of = factor[row], tile[row * TILE : (row + 1) * TILE]
         for at in range(TILE):

@@ -1,7 +1,11 @@
-"""Launch `softmax_loops`: reading, predicting and the way back on the CPU; needs numba.
+"""Softmax over all items on the CPU: loss, gradients and scores from numba loops (`numba_softmax`).
 
-Threads share the rows; sums over rows do not depend on how many threads there are. In float32, for
-tensors of one run; `vmap` takes runs one after the other.
+Only `dispatch` imports this file; it says when the loops are supported. Rows are divided between
+threads; sums over rows do not depend on the number of threads. Tensors are float32 and belong to
+one run; under `vmap` the runs are computed one after the other.
+
+On one core the loss with all gradients needs 1/RATIO_SOFTMAX of the time of the reference path
+(`numerics.softmax_descent` with automatic differentiation).
 """
 
 from __future__ import annotations
@@ -16,32 +20,29 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from dips.kernels.dispatch import installed
 from dips.kernels.numba_launch import share
 
-SHARES = 16
-"""Most places where gradients in all items are summed, each by one thread."""
-ROOM = 1 << 26
-"""Most numbers in all of them, if they are more than two."""
+MOST_CHUNKS = 16
+"""Most copies of the gradients in all items; each is summed by one thread."""
+MOST_NUMBERS = 1 << 26
+"""Most numbers in all copies, if there are more than two."""
 
 
-def fits(table: Tensor) -> bool:
-    """Whether there are loops for these vectors of items."""
-    return table.device.type == "cpu" and table.dtype == torch.float32 and installed("numba")
+class SoftmaxProblem(NamedTuple):
+    """Sketches, and the inner loop that adapts users to them (Eqs. 7-8).
 
+    Repeat entries of the user vectors start at 0, so only the square of their scale matters.
+    """
 
-class Reading(NamedTuple):
-    """Sketches and what reads them. Items' own entries start at 0, so only a square counts."""
-
-    table: Tensor  # [items, dim]
+    table: Tensor  # [items, dim] item vectors
     bias: Tensor  # [items]
-    square: Tensor  # [] of the loading of the items' own entries; 0: they have none
-    weight: Tensor  # [rows, n] of the sketch's items
-    start: Tensor  # [dim]
-    pulled: Tensor  # [rows, dim] the weighted sum of what the sketch's items tell
-    rate: Tensor  # [rows] a constant
-    item: Tensor  # [rows, n]
-    pull: float
+    square: Tensor  # [] square of `repeat_scale`; 0 without the repeat feature
+    weight: Tensor  # [rows, n] weights of the sketch entries
+    start: Tensor  # [dim] initial user vector
+    feature_sum: Tensor  # [rows, dim] weighted sum of the entries' input vectors
+    rate: Tensor  # [rows] step size; a constant
+    item: Tensor  # [rows, n] items of the sketch
+    penalty: float  # weight of the regulariser of Eq. 2
     steps: int
 
 
@@ -55,61 +56,67 @@ class _Sketches(NamedTuple):
     item: Any
     weight: Any
     start: Any  # [width]
-    pulled: Any  # [rows, width]
+    feature_sum: Any  # [rows, width]
     rate: Any
-    tether: Any
+    penalty_rate: Any
     steps: int
 
 
-class _Aim(NamedTuple):
-    target: Any  # [rows] the items that are predicted
-    mass: Any  # [rows] how much their losses count
-    struck: Any  # [rows, n] by which weights what was read is no rival of theirs; [0, 0]: it is
+class _Targets(NamedTuple):
+    target: Any  # [rows] predicted items
+    weight: Any  # [rows] weights of their losses
+    filtered: Any  # [rows, n] weights by which sketch items are filtered; [0, 0]: not filtered
 
 
 class _Found(NamedTuple):
     loss: Any  # [rows]
-    pulled: Any  # [rows, width] gradients in the weighted sum of what the items tell
+    feature_sum: Any  # [rows, width] gradients in the feature sum
     start: Any  # [rows, width]
-    common: Any  # [rows] minus that in the sum of the weights
+    common: Any  # [rows] minus the gradient in the sum of the weights
     square: Any  # [rows]
-    user: Any  # [rows, width] vectors after reading
-    entry: Any  # [rows, n] in the weights, or [rows, dim + items] in all that is pulled
+    user: Any  # [rows, width] user vectors after the inner loop
+    entry: Any  # [rows, n] gradients in the weights, or [rows, dim + items] in the feature sum
 
 
-class Total(torch.autograd.Function):
-    """The weighted sum of the losses of predictions; once it is known, so are its gradients."""
+class SoftmaxLoss(torch.autograd.Function):
+    """The weighted sum of prediction losses; its gradients are computed with it."""
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        """A `Reading`, and what is predicted [rows] with which weights [rows]."""
+        """Return the loss [], then its gradients.
+
+        Args:
+            given: The fields of a `SoftmaxProblem`, the predicted items [rows] and their weights
+                [rows].
+        """
         from dips.kernels import numba_softmax
 
-        *fields, target, mass = given
-        reading = Reading(*fields)
-        items, sketches = _tiled(reading), _sketches(reading)
-        found = _room(reading, reading.item.shape[1])
-        size = _share_of(len(target), items.table.size)
-        shares = max(1, -(-len(target) // size))
-        tables = np.zeros((shares, *items.table.shape), np.float32)
-        biases = np.zeros((shares, *items.bias.shape), np.float32)
-        aim = _Aim(_array(target), _array(mass), np.zeros((0, 0), np.float32))
-        share(numba_softmax.learn, [items, sketches, aim, found, tables, biases, size], shares)
-        count, dim = reading.table.shape
-        to_table = _summed(tables).view(len(items.table), dim + -dim % 4, -1)
+        *fields, target, weight = given
+        problem = SoftmaxProblem(*fields)
+        items, sketches = _items(problem), _sketches(problem)
+        found = _found(problem, problem.item.shape[1])
+        size = _chunk_size(len(target), items.table.size)
+        chunks = max(1, -(-len(target) // size))
+        tables = np.zeros((chunks, *items.table.shape), np.float32)
+        biases = np.zeros((chunks, *items.bias.shape), np.float32)
+        targets = _Targets(_array(target), _array(weight), np.zeros((0, 0), np.float32))
+        arguments = [items, sketches, targets, found, tables, biases, size]
+        share(numba_softmax.loss_and_gradients, arguments, chunks)
+        count, dim = problem.table.shape
+        to_table = _sum(tables).view(len(items.table), dim + -dim % 4, -1)
         return (
-            _tensor((found.loss * aim.mass).sum()),
+            _tensor((found.loss * targets.weight).sum()),
             to_table.transpose(1, 2).flatten(0, 1)[:count, :dim],
-            _summed(biases).flatten()[:count],
+            _sum(biases).flatten()[:count],
             _tensor(found.square.sum()),
             _tensor(found.entry),
             _tensor(found.start[:, :dim].sum(0)),
-            _tensor(found.pulled[:, :dim].copy()),
+            _tensor(found.feature_sum[:, :dim].copy()),
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the gradients."""
+        """Save the gradients."""
         ctx.save_for_backward(*output[1:])
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
@@ -118,67 +125,73 @@ class Total(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients in everything up to what is pulled."""
+        """Return gradients in all inputs up to the feature sum."""
         return *(gradients[0] * value for value in ctx.saved_tensors), *([None] * ctx.rest)
 
     @staticmethod
     def vmap(info: Any, axes: Sequence[int | None], *given: Any) -> tuple[Any, Any]:
-        """Run by run."""
-        return _one_by_one(Total, info.batch_size, axes, given)
+        """Compute one run after the other."""
+        return _each_run(SoftmaxLoss, info.batch_size, axes, given)
 
 
-class Effects(torch.autograd.Function):
-    """What weights do to the losses of predictions; it cannot be differentiated."""
+class SoftmaxEntryGradients(torch.autograd.Function):
+    """Losses of predictions and their gradients in the sketch; not differentiable."""
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        """Losses [rows], gradients in what is pulled [rows, entries], minus those in the weights.
+        """Return losses, gradients and user vectors.
 
-        Of a `Reading`, of what is predicted [rows], of the loading of the items' own entries, and
-        of the weights [rows, n] by which what was read is struck out; either may be None. Then come
-        the users' vectors after reading [rows, dim].
+        Args:
+            given: The fields of a `SoftmaxProblem`, the predicted items [rows], `repeat_scale` []
+                or None, and weights [rows, n] by which sketch items are filtered, or None.
+
+        Returns:
+            Losses [rows]; gradients in the feature sum [rows, dim (+ items)]; minus the gradient
+            in the sum of the weights [rows]; user vectors after the inner loop [rows, dim].
         """
         from dips.kernels import numba_softmax
 
-        *fields, target, loading, struck = given
-        reading = Reading(*fields)
-        dim, own = reading.table.shape[1], 0 if loading is None else len(reading.table)
-        found = _room(reading, dim + own)
-        nowhere = np.zeros((0, 0), np.float32)
-        gone = nowhere if struck is None else _array(struck)
-        aim = _Aim(_array(target), np.ones(len(target), np.float32), gone)
+        *fields, target, repeat_scale, filtered = given
+        problem = SoftmaxProblem(*fields)
+        dim = problem.table.shape[1]
+        found = _found(problem, dim + (0 if repeat_scale is None else len(problem.table)))
+        nothing = np.zeros((0, 0), np.float32)
+        weights = np.ones(len(target), np.float32)
+        targets = _Targets(
+            _array(target), weights, nothing if filtered is None else _array(filtered)
+        )
         blocks = -(-len(target) // numba_softmax.BLOCK)
-        factor = np.float32(0 if loading is None else loading.detach())
-        arguments = [_tiled(reading), _sketches(reading), aim, found, factor, dim, nowhere]
-        share(numba_softmax.affect, arguments, blocks)
+        scale = np.float32(0 if repeat_scale is None else repeat_scale.detach())
+        arguments = [_items(problem), _sketches(problem), targets, found, scale, dim, nothing]
+        share(numba_softmax.entry_gradients, arguments, blocks)
         users = _tensor(found.user[:, :dim].copy())
         return _tensor(found.loss), _tensor(found.entry), _tensor(found.common), users
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep nothing."""
+        """Save nothing."""
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def vmap(info: Any, axes: Sequence[int | None], *given: Any) -> tuple[Any, Any]:
-        """Run by run."""
-        return _one_by_one(Effects, info.batch_size, axes, given)
+        """Compute one run after the other."""
+        return _each_run(SoftmaxEntryGradients, info.batch_size, axes, given)
 
 
-def scores(reading: Reading) -> Tensor:
-    """[rows, items] logits of all items after reading; of one run, and never differentiated."""
+def softmax_scores(problem: SoftmaxProblem) -> Tensor:
+    """Return the logits of all items after the inner loop, [rows, items]; not differentiable."""
     from dips.kernels import numba_softmax
 
-    found = torch.empty(len(reading.rate), len(reading.table))
+    found = torch.empty(len(problem.rate), len(problem.table))
     blocks = -(-len(found) // numba_softmax.BLOCK)
-    share(numba_softmax.score, [_tiled(reading), _sketches(reading), found.numpy()], blocks)
+    share(numba_softmax.score, [_items(problem), _sketches(problem), found.numpy()], blocks)
     return found
 
 
-def _one_by_one(
+def _each_run(
     function: Any, runs: int, axes: Sequence[int | None], given: Sequence[Any]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The rule of `vmap` for what takes tensors of one run."""
+    """Return the stacked results of a function of one run: a rule for `vmap`."""
     found = [
         function.apply(
             *(
@@ -192,52 +205,52 @@ def _one_by_one(
     return stacked, (0,) * len(stacked)
 
 
-def _tiled(reading: Reading) -> _Items:
-    """All items in tiles; what fills the last one is never chosen."""
-    from dips.kernels.numba_tiles import NEVER, TILE
+def _items(problem: SoftmaxProblem) -> _Items:
+    """Return all items in tiles; the padding of the last tile has probability 0."""
+    from dips.kernels.numba_tiles import PADDING, TILE
 
-    items = len(reading.table)
+    items = len(problem.table)
     tiles = -(-items // TILE)
-    table = functional.pad(_by_fours(reading.table), (0, 0, 0, tiles * TILE - items))
-    bias = functional.pad(reading.bias, (0, tiles * TILE - items), value=float(NEVER))
-    side_by_side = table.view(tiles, TILE, -1).transpose(1, 2).flatten(1)
-    square = np.float32(reading.square.detach())
-    return _Items(_array(side_by_side), _array(bias.view(tiles, TILE)), square)
+    table = functional.pad(_by_fours(problem.table), (0, 0, 0, tiles * TILE - items))
+    bias = functional.pad(problem.bias, (0, tiles * TILE - items), value=float(PADDING))
+    tiled = table.view(tiles, TILE, -1).transpose(1, 2).flatten(1)
+    square = np.float32(problem.square.detach())
+    return _Items(_array(tiled), _array(bias.view(tiles, TILE)), square)
 
 
-def _sketches(reading: Reading) -> _Sketches:
+def _sketches(problem: SoftmaxProblem) -> _Sketches:
     return _Sketches(
-        _array(reading.item),
-        _array(reading.weight),
-        _array(_by_fours(reading.start)),
-        _array(_by_fours(reading.pulled)),
-        _array(reading.rate),
-        np.float32(2 * reading.pull),
-        reading.steps,
+        _array(problem.item),
+        _array(problem.weight),
+        _array(_by_fours(problem.start)),
+        _array(_by_fours(problem.feature_sum)),
+        _array(problem.rate),
+        np.float32(2 * problem.penalty),
+        problem.steps,
     )
 
 
-def _room(reading: Reading, entries: int) -> _Found:
-    """Room for what is found; what is summed up starts at 0."""
-    rows, width = len(reading.rate), len(_by_fours(reading.start))
+def _found(problem: SoftmaxProblem, entries: int) -> _Found:
+    """Return arrays of zeros for the results."""
+    rows, width = len(problem.rate), len(_by_fours(problem.start))
     wide = (rows, width)
     shapes = ((rows,), wide, wide, (rows,), (rows,), wide, (rows, entries))
     return _Found(*(np.zeros(shape, np.float32) for shape in shapes))
 
 
-def _share_of(rows: int, numbers: int) -> int:
-    """Rows whose gradients, so many `numbers`, are summed in one place, by one thread.
+def _chunk_size(rows: int, numbers: int) -> int:
+    """Return the rows whose gradients in all items, `numbers` of them, share one copy.
 
-    It does not depend on how many threads there are, so sums do not either.
+    It does not depend on the number of threads, so the sums do not either.
     """
     from dips.kernels.numba_softmax import BLOCK
 
-    places = min(SHARES, max(2, ROOM // numbers))
-    return BLOCK * max(4, -(-rows // (places * BLOCK)))
+    chunks = min(MOST_CHUNKS, max(2, MOST_NUMBERS // numbers))
+    return BLOCK * max(4, -(-rows // (chunks * BLOCK)))
 
 
 def _by_fours(vectors: Tensor) -> Tensor:
-    """Vectors with zeros at the end, up to a multiple of 4."""
+    """Return vectors padded with zeros to a multiple of 4 numbers."""
     return functional.pad(vectors, (0, -vectors.shape[-1] % 4))
 
 
@@ -249,6 +262,6 @@ def _tensor(found: Any) -> Tensor:
     return torch.from_numpy(np.asarray(found))
 
 
-def _summed(shares: Any) -> Tensor:
-    """In their order, whoever found them."""
-    return _tensor(reduce(np.add, shares))
+def _sum(chunks: Any) -> Tensor:
+    """Return the sum of all copies, in their order."""
+    return _tensor(reduce(np.add, chunks))

@@ -1,13 +1,14 @@
-"""The inner loop over all items on a GPU: one launch there, two back, no logits stored.
+"""Softmax over all items on CUDA: inner loop and adjoint by Triton programs (`triton_softmax`).
 
-The same as `softmax_descent` to what float32 products of rounded numbers (tf32) allow; the programs
-are in `softmax_kernels`. Every function here takes tensors of one run; `vmap` over runs is known.
+Only `dispatch` imports this file; it says when the programs are supported. No logits are stored: one
+launch computes the inner loop, two compute its gradients. The results equal
+`numerics.softmax_descent` up to the rounding of products in tf32. Functions take tensors of one run
+and have rules for `vmap` over runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -16,77 +17,80 @@ from torch.autograd.function import once_differentiable
 
 from dips.numerics.softmax_descent import AllItems, InnerProblem
 
-DEVICES = {"cuda"}
-"""Where there are programs; tests add the CPU, for Triton's interpreter."""
-TRITON = find_spec("triton") is not None
 PRECISION = "tf32"
-"""How products of matrices are rounded: tf32, tf32x3 or ieee."""
-DIM = 128
-"""The longest vectors that a program can hold."""
+"""Rounding of matrix products: tf32, tf32x3 or ieee."""
 ROWS, TILE, WARPS, STAGES = 16, 256, 4, 3
-"""Rows that a program takes, items at a time (half of them where they have own entries), its warps,
-and how many tiles are on their way."""
-PROGRAMS, FEW = 528, 256
-"""Rows are shared among programs until there are so many, and no further than so few rows each."""
+"""Rows of a program, items in a tile (half with the repeat feature), warps, pipeline stages."""
+PROGRAMS, MIN_ROWS = 528, 256
+"""Most programs that share the rows of a gradient, and fewest rows of each."""
 
 
-def fits(table: Tensor) -> bool:
-    """Whether there are programs for these vectors of items."""
-    here = table.device.type in DEVICES and TRITON
-    return here and table.dtype == torch.float32 and table.shape[-1] <= DIM
+class ForwardPass(NamedTuple):
+    """Results of the inner loop that its adjoint needs; `width` is dim, or dim + items."""
+
+    users: Tensor  # [steps + 1, rows, width] user vectors
+    means: Tensor  # [steps, rows, dim] mean item vectors
+    norms: Tensor  # [steps, rows] logarithm of the sum over items of exp(logit)
 
 
-class Course(NamedTuple):
-    """What a descent leaves behind for its way back."""
+class BackwardPass(NamedTuple):
+    """Results of the adjoint."""
 
-    users: Tensor  # [steps + 1, rows, width]
-    means: Tensor  # [steps, rows, dim] of the items' vectors
-    norms: Tensor  # [steps, rows] logarithm of the sum over items
-
-
-class Return(NamedTuple):
-    """What the way back leaves behind."""
-
-    slopes: Tensor  # [steps + 1, rows, width] gradients in the users' vectors
-    centres: Tensor  # [steps, rows]
-    withins: Tensor  # [steps, rows] the part of own entries, before their loading
+    adjoints: Tensor  # [steps + 1, rows, width] gradients in the user vectors
+    centres: Tensor  # [steps, rows] mean change of the logits along the adjoint
+    repeat_parts: Tensor  # [steps, rows] part of the repeat entries in it, unscaled
 
 
-def course(items: AllItems, problem: InnerProblem, steps: int) -> Course:
-    """All steps of `softmax_descent.descend_softmax`."""
-    lift = problem.rate[:, None] * problem.feature_sum + problem.penalty_rate * problem.start
-    stay = (1 - problem.penalty_rate)[:, 0]
-    return Course(*_course(*items, lift, problem.step[:, 0], stay, problem.start, steps))
+def forward_pass(items: AllItems, problem: InnerProblem, steps: int) -> ForwardPass:
+    """Compute all steps of `softmax_descent.descend_softmax` (Eq. 7).
+
+    Args:
+        items: All items of one run.
+        problem: The sketches of one run.
+        steps: Number of inner steps.
+    """
+    constant = problem.rate[:, None] * problem.feature_sum + problem.penalty_rate * problem.start
+    decay = (1 - problem.penalty_rate)[:, 0]
+    return ForwardPass(*_forward(*items, constant, problem.step[:, 0], decay, problem.start, steps))
 
 
-def way_back(items: AllItems, problem: InnerProblem, gone: Course, along: Tensor) -> Return:
-    """From the gradient [rows, width] in the last vectors to that in the first."""
-    stay = (1 - problem.penalty_rate)[:, 0]
-    return Return(*_way_back(*items, problem.step[:, 0], stay, *gone, along))
+def backward_pass(
+    items: AllItems, problem: InnerProblem, forward: ForwardPass, adjoint: Tensor
+) -> BackwardPass:
+    """Compute the adjoint of `forward_pass`.
+
+    Args:
+        items: All items of one run.
+        problem: The sketches of one run.
+        forward: Results of the inner loop.
+        adjoint: [rows, width] gradient in the last user vectors.
+    """
+    decay = (1 - problem.penalty_rate)[:, 0]
+    return BackwardPass(*_backward(*items, problem.step[:, 0], decay, *forward, adjoint))
 
 
 def moments(items: AllItems, user: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows] the logarithm of the sum over items of exp(logits), [rows, dim] their mean vector."""
-    nothing = torch.zeros_like(user[:, 0])
-    _, means, norms = _course(*items, torch.zeros_like(user), nothing, nothing, user, 1)
+    """Return logarithms of the sums of exp(logits) [rows], and mean item vectors [rows, dim]."""
+    zero = torch.zeros_like(user[:, 0])
+    _, means, norms = _forward(*items, torch.zeros_like(user), zero, zero, user, 1)
     return norms[0], means[0]
 
 
-class Descent(torch.autograd.Function):
-    """`softmax_descent.SoftmaxDescent` by these programs."""
+class SoftmaxDescent(torch.autograd.Function):
+    """`softmax_descent.SoftmaxDescent` by Triton programs."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        """Vectors [rows, width] after the last step; then the course."""
-        gone = course(AllItems(*given[:3]), InnerProblem(*given[3:8]), given[8])
-        return gone.users[-1].clone(), *gone
+        """Return user vectors [rows, width] after the last step, then the `ForwardPass`."""
+        forward = forward_pass(AllItems(*given[:3]), InnerProblem(*given[3:8]), given[8])
+        return forward.users[-1].clone(), *forward
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep all of it."""
-        *tensors, ctx.pull, _ = inputs
+        """Save inputs and forward pass."""
+        *tensors, ctx.penalty, _ = inputs
         ctx.save_for_backward(*tensors, *output[1:])
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
@@ -94,40 +98,40 @@ class Descent(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients in everything that was given, but the rate."""
-        table, bias, loading, pulled, weight, start, rate, *known = ctx.saved_tensors
-        items, gone = AllItems(table, bias, loading), Course(*known)
-        problem = InnerProblem(pulled, weight, start, rate, ctx.pull)
-        back = way_back(items, problem, gone, gradients[0])
+        """Return gradients in all inputs but the rate."""
+        table, bias, repeat_scale, feature_sum, weight, start, rate, *known = ctx.saved_tensors
+        items, forward = AllItems(table, bias, repeat_scale), ForwardPass(*known)
+        problem = InnerProblem(feature_sum, weight, start, rate, ctx.penalty)
+        backward = backward_pass(items, problem, forward, gradients[0])
         step = problem.step[:, 0]
-        to_table, to_bias, to_loading = _gather(
-            *items, step, gone.users, gone.norms, back.slopes, back.centres
+        to_table, to_bias, to_scale = _item_gradients(
+            *items, step, forward.users, forward.norms, backward.adjoints, backward.centres
         )
-        if loading is not None:
-            to_loading = to_loading.sum() + (back.withins * step).sum()
-        total = back.slopes[1:].sum(0)
-        to_setting = (
+        if repeat_scale is not None:
+            to_scale = to_scale.sum() + (backward.repeat_parts * step).sum()
+        total = backward.adjoints[1:].sum(0)
+        to_problem = (
             rate[:, None] * total,
-            -rate * back.centres.sum(0),
-            back.slopes[0] + problem.penalty_rate * total,
+            -rate * backward.centres.sum(0),
+            backward.adjoints[0] + problem.penalty_rate * total,
         )
-        rest = None if loading is None else to_loading
-        return to_table, to_bias, rest, *to_setting, None, None, None
+        rest = None if repeat_scale is None else to_scale
+        return to_table, to_bias, rest, *to_problem, None, None, None
 
 
-class LogSum(torch.autograd.Function):
-    """[rows] the logarithm of the sum over items of exp(logits), where no item has own entries."""
+class LogSumExp(torch.autograd.Function):
+    """Logarithm of the sum over items of exp(logit), without the repeat feature."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(table: Tensor, bias: Tensor, user: Tensor) -> tuple[Tensor, Tensor]:
-        """It, and the items' mean vector."""
+        """Return it [rows], and mean item vectors [rows, dim]."""
         return moments(AllItems(table, bias, None), user)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep all of it."""
+        """Save inputs and outputs."""
         ctx.save_for_backward(*inputs, *output)
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
@@ -135,19 +139,19 @@ class LogSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        """Gradients in items and users."""
+        """Return gradients in items and users."""
         table, bias, user, norm, mean = ctx.saved_tensors
         items = AllItems(table, bias, None)
         given = gradients[0]
-        to_table, to_bias, _ = _gather(*items, given, user[None], norm[None], None, None)
+        to_table, to_bias, _ = _item_gradients(*items, given, user[None], norm[None], None, None)
         return to_table, to_bias, given[:, None] * mean
 
 
-def _launch_course(
-    table: Tensor, bias: Tensor, loading: Tensor | None, lift: Tensor, step: Tensor, stay: Tensor,
+def _launch_forward(
+    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, constant: Tensor, step: Tensor, decay: Tensor,
     start: Tensor, steps: int,
 ) -> list[Tensor]:  # fmt: skip
-    """With a leading axis of runs; it comes second in what is returned, after the steps."""
+    """Launch with a leading axis of runs; in the results it is second, after the steps."""
     from dips.kernels import triton_softmax
 
     runs, rows, width = start.shape
@@ -156,61 +160,61 @@ def _launch_course(
     means = start.new_empty(steps, runs, rows, table.shape[2])
     norms = start.new_empty(steps, runs, rows)
     triton_softmax.descend[_grid(rows, runs)](
-        table, bias, loading, lift, step, stay, users, means, norms, rows, runs,
-        STEPS=steps, **_shape(table, loading, width),
+        table, bias, repeat_scale, constant, step, decay, users, means, norms, rows, runs,
+        STEPS=steps, **_shape(table, repeat_scale, width),
     )  # fmt: skip
     return [users, means, norms]
 
 
-def _launch_way_back(
-    table: Tensor, bias: Tensor, loading: Tensor | None, step: Tensor, stay: Tensor, users: Tensor,
-    means: Tensor, norms: Tensor, along: Tensor,
+def _launch_backward(
+    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, step: Tensor, decay: Tensor, users: Tensor,
+    means: Tensor, norms: Tensor, last_adjoint: Tensor,
 ) -> list[Tensor]:  # fmt: skip
     from dips.kernels import triton_softmax
 
     layers, runs, rows, width = users.shape
-    slopes = torch.empty_like(users)
-    slopes[-1] = along
-    centres, withins = torch.empty_like(norms), torch.zeros_like(norms)
-    triton_softmax.ascend[_grid(rows, runs)](
-        table, bias, loading, step, stay, users, means, norms, slopes, centres, withins, rows, runs,
-        STEPS=layers - 1, **_shape(table, loading, width),
+    adjoints = torch.empty_like(users)
+    adjoints[-1] = last_adjoint
+    centres, repeat_parts = torch.empty_like(norms), torch.zeros_like(norms)
+    triton_softmax.adjoint[_grid(rows, runs)](
+        table, bias, repeat_scale, step, decay, users, means, norms, adjoints, centres, repeat_parts, rows, runs,
+        STEPS=layers - 1, **_shape(table, repeat_scale, width),
     )  # fmt: skip
-    return [slopes, centres, withins]
+    return [adjoints, centres, repeat_parts]
 
 
-def _launch_gather(
-    table: Tensor, bias: Tensor, loading: Tensor | None, step: Tensor, users: Tensor, norms: Tensor,
-    slopes: Tensor | None, centres: Tensor | None,
+def _launch_item_gradients(
+    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, step: Tensor, users: Tensor, norms: Tensor,
+    adjoints: Tensor | None, centres: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
     from dips.kernels import triton_softmax
 
     steps, runs, rows = norms.shape
     items, tile = table.shape[1], 64
     tiles = -(-items // tile)
-    parts = max(1, min(PROGRAMS // (tiles * runs), steps * rows // FEW))
-    share = -(-steps * rows // parts)
+    parts = max(1, min(PROGRAMS // (tiles * runs), steps * rows // MIN_ROWS))
+    chunk = -(-steps * rows // parts)
     to_table = table.new_empty(parts, *table.shape)
     to_bias = table.new_empty(parts, *bias.shape)
-    to_loading = table.new_empty(parts, *bias.shape) if loading is not None else to_bias
-    shape = _shape(table, loading, users.shape[-1]) | {"R": 64, "N": tile}
-    triton_softmax.gather[(tiles, parts, runs)](
-        table, bias, loading, step, users, norms, slopes, centres, to_table, to_bias, to_loading,
-        rows, runs, share, STEPS=steps, CURVED=slopes is not None, **shape,
+    to_scale = table.new_empty(parts, *bias.shape) if repeat_scale is not None else to_bias
+    shape = _shape(table, repeat_scale, users.shape[-1]) | {"R": 64, "N": tile}
+    triton_softmax.item_gradients[(tiles, parts, runs)](
+        table, bias, repeat_scale, step, users, norms, adjoints, centres, to_table, to_bias, to_scale,
+        rows, runs, chunk, STEPS=steps, ADJOINT=adjoints is not None, **shape,
     )  # fmt: skip
-    return [value.sum(0) for value in (to_table, to_bias, to_loading)]
+    return [value.sum(0) for value in (to_table, to_bias, to_scale)]
 
 
 def _grid(rows: int, runs: int) -> tuple[int, int]:
     return -(-rows // ROWS), runs
 
 
-def _shape(table: Tensor, loading: Tensor | None, width: int) -> dict[str, Any]:
+def _shape(table: Tensor, repeat_scale: Tensor | None, width: int) -> dict[str, Any]:
     dim = table.shape[2]
     power = max(16, 1 << (dim - 1).bit_length())
     return {
-        "DIM": dim, "ITEMS": table.shape[1], "WIDTH": width, "OWN": loading is not None,
-        "D": power, "R": ROWS, "N": TILE // (2 if loading is not None else 1),
+        "DIM": dim, "ITEMS": table.shape[1], "WIDTH": width, "REPEAT": repeat_scale is not None,
+        "D": power, "R": ROWS, "N": TILE // (2 if repeat_scale is not None else 1),
         "PRECISION": PRECISION, "num_warps": WARPS, "num_stages": STAGES,
     }  # fmt: skip
 
@@ -221,9 +225,9 @@ Launch = Callable[..., list[Tensor]]
 def _operation(
     name: str, schema: str, launch: Launch, given: Sequence[int] = (), found: Sequence[int] = ()
 ) -> Launch:
-    """An operation on tensors of one run, and its rule for several.
+    """Return a torch operation on tensors of one run, with a rule for `vmap` over runs.
 
-    Of those `given` and `found`, by place, the first axis is that of the steps: runs come second.
+    Arguments `given` and results `found`, by index, have the steps as first axis: runs are second.
     """
 
     def axis_in(number: int) -> int:
@@ -232,14 +236,14 @@ def _operation(
     def axis_out(number: int) -> int:
         return int(number in found)
 
-    def alone(*arguments: Any) -> list[Tensor]:
+    def one_run(*arguments: Any) -> list[Tensor]:
         wide = [
             value.unsqueeze(axis_in(number)).contiguous() if isinstance(value, Tensor) else value
             for number, value in enumerate(arguments)
         ]
         return [value.squeeze(axis_out(at)) for at, value in enumerate(launch(*wide))]
 
-    def several(
+    def many_runs(
         info: Any, in_dims: Sequence[Any], *arguments: Any
     ) -> tuple[list[Tensor], list[int]]:
         def wide(number: int, value: Any, axis: int | None) -> Any:
@@ -256,30 +260,30 @@ def _operation(
         made = launch(*(wide(*each) for each in numbered))
         return made, [axis_out(at) for at in range(len(made))]
 
-    operation = torch.library.custom_op(f"dips::{name}", alone, mutates_args=(), schema=schema)
-    operation.register_vmap(several)
+    operation = torch.library.custom_op(f"dips::{name}", one_run, mutates_args=(), schema=schema)
+    operation.register_vmap(many_runs)
     return operation
 
 
-_COMMON = "Tensor table, Tensor bias, Tensor? loading"
-_course = _operation(
-    "softmax_course",
-    f"({_COMMON}, Tensor lift, Tensor step, Tensor stay, Tensor start, int steps) -> Tensor[]",
-    _launch_course,
+_COMMON = "Tensor table, Tensor bias, Tensor? repeat_scale"
+_forward = _operation(
+    "softmax_forward",
+    f"({_COMMON}, Tensor constant, Tensor step, Tensor decay, Tensor start, int steps) -> Tensor[]",
+    _launch_forward,
     found=(0, 1, 2),
 )
-_way_back = _operation(
-    "softmax_way_back",
-    f"({_COMMON}, Tensor step, Tensor stay, Tensor users, Tensor means, Tensor norms, "
-    "Tensor along) -> Tensor[]",
-    _launch_way_back,
+_backward = _operation(
+    "softmax_backward",
+    f"({_COMMON}, Tensor step, Tensor decay, Tensor users, Tensor means, Tensor norms, "
+    "Tensor last_adjoint) -> Tensor[]",
+    _launch_backward,
     given=(5, 6, 7),
     found=(0, 1, 2),
 )
-_gather = _operation(
-    "softmax_gather",
-    f"({_COMMON}, Tensor step, Tensor users, Tensor norms, Tensor? slopes, Tensor? centres) "
+_item_gradients = _operation(
+    "softmax_item_gradients",
+    f"({_COMMON}, Tensor step, Tensor users, Tensor norms, Tensor? adjoints, Tensor? centres) "
     "-> Tensor[]",
-    _launch_gather,
+    _launch_item_gradients,
     given=(4, 5, 6, 7),
 )

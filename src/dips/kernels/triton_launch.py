@@ -104,15 +104,15 @@ def _paper_network(
     from dips.kernels.triton_rollout import roll_out_paper_network
 
     layers = scorer.paper_network
-    runs, items, hidden = layers.enter.shape
+    runs, items, hidden = layers.input_weight.shape
     rows, size = state.position.shape
     width, units = _power(size + period), _power(hidden)
     roll_out_paper_network[(rows,)](
         *_without_times(inputs),
         *_without_signal(state),
         *(_wide(field) for field in layers[:-1]),
-        layers.leave_bias.contiguous(),
-        layers.enter.new_empty(rows * units),
+        layers.output_bias.contiguous(),
+        layers.input_weight.new_empty(rows * units),
         rows // runs,
         runs,
         items,

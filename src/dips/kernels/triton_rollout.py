@@ -273,13 +273,9 @@ def roll_out_set_network(
         line = (run * count + item)[:, None] * H + unit[None, :]
         state = tl.load(table + line, there[:, None], 0)
         feature = to_state((rating - center) / spread)
-        score, state = add_feature(
-            score, state, feature, feature_weight, feature_direct, RATING, H
-        )
+        score, state = add_feature(score, state, feature, feature_weight, feature_direct, RATING, H)
         feature = to_state(signal / spread)
-        score, state = add_feature(
-            score, state, feature, feature_weight, feature_direct, SIGNAL, H
-        )
+        score, state = add_feature(score, state, feature, feature_weight, feature_direct, SIGNAL, H)
         feature = tl.load(logs + seen - 1 - place, there, 0)
         score, state = add_feature(
             score, state, feature, feature_weight, feature_direct, LOG_AGE, H
@@ -321,7 +317,7 @@ def roll_out_set_network(
 def roll_out_paper_network(
     start, length, warmup, first_row, refresh_count, refreshes, items, ratings,
     position, repeats, events, event_repeats, event_scores, scores,
-    enter, enter_bias, middle, middle_bias, leave, leave_bias, scratch, users, runs, count,
+    input_weight, input_bias, hidden_weight, hidden_bias, output_weight, output_bias, scratch, users, runs, count,
     SIZE: tl.constexpr, HIDDEN: tl.constexpr, N: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """Roll out one user under the paper's network, from ratings to a score for each item."""
@@ -331,28 +327,26 @@ def roll_out_paper_network(
     end, warm = tl.load(length + row), tl.load(warmup + row)
     slot, unit = tl.arange(0, N), tl.arange(0, H)
     states = scratch + tl.program_id(0).to(tl.int64) * H
-    middle += run * HIDDEN * H
-    inward = tl.load(enter_bias + run * H + unit)
-    shift = tl.load(middle_bias + run * H + unit)
+    hidden_weight += run * HIDDEN * H
+    inward = tl.load(input_bias + run * H + unit)
+    shift = tl.load(hidden_bias + run * H + unit)
     for refresh in range(tl.load(refresh_count + row)):
         seen, period = tl.load(refreshes + 3 * refresh), tl.load(refreshes + 3 * refresh + 1)
         following = tl.load(refreshes + 3 * refresh + 2)
-        place, item, repeated, _ = join(
-            items, position, repeats, begin, row, seen, period, SIZE, N
-        )
+        place, item, repeated, _ = join(items, position, repeats, begin, row, seen, period, SIZE, N)
         there = slot < SIZE + period
         rating = to_state(tl.load(ratings + begin + place, there, 0).to(tl.float64))
         line = (run * count + item)[:, None] * H + unit[None, :]
-        rows = tl.load(enter + line, there[:, None], 0)
+        rows = tl.load(input_weight + line, there[:, None], 0)
         state = to_state(tl.maximum(tl.sum(rows * rating[:, None], 0) + inward, 0.0))
         tl.store(states + unit, state)
         tl.debug_barrier()  # below every thread reads what others wrote
         second = shift
         for k in range(HIDDEN):
-            second = tl.fma(tl.load(middle + k * H + unit), tl.load(states + k), second)
+            second = tl.fma(tl.load(hidden_weight + k * H + unit), tl.load(states + k), second)
         second = to_state(tl.maximum(second, 0.0))
-        rows = tl.load(leave + line, there[:, None], 0)
-        score = tl.load(leave_bias + run * count + item, there, 0)
+        rows = tl.load(output_weight + line, there[:, None], 0)
+        score = tl.load(output_bias + run * count + item, there, 0)
         score += tl.sum(rows * second[None, :], 1)
         choose_and_record(
             score, place, repeated, begin, row, first, seen, period, following, end, warm,

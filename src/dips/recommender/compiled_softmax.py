@@ -1,4 +1,4 @@
-"""The dot product with a softmax over all items, on the CPU, where compiled loops do the work."""
+"""Dot products with a softmax over all items, computed by kernels on the CPU."""
 
 from __future__ import annotations
 
@@ -7,52 +7,69 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from dips.kernels import softmax_cpu
-from dips.kernels.softmax_cpu import Effects, Reading, Total
+from dips.kernels import dispatch
+from dips.kernels.dispatch import SoftmaxEntryGradients, SoftmaxLoss, SoftmaxProblem
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.sketch_filter import is_struck
+from dips.recommender.sketch_filter import filters_in_loss
 
 
-def is_looped(model: Recommender) -> TypeGuard[DotProduct]:
-    """Whether it is that, and there are loops for it."""
-    whole = isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax)
-    return whole and not model.has_times and softmax_cpu.fits(model.user_prior)
+def has_compiled_softmax(model: Recommender) -> TypeGuard[DotProduct]:
+    """Return whether the functions of this file support a recommender."""
+    softmax = isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax)
+    return softmax and not model.has_times and dispatch.has_cpu_softmax(model.user_prior)
 
 
-def total_loss(model: DotProduct, evidence: Evidence, item: Tensor, mass: Tensor) -> Tensor:
-    """[] the losses of predicting `item` [rows] from these sketches, summed with weights [rows]."""
-    total: Tensor = Total.apply(*_reading(model, evidence), item, mass)[0]  # type: ignore[no-untyped-call]
+def total_loss(model: DotProduct, evidence: Evidence, item: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted sum of prediction losses; it can be differentiated once.
+
+    Args:
+        model: A recommender with `has_compiled_softmax`.
+        evidence: Sketches, [rows, n].
+        item: Predicted items, [rows].
+        weight: Weights of their losses, [rows].
+    """
+    problem = _problem(model, evidence)
+    total: Tensor = SoftmaxLoss.apply(*problem, item, weight)[0]  # type: ignore[no-untyped-call]
     return total
 
 
-def effects(
+def compiled_adjoint(
     model: DotProduct, evidence: Evidence, item: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """[rows] losses, [rows, dim] `Listwise.pull`, [rows] `Listwise.common` of predictions.
+    """Return losses of predictions, and the adjoint of their inner loops.
 
-    The last are the users' vectors [rows, dim] after reading, without items' own entries.
+    Args:
+        model: A recommender with `has_compiled_softmax`.
+        evidence: Sketches, [rows, n].
+        item: Predicted items, [rows].
+
+    Returns:
+        Losses [rows]; `total` and `common` of `credit.adjoint.SoftmaxAdjoint`; user vectors after
+        the inner loop [rows, dim], without repeat entries.
     """
-    loading = model.own if model.has_own else None
-    struck = evidence.weight if is_struck(model) else None
-    found = Effects.apply(*_reading(model, evidence), item, loading, struck)  # type: ignore[no-untyped-call]
-    loss, pull, common, user = found
-    return loss, pull, common, user
+    repeat_scale = model.repeat_scale if model.has_repeat_feature else None
+    filtered = evidence.weight if filters_in_loss(model) else None
+    problem = _problem(model, evidence)
+    loss, total, common, user = SoftmaxEntryGradients.apply(  # type: ignore[no-untyped-call]
+        *problem, item, repeat_scale, filtered
+    )
+    return loss, total, common, user
 
 
 def scores(model: DotProduct, evidence: Evidence) -> Tensor:
-    """[rows, items] scores of all items after reading these sketches; never differentiated."""
-    return softmax_cpu.scores(_reading(model, evidence))
+    """Return the scores of all items after the inner loop, [rows, items]; not differentiable."""
+    return dispatch.softmax_scores(_problem(model, evidence))
 
 
-def _reading(model: DotProduct, evidence: Evidence) -> Reading:
-    """What the softmax descends on, without a number for each item."""
-    table, bias, loading = model.all_items
-    square = torch.zeros_like(bias[0]) if loading is None else loading**2
-    weight = model.counted(evidence)
-    pulled = (model.told(evidence.item) * weight[:, :, None]).sum(1)
-    return Reading(
-        table, bias, square, weight, model.user_prior, pulled, model.rate(evidence),
+def _problem(model: DotProduct, evidence: Evidence) -> SoftmaxProblem:
+    """Return the inner problem of sketches (Eqs. 7-8) as kernels read it."""
+    table, bias, repeat_scale = model.all_items
+    square = torch.zeros_like(bias[0]) if repeat_scale is None else repeat_scale**2
+    weight = model.effective_weights(evidence)
+    feature_sum = (model.input_vectors(evidence.item) * weight[:, :, None]).sum(1)
+    return SoftmaxProblem(
+        table, bias, square, weight, model.user_prior, feature_sum, model.step_size(evidence),
         evidence.item, model.prior_penalty, model.inner_steps,
     )  # fmt: skip

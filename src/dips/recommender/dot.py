@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dips.kernels import softmax_cuda
+from dips.kernels import dispatch
 from dips.numerics import fixed_point
 from dips.numerics.descent import Rounding, descend_linear, identity
 from dips.numerics.influence import covariance, linear_influences, solve
@@ -210,7 +210,7 @@ class DotProduct(NCF):
     @property
     def fused(self) -> bool:
         """Whether a GPU kernel reads sketches without storing the logits of all items."""
-        return isinstance(self.loss, FullSoftmax) and softmax_cuda.fits(self.vectors)
+        return isinstance(self.loss, FullSoftmax) and dispatch.has_cuda_softmax(self.vectors)
 
     @property
     def elements_per_row(self) -> int:
@@ -272,7 +272,7 @@ class DotProduct(NCF):
         """Use a hand-written backward pass where a gradient may be needed."""
         items, problem = self.all_items, self.inner_problem(evidence, rounding)
         if rounding is identity and (self.fused or torch.is_grad_enabled()):
-            function = softmax_cuda.Descent if self.fused else SoftmaxDescent
+            function = dispatch.CudaSoftmaxDescent if self.fused else SoftmaxDescent
             user: Tensor = function.apply(*items, *problem, self.inner_steps)[0]  # type: ignore[no-untyped-call]
             return user
         probabilities = softmax if rounding is identity else fixed_point.softmax
@@ -283,14 +283,14 @@ class DotProduct(NCF):
         if not self.fused or self.has_repeat_feature:
             return super().losses(user, items, ratings)
         table, bias, _ = self.all_items
-        norm: Tensor = softmax_cuda.LogSum.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
+        norm: Tensor = dispatch.CudaLogSumExp.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
         scores = (embed(table, items) @ user[:, :, None])[:, :, 0]
         return norm[:, None] - scores - embed(bias[:, None], items)[:, :, 0]
 
     def _expected(self, user: Tensor) -> Tensor:
         """[rows, user_dim] mean features of all items by their predicted probabilities."""
         if self.fused and not self.has_repeat_feature:
-            return softmax_cuda.moments(self.all_items, user)[1]
+            return dispatch.cuda_moments(self.all_items, user)[1]
         return self.all_items.mean(self.predict_all(user).softmax(-1))
 
     def inner_gradient(self, user: Tensor, evidence: Evidence) -> Tensor:

@@ -82,7 +82,7 @@ def advance(
         period=period,
         is_greedy=isinstance(selector, Greedy),
         recorded=tuple(signals),
-        items=len(stream.columns.met[0]) if has_tables else 0,
+        items=len(stream.columns.item_index[0]) if has_tables else 0,
         rows=stream.start.numel(),
         runs=stream.runs,
     )
@@ -116,7 +116,7 @@ def _scorer(
     """Return the policies of all runs as kernels compute them."""
     names, model, vectors, items = signals_of(template), None, None, None
     if stacked is not None or recommenders is not None:
-        items = stream.columns.met[0]
+        items = stream.columns.item_index[0]
     if recommenders is not None and items is not None:
         quantized = recommenders.among(items).quantized()
         model = signal_model(names, recommenders, quantized, items, size)
@@ -154,7 +154,7 @@ def _inputs(
         first_row.flatten(),
         torch.searchsorted(table[:, 0].contiguous(), length, right=True),
         table,
-        columns.met[1] if has_tables else columns.item,
+        columns.item_index[1] if has_tables else columns.item,
         columns.rating,
         columns.time,
         keys.flatten(),

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from dips.numerics.chunks import split_into_chunks
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.compiled_softmax import is_looped, total_loss
+from dips.recommender.compiled_softmax import has_compiled_softmax, total_loss
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import Trace
@@ -77,7 +77,7 @@ def recommender_gradients(
         count: Tensor,
     ) -> Tensor:
         def mean_loss(model: Recommender) -> Tensor:
-            if is_looped(model):
+            if has_compiled_softmax(model):
                 return total_loss(model, past, item, mass) / count
             losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
             return (losses * mass).sum() / count
@@ -88,7 +88,7 @@ def recommender_gradients(
     each = vmap(grad_and_value(loss)) if stack.runs > 1 else _one_run(loss)
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
-    chunked = isinstance(stack.template.loss, FullSoftmax) and not is_looped(stack.template)
+    chunked = isinstance(stack.template.loss, FullSoftmax) and not has_compiled_softmax(stack.template)
     chunks = split_into_chunks(rows_of_batch, stack.template.elements_per_row * stack.runs, axis=1)
     parts = (
         each(trained, fixed, *chunk, count) for chunk in (chunks if chunked else [rows_of_batch])
