@@ -1,3 +1,5 @@
+"""A model file: round trips, and what is refused."""
+
 import json
 import struct
 
@@ -11,16 +13,16 @@ import dips
 from dips.data.synthetic import stream
 from dips.errors import RunError
 from dips.model.trained_model import FILE, open_model
-from dips.studies import sketches as nightly
+from dips.studies.sketches import prediction_columns, sketch_columns
 
-SMALL = {"epochs": 1, "dim": 6, "batch": 256, "device": "cpu"}
+SMALL = {"epochs": 1, "dim": 6, "batch_size": 256, "device": "cpu"}
 DATA = {
     "explicit": stream(users=30, items=64, events=14),
     "implicit": stream(users=30, items=64, events=14, implicit=True),
 }
 
 
-def trained(loss, recommender="dot", policy="reservoir", **more):
+def train(loss, recommender="dot", policy="reservoir", **more):
     data = DATA["implicit" if loss == "softmax" else "explicit"]
     parts = data.split_users(seed=0)
     settings = {**SMALL, "size": 3, "loss": loss, "recommender": recommender, **more}
@@ -29,7 +31,7 @@ def trained(loss, recommender="dot", policy="reservoir", **more):
 
 @pytest.fixture(scope="module")
 def trained():
-    return trained("mse")[0]
+    return train("mse")[0]
 
 
 @pytest.fixture
@@ -47,11 +49,11 @@ def assert_same_columns(left, right):
 @pytest.mark.parametrize("recommender", ["dot", "mlp"])
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce", "softmax"])
 def test_round_trip(loss, recommender, tmp_path):
-    trained, test = trained(loss, recommender, every=2)
+    trained, test = train(loss, recommender, every=2)
     trained.save(tmp_path)
     again = open_model(tmp_path)
-    assert_same_columns(nightly.predictions(trained, test), nightly.predictions(again, test))
-    assert_same_columns(nightly.sketches(trained, test), nightly.sketches(again, test))
+    assert_same_columns(prediction_columns(trained, test), prediction_columns(again, test))
+    assert_same_columns(sketch_columns(trained, test), sketch_columns(again, test))
     assert again.spec == trained.spec
     assert list(again.item_ids) == list(trained.item_ids)
 
@@ -62,15 +64,15 @@ def test_round_trip(loss, recommender, tmp_path):
         ("hardest:5", {}),
         ("influence", {"damping": 0.3, "dim": 3, "inner_steps": 3}),
         ("mix:2", {"periods": (2, 1), "seed": 4}),
-        ("reservoir", {"choice": "sampled", "prior_penalty": 0.1}),
+        ("reservoir", {"selection": "sampled", "prior_penalty": 0.1}),
     ],
 )
 def test_everything_that_decides_a_sketch_is_kept(policy, more, tmp_path):
-    trained, test = trained("mse", policy=policy, **more)
+    trained, test = train("mse", policy=policy, **more)
     trained.save(tmp_path)
     again = open_model(tmp_path)
-    assert_same_columns(nightly.sketches(trained, test), nightly.sketches(again, test))
-    for field in ("policy_spec", "size", "periods", "choice", "seed"):
+    assert_same_columns(sketch_columns(trained, test), sketch_columns(again, test))
+    for field in ("policy_spec", "size", "periods", "selection", "seed"):
         assert getattr(again, field) == getattr(trained, field)
 
 
@@ -78,7 +80,7 @@ def test_the_file_is_safetensors_and_nothing_else(run):
     content = (run / FILE).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    assert json.loads(header["__metadata__"]["dips"])["version"] == 2
+    assert json.loads(header["__metadata__"]["dips"])["version"] == 3
     assert [path.name for path in run.iterdir()] == [FILE]
 
 
@@ -96,9 +98,6 @@ def test_opening_leaves_the_random_state_alone(run):
 
 def rewrite(run, change):
     """Change what the metadata says."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
     with safe_open(run / FILE, framework="pt") as file:
         about = json.loads(file.metadata()["dips"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -121,7 +120,13 @@ def changed(**values):
 
 def test_another_version_is_refused(run):
     rewrite(run, changed(version=99))
-    with pytest.raises(RunError, match="has version 99, this dips reads 2: install the dips that"):
+    with pytest.raises(RunError, match="has version 99, this dips reads 3: install the dips that"):
+        open_model(run)
+
+
+def test_a_file_of_the_first_release_is_refused(run):
+    rewrite(run, changed(version=2))
+    with pytest.raises(RunError, match=r"was written by dips 0\.1; train the run again"):
         open_model(run)
 
 
@@ -133,7 +138,7 @@ def test_another_version_is_refused(run):
         without("items.blob"),
         without("recommender.bias"),
         changed(recommender={}),
-        changed(recommender={"form": "tree", "stars": []}),
+        changed(recommender={"kind": "tree", "rating_values": [], "side": {}}),
         changed(periods=3),
         lambda about, tensors: about["recommender"].update(dim=7),
     ],
@@ -169,8 +174,6 @@ def test_a_damaged_header_is_refused(run):
 
 
 def test_safetensors_of_someone_else_is_refused(tmp_path):
-    from safetensors.torch import save_file
-
     save_file({"x": torch.zeros(2)}, tmp_path / FILE)
     with pytest.raises(RunError, match="was not written by dips"):
         open_model(tmp_path)
@@ -183,51 +186,26 @@ def test_missing_runs_are_named(tmp_path):
         dips.evaluate(tmp_path / "nowhere", DATA["explicit"])
 
 
-def test_a_run_from_before_tallies_reads_as_it_did(tmp_path):
-    trained, _ = trained("softmax", repeat_feature=1)
-    assert float(trained.recommender.tally.detach()) != 0
-    trained.save(tmp_path)
-    with safe_open(tmp_path / FILE, framework="pt") as file:
-        about = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    del tensors["recommender.tally"]
-    save_file(tensors, tmp_path / FILE, metadata=about)
-    assert float(open_model(tmp_path).recommender.tally.detach()) == 0
-
-
-@pytest.mark.parametrize("recommender", ["dot", "gru", "sasrec"])
-def test_a_reader_from_before_items_were_struck_out_reads_as_it_did(recommender, tmp_path):
-    trained, test = trained("softmax", recommender, filter_sketch=0, cosine=0)
-    trained.save(tmp_path)
-    with safe_open(tmp_path / FILE, framework="pt") as file:
-        about = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    old = json.loads(about["dips"])
-    for name in ("filter_sketch", "cosine"):
-        del old["recommender"][name]
-    save_file(tensors, tmp_path / FILE, metadata={**about, "dips": json.dumps(old)})
-    again = open_model(tmp_path)
-    assert again.spec == trained.spec
-    assert not again.recommender.filters_sketch
-    assert_same_columns(nightly.predictions(trained, test), nightly.predictions(again, test))
-
-
 @pytest.mark.parametrize("recommender", ["dot", "mlp"])
-def test_what_was_struck_out_stays_so(recommender, tmp_path):
-    trained, test = trained("softmax", recommender, filter_sketch=1)
+def test_the_mask_of_sketch_items_is_saved(recommender, tmp_path):
+    trained, test = train("softmax", recommender, filter_sketch=True)
     trained.save(tmp_path)
     again = open_model(tmp_path)
-    assert again.recommender.filters_sketch
-    made = nightly.predictions(trained, test)
-    assert_same_columns(made, nightly.predictions(again, test))
-    again.recommender.filters_sketch = False
-    assert made["rank"].tolist() != nightly.predictions(again, test)["rank"].tolist()
+    assert again.recommender.masks_sketch
+    made = prediction_columns(trained, test)
+    assert_same_columns(made, prediction_columns(again, test))
+    again.recommender.masks_sketch = False
+    assert made["rank"].tolist() != prediction_columns(again, test)["rank"].tolist()
 
 
-def test_a_reader_that_strikes_out_and_has_cosines_comes_back(tmp_path):
-    trained, test = trained("softmax", "gru-separate", filter_sketch=1, cosine=1)
+def test_a_sequential_recommender_with_all_options_is_saved(tmp_path):
+    trained, test = train("softmax", "gru", filter_sketch=True, cosine=True, tie_embeddings=False)
     trained.save(tmp_path)
     again = open_model(tmp_path)
     assert again.spec == trained.spec
-    assert (again.spec.filter_sketch, again.spec.cosine) == (True, True)
-    assert_same_columns(nightly.predictions(trained, test), nightly.predictions(again, test))
+    assert (again.spec.filter_sketch, again.spec.cosine, again.spec.tie_embeddings) == (
+        True,
+        True,
+        False,
+    )
+    assert_same_columns(prediction_columns(trained, test), prediction_columns(again, test))

@@ -25,7 +25,7 @@ SIZE = 3
 def _linear(model: DotProduct, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Features and intercepts of a pointwise dot model, in numpy."""
     vectors = model.vectors.detach().numpy()[items]
-    loading = np.full((len(items), 1), float(model.loading))
+    loading = np.full((len(items), 1), float(model.user_bias_scale))
     bias = model.bias.detach().numpy()[items, 0] + float(model.offset)
     return np.hstack([vectors, loading]), bias
 

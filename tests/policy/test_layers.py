@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dips.data.side_information import MIDDLE, Coded, SideInformation
+from dips.data.side_information import MIDDLE, ColumnEncoding, SideInformation
 from dips.numerics import fixed_point
 from dips.policy.layers import SideInputs
-from dips.policy.network import Network, PaperNetwork
+from dips.policy.network import Network
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.sketch.records import Candidates
@@ -20,8 +21,8 @@ from dips.sketch.signals import Signals
 from dips.testing import check_policy, fake_signals, random_candidates
 
 ITEMS, DIM = 8, 4
-WEATHER = Coded("weather", 12, names=("fog", "rain", "sun"))
-PRICE = Coded("price", 14)
+WEATHER = ColumnEncoding("weather", 12, names=("fog", "rain", "sun"))
+PRICE = ColumnEncoding("price", 14)
 TABLE = np.array([[0, 2], [1, -1], [-1, -1], [2, 1], [0, -1], [1, 0], [2, -1], [-1, -1]])
 SIDES = SideInformation(kinds=3, width=2, time=True, columns=(WEATHER, PRICE), table=TABLE)
 WITHOUT = SideInformation(columns=(PRICE,))
@@ -41,9 +42,9 @@ def _network(kind: str, seed: int = 0, sides: SideInformation = SIDES) -> Networ
     generator = torch.Generator().manual_seed(seed)
     if kind == "paper":
         return PaperNetwork(
-            items=ITEMS, hidden=16, dropout=0.0, sides=sides, generator=generator
+            items=ITEMS, hidden=16, dropout=0.0, side=sides, generator=generator
         ).eval()
-    network = SetNetwork(dim=DIM, hidden=16, items=ITEMS, sides=sides, generator=generator)
+    network = SetNetwork(dim=DIM, hidden=16, items=ITEMS, side=sides, generator=generator)
     with torch.no_grad():
         network.last.copy_(torch.randn(network.last.shape, generator=generator))
     return network
@@ -53,7 +54,7 @@ def _told(inputs: SideInputs, candidates: Candidates, row: int, slot: int, dim: 
     """What a candidate is told to be, number by number."""
     if candidates.position[row, slot] < 0:
         return [0.0] * inputs.width
-    rows = inputs.rows.detach().double()
+    rows = inputs.vectors.detach().double()
     kinds = [rows[code] for code in TABLE[int(candidates.item[row, slot])] if code >= 0]
     side = int(candidates.side[row, slot])
     code, number = (side >> 12) % 4, (side >> 14) % 4096
@@ -81,7 +82,7 @@ def test_nothing_told_is_nothing_stored() -> None:
     assert not inputs.state_dict()
     plain = PaperNetwork(items=ITEMS, hidden=16)
     assert list(plain.state_dict()) == [
-        "enter", "enter_bias", "leave", "leave_bias", "middle.weight", "middle.bias"
+        "input_weight", "input_bias", "output_weight", "output_bias", "hidden.weight", "hidden.bias"
     ]  # fmt: skip
 
 
@@ -94,19 +95,21 @@ def test_the_papers_network_is_the_dense_one(seed: int, monkeypatch: pytest.Monk
     blocks = network.blocks
     assert blocks == 4
     dense = nn.Linear(ITEMS * (1 + blocks), 16).double()
-    more = network.more.detach().view(ITEMS, blocks, 16)
+    more = network.side_weight.detach().view(ITEMS, blocks, 16)
     with torch.no_grad():
-        dense.weight.copy_(torch.cat([network.enter, *more.unbind(1)]).T)
-        dense.bias.copy_(network.enter_bias)
+        dense.weight.copy_(torch.cat([network.input_weight, *more.unbind(1)]).T)
+        dense.bias.copy_(network.input_bias)
     draw = torch.rand(candidates.position.shape, generator=torch.Generator().manual_seed(7))
     weight = draw.double().requires_grad_()
     told = network.side(candidates).detach()
     age = torch.where(candidates.present, candidates.age, 0).double().log1p()
     values = [candidates.rating.double(), *told.unbind(2), age]
     wide = torch.cat([_spread(candidates, weight * value) for value in values], 1)
-    hidden = network.middle(dense(wide).relu()).relu()
-    theirs = (hidden @ network.leave.T + network.leave_bias[:, 0]).gather(1, candidates.item)
-    ours = network.weigh(candidates, Signals(), weight)
+    hidden = network.hidden(dense(wide).relu()).relu()
+    theirs = (hidden @ network.output_weight.T + network.output_bias[:, 0]).gather(
+        1, candidates.item
+    )
+    ours = network.score_weighted(candidates, Signals(), weight)
     there = candidates.present
     torch.testing.assert_close(ours[there], theirs[there], atol=1e-12, rtol=0)
     mine, slope = (
@@ -125,7 +128,7 @@ def _spread(candidates: Candidates, values: Tensor) -> Tensor:
 @pytest.mark.parametrize("sides", [SIDES, WITHOUT], ids=["all", "price"])
 @pytest.mark.parametrize("kind", ["paper", "set"])
 def test_networks_conform(kind: str, sides: SideInformation) -> None:
-    check_policy(_network(kind, sides=sides))
+    check_policy(_network(kind, side=sides))
 
 
 @pytest.mark.parametrize("kind", ["paper", "set"])
@@ -163,7 +166,7 @@ def test_everything_learns(kind: str) -> None:
         name for name, value in network.named_parameters() if not bool((value.grad != 0).any())
     ]
     assert not still
-    assert bool((network.side.rows.grad != 0).all())  # type: ignore[union-attr, operator]
+    assert bool((network.side.vectors.grad != 0).all())  # type: ignore[union-attr, operator]
 
 
 def test_repeats_of_an_item_are_told_apart_by_the_set_network_alone() -> None:

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 
 from dips.numerics import fixed_point
 from dips.numerics.hashing import text_keys
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 from dips.testing import check_policy, random_candidates
@@ -28,10 +28,10 @@ def _many(users: int, seed: int = 0) -> Candidates:
 
 def _dense(network: PaperNetwork) -> nn.Sequential:
     """The same network in torch's own layers."""
-    hidden = len(network.enter_bias)
+    hidden = len(network.input_bias)
     layers = [nn.Linear(ITEMS, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, ITEMS)]
-    weights = [network.enter.T, network.middle.weight, network.leave]
-    biases = [network.enter_bias, network.middle.bias, network.leave_bias[:, 0]]
+    weights = [network.input_weight.T, network.hidden.weight, network.output_weight]
+    biases = [network.input_bias, network.hidden.bias, network.output_bias[:, 0]]
     with torch.no_grad():
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
             layer.double()
@@ -60,12 +60,12 @@ def test_is_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert bool((candidates.item[:, :, None] == candidates.item[:, None, :]).sum() > 300)  # repeats
     pull = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).double()
     pull = pull * candidates.present
-    ours = network.weigh(candidates, Signals(), weight)
+    ours = network.score_weighted(candidates, Signals(), weight)
     theirs = _dense_scores(dense, candidates, weight)
     torch.testing.assert_close(ours * candidates.present, theirs * candidates.present,
                                atol=1e-12, rtol=0)  # fmt: skip
-    own = [network.enter, network.enter_bias, network.middle.weight, network.middle.bias,
-           network.leave, network.leave_bias, weight]  # fmt: skip
+    own = [network.input_weight, network.input_bias, network.hidden.weight, network.hidden.bias,
+           network.output_weight, network.output_bias, weight]  # fmt: skip
     other = [*dense.parameters(), weight]
     mine = torch.autograd.grad((ours * pull).sum(), own)
     slopes = torch.autograd.grad((theirs * pull).sum(), other)
@@ -87,14 +87,14 @@ def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network(), _many(4)
     weight = _weight(candidates)
-    assert gradcheck(lambda w: network.weigh(candidates, Signals(), w), weight)
+    assert gradcheck(lambda w: network.score_weighted(candidates, Signals(), w), weight)
 
 
 def test_ghosts_have_scores_and_change_nothing() -> None:
     network, candidates = _network(), _many(50)
     ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.3
     weight = (candidates.present & ~ghost).double()
-    with_dropped_candidates = network.weigh(candidates, Signals(), weight)
+    with_dropped_candidates = network.score_weighted(candidates, Signals(), weight)
     gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
     without = network.score(gone, Signals())
     assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
@@ -110,15 +110,15 @@ def test_dropout_is_a_function_of_user_and_time() -> None:
     crowd = Candidates(*(field.expand(users, *field.shape[1:]) for field in one))
     crowd = crowd._replace(key=text_keys(map(str, range(users))))
     units = torch.ones(users, hidden).double()
-    first, second = (network._thinned(units, crowd, layer) for layer in (1, 2))
+    first, second = (network._dropout(units, crowd, layer) for layer in (1, 2))
     assert set(first.unique().tolist()) == {0.0, 1 / 0.75}
     assert abs(float(first.mean()) - 1) < 0.01
     assert bool(((first == 0).double().mean(0) - 0.25).abs().max() < 0.04)
     both = ((first == 0) & (second == 0)).double().mean()
     assert abs(float(both) - 0.25**2) < 0.01  # the layers are independent
-    assert torch.equal(network._thinned(units, crowd, 1), first)
+    assert torch.equal(network._dropout(units, crowd, 1), first)
     later = crowd._replace(seen=crowd.seen + 1)
-    assert not torch.equal(network._thinned(units, later, 1), first)
+    assert not torch.equal(network._dropout(units, later, 1), first)
     alone = Candidates(*(field[7:8] for field in crowd))
     assert torch.equal(network.score(alone, Signals()), network.score(crowd, Signals())[7:8])
     still = network.eval().score(crowd, Signals())
@@ -166,9 +166,9 @@ def test_conforms() -> None:
 def test_starts_where_the_seed_says_and_as_wide_as_the_paper() -> None:
     state = torch.random.get_rng_state()
     one, two, other = PaperNetwork(items=50), PaperNetwork(items=50), _network(1)
-    assert torch.equal(one.enter, two.enter)
-    assert not torch.equal(other.enter, _network(2).enter)
-    assert one.enter.shape == one.leave.shape == (50, 128)
-    assert one.middle.weight.shape == (128, 128)
-    assert float(one.enter.detach().abs().max()) <= 50**-0.5
+    assert torch.equal(one.input_weight, two.input_weight)
+    assert not torch.equal(other.input_weight, _network(2).input_weight)
+    assert one.input_weight.shape == one.output_weight.shape == (50, 128)
+    assert one.hidden.weight.shape == (128, 128)
+    assert float(one.input_weight.detach().abs().max()) <= 50**-0.5
     assert torch.equal(torch.random.get_rng_state(), state)  # nothing global was touched

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import dips
-from dips.data.planted import planted, planted_positions
 from dips.data.splitting import by_users
+from dips.data.synthetic.planted_world import planted, planted_positions
 
 SOURCE = '''
 import dips, torch
@@ -34,8 +34,8 @@ class Taste(torch.nn.Module, dips.Policy):
     "settings",
     [
         {"credit": "survival"},
-        {"credit": "identity", "users": 30, "stretch": 4, "batch": 128},
-        {"credit": "discount", "choice": "sampled", "estimator": "gumbel"},
+        {"credit": "identity", "user_batch": 30, "update_interval": 4, "batch_size": 128},
+        {"credit": "discount", "selection": "sampled", "estimator": "gumbel"},
     ],
     ids=["whole", "live", "gumbel"],
 )
@@ -48,7 +48,7 @@ def test_it_learns_what_tells_most(
     data = planted(users=100, items=16, events=16, genres=2, noise=0.4, seed=3)
     parts = by_users(data, (0.6, 0.2, 0.2), seed=0)
     common: dict[str, Any] = {
-        "policy": "taste:Taste", "size": 2, "dim": 4, "epochs": 12, "batch": 256, "patience": 12,
+        "policy": "taste:Taste", "size": 2, "dim": 4, "epochs": 12, "batch_size": 256, "patience": 12,
         "policy_batch_size": 64, "policy_lr": 0.1, "policy_warmup_epochs": 1, "policy_freeze_epochs": 0, "seed": 1,
     }  # fmt: skip
     outcome = dips.train(*parts, **{**common, **settings})

@@ -13,9 +13,9 @@ from dips.data.side_information import ColumnEncoding, SideInformation
 from dips.kernels import dispatch
 from dips.numerics import fixed_point
 from dips.policy.frequency import Frequent
+from dips.policy.kernel_inputs import set_network_scores
 from dips.policy.recency import Last
 from dips.policy.registry import make_policy
-from dips.policy.kernel_inputs import set_network_scores
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.sketch.records import Candidates
@@ -157,7 +157,9 @@ def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     network, candidates = _network().double(), _many(4)
     signals = fake_signals(candidates, arrivals=2)
     weight = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)).double() + 0.5
-    assert gradcheck(lambda w: network.score_weighted(candidates, signals, w), weight.requires_grad_())
+    assert gradcheck(
+        lambda w: network.score_weighted(candidates, signals, w), weight.requires_grad_()
+    )
 
 
 def test_ghosts_have_scores_and_change_nothing() -> None:
@@ -252,7 +254,9 @@ def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
         torch.set_num_threads(2)
         try:
             with torch.no_grad():
-                quick = set_network_scores(stacked.template, stacked.state, candidates, answers, mass)
+                quick = set_network_scores(
+                    stacked.template, stacked.state, candidates, answers, mass
+                )
         finally:
             torch.set_num_threads(threads)
         assert quick is not None
@@ -261,13 +265,17 @@ def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
 
 def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """Side information, and machines without numba."""
-    told = SetNetwork(dim=0, hidden=4, items=8, side=SideInformation(columns=(ColumnEncoding("price", 0),)))
+    told = SetNetwork(
+        dim=0, hidden=4, items=8, side=SideInformation(columns=(ColumnEncoding("price", 0),))
+    )
     plain = SetNetwork(dim=0, hidden=4)
     candidates = _many(3)
     answers = {"residual": candidates.rating}
 
     def scores(network: SetNetwork) -> Tensor | None:
-        return set_network_scores(network, StackedPolicies.of([network]).state, candidates, answers, None)
+        return set_network_scores(
+            network, StackedPolicies.of([network]).state, candidates, answers, None
+        )
 
     monkeypatch.setattr(dispatch, "installed", lambda _: True)
     assert scores(told) is None

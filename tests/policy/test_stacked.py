@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from dips.errors import ConfigError
 from dips.policy.base import Policy
-from dips.policy.network import Network, PaperNetwork
+from dips.policy.network import Network
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.recency import Last
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
@@ -115,8 +116,8 @@ def test_weights(policies: list[nn.Module]) -> None:
     stacked, signals = StackedPolicies.of(policies), _signals(candidates)
     answers = signals.select(stacked.required_signals)
     weight = torch.rand(RUNS * USERS, 5, generator=torch.Generator().manual_seed(0)).double()
-    assert stacked.weighs == isinstance(policies[0], Network)
-    if not stacked.weighs:
+    assert stacked.takes_weights == isinstance(policies[0], Network)
+    if not stacked.takes_weights:
         with pytest.raises(ConfigError, match="Own does not weigh candidates"):
             stacked.call(stacked.state, candidates, answers, weight)
         return
@@ -124,7 +125,7 @@ def test_weights(policies: list[nn.Module]) -> None:
     for run, policy in enumerate(policies):
         assert isinstance(policy, Network)
         part, rows = _part(candidates, run), slice(run * USERS, (run + 1) * USERS)
-        alone = policy.eval().weigh(part, _signals(part), weight[rows])
+        alone = policy.eval().score_weighted(part, _signals(part), weight[rows])
         assert torch.equal(together[rows], alone)
     slope = torch.func.grad(
         lambda w: stacked.call(stacked.state, candidates, answers, w)[candidates.present].sum()

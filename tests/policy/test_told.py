@@ -28,7 +28,7 @@ def test_a_hunch_is_learned_from_where_nothing_comes_back():
             "policy_freeze_epochs": 0,
         }
         config = TrainConfig(
-            **chosen, predicted_score=predicted_score, dim=4, inner_lr=-1.0, batch=64
+            **chosen, predicted_score=predicted_score, dim=4, inner_lr=-1.0, batch_size=64
         )
         found = train_runs([(split(once, config), config)])[0]
         network = found.trained.policy
@@ -47,7 +47,7 @@ def test_the_rule_that_it_starts_like_is_a_rival():
     """In sketches with room for it, and where nothing comes back."""
     user, item = np.divmod(np.arange(1200), 30)
     once = from_arrays(user, (7 * item + 3 * user) % 60, None, np.arange(1200))
-    settings = {"policy": "learned", "epochs": 1, "dim": 4, "batch": 64, "inner_steps": 2}
+    settings = {"policy": "learned", "epochs": 1, "dim": 4, "batch_size": 64, "inner_steps": 2}
     for size, met in ((4, ["last"]), (6, ["last", "last-top:4"])):
         config = build_config(flags={**settings, "size": size})
         check(once, config)

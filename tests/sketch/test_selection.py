@@ -13,7 +13,7 @@ from torch import Tensor
 from dips.numerics.hashing import text_keys, uniform
 from dips.numerics.topk import project_top_k, sample_by_inclusion
 from dips.sketch.records import Candidates, Sketch
-from dips.sketch.selection import CHOICE, Greedy, Sampled, Selector, gumbel_noise
+from dips.sketch.selection import SELECTION, Greedy, Sampled, Selector, gumbel_noise
 from dips.testing import random_candidates
 
 SELECTORS = [Greedy(), Sampled(), Sampled(temperature=0.2)]
@@ -153,7 +153,7 @@ def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
     slots = Sampled().choose(blank.double(), candidates, size)
     kept = torch.zeros(rows, width, dtype=torch.bool).scatter(1, slots, True)
     weights = torch.full((rows, width), size / width, dtype=torch.float64)
-    assert torch.equal(kept, sample_by_inclusion(weights, uniform(key, CHOICE, seen)))
+    assert torch.equal(kept, sample_by_inclusion(weights, uniform(key, SELECTION, seen)))
     assert not torch.equal(kept, sample_by_inclusion(weights, uniform(key, seen)))
 
 

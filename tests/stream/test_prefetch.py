@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from dips.data.interactions import Interactions
-from dips.stream.prefetch import prefetched
-from dips.stream.users import EventColumns, Stream, enlist
+from dips.stream.prefetch import prefetch_batches
+from dips.stream.users import EventColumns, Stream, make_host_stream
 
 World = Callable[..., Interactions]
 
@@ -20,19 +20,19 @@ def _user_batches(stream: Stream, *places: list[int]) -> Iterator[Stream]:
 
 def test_companies_come_in_order_with_their_own_events(world: World) -> None:
     data = world([2, 5, 3, 4])
-    waiting = enlist([data], EventColumns.waiting(data, "cpu"))
-    first, second = prefetched(_user_batches(waiting, [0, 3], [1, 2]))
+    waiting = make_host_stream([data], EventColumns.on_host(data, "cpu"))
+    first, second = prefetch_batches(_user_batches(waiting, [0, 3], [1, 2]))
     assert (first.length.tolist(), second.length.tolist()) == ([[5, 2]], [[4, 3]])
     assert first.columns.item.tolist() == [*data.item[2:7], *data.item[0:2]]
     assert second.columns.item.tolist() == [*data.item[10:14], *data.item[7:10]]
     assert second.start.tolist() == [[0, 4]]
-    assert first.columns.home is None
+    assert first.columns.target_device is None
 
 
 def test_where_nothing_waits_nothing_is_copied(world: World) -> None:
     data = world([2, 5])
     columns = EventColumns.of(data)
-    (user_batch,) = prefetched(_user_batches(enlist([data], columns), [0, 1]))
+    (user_batch,) = prefetch_batches(_user_batches(make_host_stream([data], columns), [0, 1]))
     assert user_batch.columns is columns
 
 
@@ -41,13 +41,13 @@ def test_the_next_is_gathered_while_one_walks(world: World) -> None:
     data, seen, gathered = world([2, 5, 3]), list[int](), threading.Semaphore(0)
 
     class Told(Stream):
-        def gathered(self) -> Stream:
+        def gather_events(self) -> Stream:
             seen.append(threading.get_ident())
             gathered.release()
-            return super().gathered()
+            return super().gather_events()
 
-    told = Told(**vars(enlist([data], EventColumns.waiting(data, "cpu"))))
-    arrivals = prefetched([told] * 3)
+    told = Told(**vars(make_host_stream([data], EventColumns.on_host(data, "cpu"))))
+    arrivals = prefetch_batches([told] * 3)
     next(arrivals)
     assert gathered.acquire(timeout=30)
     assert gathered.acquire(timeout=30)  # nobody has asked for it yet

@@ -14,7 +14,7 @@ from dips.data.side_information import SideInformation, parse_names
 from dips.errors import DataError
 from dips.numerics.hashing import combine, text_keys
 from dips.stream import users
-from dips.stream.users import EventColumns, Stream, identities, make_stream
+from dips.stream.users import EventColumns, Stream, make_stream, user_id_keys
 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
@@ -46,7 +46,7 @@ def test_warmup_and_identity_travel_with_the_user(world: World, stream_of: Strea
     stream = stream_of([data])
     assert stream.warmup.tolist() == [[4, 2, 1]]
     assert torch.equal(stream.identity[0], text_keys(["1", "2", "0"]))
-    assert torch.equal(identities(data.select([2, 0])), text_keys(["2", "0"]))
+    assert torch.equal(user_id_keys(data.select([2, 0])), text_keys(["2", "0"]))
 
 
 def test_keys_are_functions_of_user_seed_and_epoch(world: World, stream_of: StreamOf) -> None:
@@ -74,7 +74,7 @@ def test_large_data_wait_in_host_memory_for_a_gpu(
 ) -> None:
     """As they are, not copied; the CPU has them at once."""
     data = world([2, 5])
-    monkeypatch.setattr(users, "RESIDENT", 6)
+    monkeypatch.setattr(users, "MAX_RESIDENT_EVENTS", 6)
     columns = EventColumns.of(data, "cuda")
     assert columns.device == torch.device("cuda")
     assert columns.item.device == torch.device("cpu")
@@ -82,7 +82,7 @@ def test_large_data_wait_in_host_memory_for_a_gpu(
     assert columns.token is columns.item
     assert data.rating is not None
     assert columns.rating.data_ptr() == data.rating.ctypes.data
-    assert EventColumns.of(data).home is None
+    assert EventColumns.of(data).target_device is None
     assert EventColumns.of(data).item.dtype == torch.int64
 
 
@@ -102,7 +102,7 @@ def test_a_stream_of_waiting_events_tells_the_same(world: World, asked: str) -> 
         SideInformation.of(data, parse_names(asked), timed=True),
     )
     usual = make_stream(parts, EventColumns.of(data, side_information=sides))
-    moved = make_stream(parts, EventColumns.waiting(data, "cpu", sides))
+    moved = make_stream(parts, EventColumns.on_host(data, "cpu", sides))
     assert len(moved.columns.item) == 14 + 5
     assert moved.start[1].tolist() == [14, 17, 0, 0]  # -1 pads, with no events
     for name in ("length", "warmup", "user", "identity"):
@@ -138,7 +138,9 @@ def test_some_users_of_every_run(world: World, stream_of: StreamOf) -> None:
 
 
 def test_what_events_name(world: World) -> None:
-    columns = EventColumns.of(replace(world([5, 3]), item=np.array([9, 4, 9, 7, 4, 4, 9, 2], np.int32)))
-    items, place = columns.met
+    columns = EventColumns.of(
+        replace(world([5, 3]), item=np.array([9, 4, 9, 7, 4, 4, 9, 2], np.int32))
+    )
+    items, place = columns.item_index
     assert items.tolist() == [2, 4, 7, 9]
     assert torch.equal(items[place], columns.item)

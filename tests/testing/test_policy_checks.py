@@ -100,58 +100,58 @@ BROKEN = {
     "one_score_per_candidate-shape": (lambda p, c, s: _age(c).sum(1), "returned the shape"),
     "one_score_per_candidate-type": (lambda p, c, s: -c.age, "must be floating-point"),
     "one_score_per_candidate-nan": (lambda p, c, s: _age(c) * torch.nan, "is not a number"),
-    "same_scores_again": (lambda p, c, s: _age(c) + p.calls, "keep no state"),
-    "input_untouched": (_touch, "changes candidates.rating in place"),
-    "blind_to_empty_slots": (
+    "is_deterministic": (lambda p, c, s: _age(c) + p.calls, "keep no state"),
+    "does_not_change_input": (_touch, "changes candidates.rating in place"),
+    "ignores_empty_slots": (
         lambda p, c, s: _age(c) + c.rating.sum(1, keepdim=True),
         "mask them with candidates.present",
     ),
-    "blind_to_order": (
+    "ignores_slot_order": (
         lambda p, c, s: torch.arange(5.0).expand_as(c.position),
         "use candidates.position or age",
     ),
-    "blind_to_the_batch": (
+    "ignores_other_users": (
         lambda p, c, s: _age(c) - c.seen.double().mean(),
         "differently alone and in a batch",
     ),
-    "honest_about_draws-hides": (
+    "declares_randomness-hides": (
         lambda p, c, s: (c.key[:, None] % 97).double() + _age(c),
         "set is_random = True",
     ),
-    "honest_about_asks-some": (
+    "declares_signals-some": (
         lambda p, c, s: s.loss + s.residual,
         "signals.loss is not available: name it in the policy's `required_signals`",
     ),
-    "keeps_its_numbers_in_its_state-plain": (
+    "has_all_tensors_in_state-plain": (
         partial(Careless, lambda module: setattr(module, "more", torch.ones(()))),
         "'more' as a plain attribute",
     ),
-    "keeps_its_numbers_in_its_state-lost": (
+    "has_all_tensors_in_state-lost": (
         partial(Careless, lambda m: m.register_buffer("more", torch.ones(()), persistent=False)),
         "does not save buffer 'more'",
     ),
-    "keeps_its_numbers_in_its_state-frozen": (
+    "has_all_tensors_in_state-frozen": (
         partial(
             Careless,
             lambda module: setattr(module, "more", nn.Parameter(torch.ones(()), False)),
         ),
         "the parameter 'more' without a gradient",
     ),
-    "same_in_a_stack": (Branching, "must run under torch.func.vmap"),
-    "blind_to_ghosts-weights": (
+    "works_stacked": (Branching, "must run under torch.func.vmap"),
+    "ignores_candidates_of_weight_zero-weights": (
         partial(Haunted, lambda c, w: w.sum(1, keepdim=True)),
         "differs from its score though every weight is 1",
     ),
-    "blind_to_ghosts-others": (
+    "ignores_candidates_of_weight_zero-others": (
         partial(Haunted, lambda c, w: c.present.sum(1, keepdim=True) - w.sum(1, keepdim=True)),
         "lets a candidate of weight 0 change the others' scores",
     ),
-    "blind_to_ghosts-nan": (
+    "ignores_candidates_of_weight_zero-nan": (
         partial(Haunted, lambda c, w: torch.where(w > 0, 0.0, torch.nan)),
         "is not a number for a candidate of weight 0",
     ),
-    "honest_about_asks": (lambda p, c, s: s.loss, "name it in the policy's `required_signals`"),
-    "walks_alone_as_in_company": (
+    "declares_signals": (lambda p, c, s: s.loss, "name it in the policy's `required_signals`"),
+    "rolls_out_users_independently": (
         lambda p, c, s: -_age(c) if len(c.seen) > 1 else _age(c),
         "in a batch than alone",
     ),
@@ -168,7 +168,7 @@ def test_a_check_fails_with_a_sentence(name: str) -> None:
 
 def test_draws_without_use_of_the_key_is_refused() -> None:
     with pytest.raises(AssertionError, match=re.escape("ignores candidates.key")):
-        checks.honest_about_draws(Broken(lambda p, c, s: _age(c), is_random=True))
+        checks.declares_randomness(Broken(lambda p, c, s: _age(c), is_random=True))
 
 
 def test_every_signal_is_named() -> None:
@@ -176,10 +176,10 @@ def test_every_signal_is_named() -> None:
     with pytest.raises(
         AssertionError, match=re.escape("signals.residual is not available: name it")
     ):
-        checks.honest_about_asks(both)
+        checks.declares_signals(both)
     for required_signals in (("loss", "residual"), True):
         both.flags["required_signals"] = required_signals
-        checks.honest_about_asks(both)
+        checks.declares_signals(both)
 
 
 def test_a_module_is_checked_as_it_decides_and_left_as_it_was() -> None:

@@ -70,45 +70,45 @@ BROKEN = {
         Broken(embed=lambda m, v: v + m.user_prior),
         "return it detached",
     ),
-    "blind_to_other_rows-rows": (Broken(predict=lambda m, p, u: p + u.sum()), "than in a batch"),
-    "blind_to_other_rows-items": (
+    "ignores_other_rows-rows": (Broken(predict=lambda m, p, u: p + u.sum()), "than in a batch"),
+    "ignores_other_rows-items": (
         Broken(predict=lambda m, p, u: p.cumsum(1)),
         "depends on the order of the items",
     ),
     "differentiable_in_the_user": (
         Broken(predict=lambda m, p, u: p.detach() * 0),
-        "reading cannot move it",
+        "the inner loop cannot change it",
     ),
-    "reads_what_is_there-prior": (Broken(read=lambda m, p, e: p + 1), "on an empty sketch"),
-    "reads_what_is_there-weights": (
+    "ignores_empty_entries-prior": (Broken(read=lambda m, p, e: p + 1), "on an empty sketch"),
+    "ignores_empty_entries-weights": (
         Broken(read=lambda m, p, e: p + (e.weight.sum() > 0) * e.rating.sum(1, keepdim=True)),
         "entries of weight 0",
     ),
-    "reads_what_is_there-order": (
+    "ignores_empty_entries-order": (
         Broken(read=lambda m, p, e: p + (e.rating * e.weight)[:, :1]),
         "order of the sketch's entries",
     ),
-    "reading_lowers_the_loss": (Broken(rate=-0.05), "does not lower the loss"),
+    "reduces_the_inner_loss": (Broken(rate=-0.05), "does not lower the loss"),
     "closed_forms_agree": (Broken(slope=1.01), "loss_gradients differs from the generic form by"),
     "second_order_gradients": (
         Broken(read=lambda m, p, e: p.detach() + m.user_prior - m.user_prior.detach()),
         "finite differences say",
     ),
-    "stacks-vmap": (
+    "works_stacked-vmap": (
         Broken(predict=lambda m, p, u: p + m.user_prior.detach().sum().item()),
         "does not work under torch.func.vmap",
     ),
-    "stacks-state": (
+    "works_stacked-state": (
         Broken(predict=lambda m, p, u: p + isinstance(m.user_prior, nn.Parameter)),
-        "differently in a stack of runs than alone",
+        "differently in stacked runs than alone",
     ),
-    "decides_alone_as_in_company": (
+    "ignores_other_users": (
         Broken(predict=lambda m, p, u: p + u.shape[0]),
         "between a batch and a user alone",
     ),
-    "keeps_its_numbers_in_its_state-plain": (_with_plain_tensor(), "'plain' as a plain attribute"),
-    "keeps_its_numbers_in_its_state-lost": (_with_lost_buffer(), "save buffer 'lost'"),
-    "keeps_its_numbers_in_its_state-frozen": (
+    "has_all_tensors_in_state-plain": (_with_plain_tensor(), "'plain' as a plain attribute"),
+    "has_all_tensors_in_state-lost": (_with_lost_buffer(), "save buffer 'lost'"),
+    "has_all_tensors_in_state-frozen": (
         _with_frozen_parameter(),
         "the parameter 'pretrained.weight' without a gradient",
     ),

@@ -1,1 +1,1 @@
-"""A trained recommender, its policy and its vocabulary as one file."""
+"""A trained model as one file: recommender, policy and item ids."""

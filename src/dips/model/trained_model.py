@@ -1,6 +1,6 @@
-"""A trained recommender, its policy and its vocabulary as one file: save, open, version.
+"""A trained recommender, its policy and its item ids as one file: save, open, version.
 
-safetensors and JSON only; nothing that can run code on opening. Knows nothing of training.
+The file is safetensors and JSON: opening it runs no code. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -15,26 +15,46 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dips.data.atomic import written
+from dips.data.atomic_write import atomic_write
 from dips.data.interactions import Strings
 from dips.data.side_information import SideInformation
 from dips.errors import ConfigError, PluginError, RunError
-from dips.numerics.stacking import under
+from dips.numerics.stacking import strip_prefix
 from dips.policy.base import Policy
 from dips.policy.registry import PolicySpec, build_policy
 from dips.recommender.base import Recommender
-from dips.recommender.losses import SampledSoftmax
 from dips.recommender.registry import RecommenderSpec, make_recommender
-from dips.sketch.selection import Selector, selector_named
+from dips.sketch.selection import Selector, make_selector
 from dips.stream.schedule import Schedule
 
 FILE = "model.safetensors"
-VERSION = 2
+VERSION = 3
+OLD_VERSIONS = {1: "0.1", 2: "0.1"}
+"""Versions of dips that wrote older versions of the file."""
 
 
 @dataclass(eq=False, kw_only=True)
 class TrainedModel:
-    """What it takes to keep sketches and to predict from them."""
+    """Everything that is needed to keep sketches and to predict from them.
+
+    Attributes:
+        spec: Specification of the recommender.
+        recommender: The recommender.
+        item_ids: Original item ids, in the order of item numbers.
+        policy_spec: Specification of the policy.
+        policy: The policy.
+        periods: Periods of the refresh schedule.
+        selection: How scores become a selection: greedy or sampled.
+        seed: Seed of the run.
+
+    Example:
+        >>> import dips
+        >>> data = dips.load("planted")
+        >>> train, valid, test = data.split_users(0.6, 0.2, 0.2, seed=0)
+        >>> model = dips.train(train, valid, policy="last", size=2, epochs=1).trained
+        >>> model.size, model.selection, len(model.item_ids) == data.items
+        (2, 'greedy', True)
+    """
 
     spec: RecommenderSpec
     recommender: Recommender
@@ -42,12 +62,12 @@ class TrainedModel:
     policy_spec: PolicySpec
     policy: Policy
     periods: tuple[int, ...]
-    choice: str = "greedy"
+    selection: str = "greedy"
     seed: int = 0
 
     @property
     def size(self) -> int:
-        """How many interactions a sketch keeps."""
+        """Number of interactions in a sketch (K)."""
         return self.policy_spec.size
 
     @property
@@ -57,12 +77,12 @@ class TrainedModel:
 
     @property
     def selector(self) -> Selector:
-        """How scores become a choice."""
-        return selector_named(self.choice)
+        """Selects the candidates that stay."""
+        return make_selector(self.selection)
 
     @property
-    def sides(self) -> SideInformation:
-        """What else is told of interactions: data is read with it."""
+    def side(self) -> SideInformation:
+        """Side information of interactions that the model reads."""
         return self.policy_spec.side
 
     @property
@@ -71,7 +91,7 @@ class TrainedModel:
         return not self.recommender.loss.listwise
 
     def save(self, directory: Path) -> None:
-        """Write `model.safetensors` into a directory, whole or not at all."""
+        """Write `model.safetensors` into a directory, completely or not at all."""
         tensors = {
             f"recommender.{name}": value.contiguous()
             for name, value in self.recommender.state_dict().items()
@@ -86,15 +106,26 @@ class TrainedModel:
             "recommender": self.spec.to_dict(),
             "policy": self.policy_spec.to_dict(),
             "periods": list(self.periods),
-            "choice": self.choice,
+            "selection": self.selection,
             "seed": self.seed,
         }
-        with written(directory / FILE) as part:
+        with atomic_write(directory / FILE) as part:
             save_file(tensors, part, metadata={"dips": json.dumps(about)})
 
 
 def open_model(directory: Path) -> TrainedModel:
-    """Open what `TrainedModel.save` wrote."""
+    """Open a model that `TrainedModel.save` wrote.
+
+    Args:
+        directory: The directory of a run.
+
+    Returns:
+        The trained model, without gradients.
+
+    Raises:
+        RunError: If there is no model, it is damaged, another version of dips wrote it, or a
+            user's own class that it needs cannot be imported.
+    """
     path = directory / FILE
     if not path.exists():
         raise RunError(f"{directory} is not a finished run: there is no {FILE} in it")
@@ -104,7 +135,7 @@ def open_model(directory: Path) -> TrainedModel:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         version = about["version"]
         if version == VERSION:
-            return _restored(about, tensors)
+            return _restore(about, tensors)
     except PluginError as error:
         raise RunError(f"{path} needs what it was trained with: {error}") from error
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, ConfigError) as error:
@@ -112,25 +143,23 @@ def open_model(directory: Path) -> TrainedModel:
         raise RunError(
             f"{path} is damaged or was not written by dips ({reason}): train the run again"
         ) from None
+    if version in OLD_VERSIONS:
+        raise RunError(f"{path} was written by dips {OLD_VERSIONS[version]}; train the run again")
     raise RunError(
         f"{path} has version {version}, this dips reads {VERSION}: install the dips that wrote it, "
         "or train the run again"
     )
 
 
-def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedModel:
+def _restore(about: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedModel:
+    """Build the objects from their specifications and load their parameters."""
     spec = RecommenderSpec.from_dict(about["recommender"])
     recommender = make_recommender(spec)
-    state = under("recommender.", tensors)
-    if "own" in state:  # a run from before what was met often counted more
-        state.setdefault("tally", torch.zeros(()))
-    if isinstance(recommender.loss, SampledSoftmax):  # one from before negatives had chances
-        state.setdefault("chances", torch.zeros_like(recommender.chances))
-    recommender.load_state_dict(state)
+    recommender.load_state_dict(strip_prefix("recommender.", tensors))
     policy_spec = PolicySpec.from_dict(about["policy"])
     policy = build_policy(policy_spec)
     if isinstance(policy, nn.Module):
-        policy.load_state_dict(under("policy.", tensors))
+        policy.load_state_dict(strip_prefix("policy.", tensors))
         policy.eval().requires_grad_(False)
     return TrainedModel(
         spec=spec,
@@ -139,6 +168,6 @@ def _restored(about: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedModel
         policy_spec=policy_spec,
         policy=policy,
         periods=tuple(about["periods"]),
-        choice=about["choice"],
+        selection=about["selection"],
         seed=about["seed"],
     )

@@ -1,1 +1,1 @@
-"""Policies score candidates; they choose nothing and remember nothing."""
+"""Policies: score the candidates of a refresh; the highest scores stay in the sketch."""

@@ -1,4 +1,4 @@
-"""What a policy is, and what it may ask. Never imports a recommender."""
+"""The base class of policies. A policy never imports a recommender; it reads `Signals`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,53 @@ from dips.sketch.signals import SIGNALS, Signals
 
 
 class Policy(ABC):
-    """Scores candidates: how much is each worth keeping? A pure function of its arguments."""
+    """A rule or a network that scores candidates: the highest scores stay in the sketch.
+
+    A subclass implements `score`. It must be a pure function of its arguments. A policy that is
+    also a `torch.nn.Module` with parameters is trained together with the recommender.
+
+    Example:
+        >>> import torch
+        >>> from dips.testing import check_policy
+        >>> class HighestRating(Policy):
+        ...     def score(self, candidates, signals):
+        ...         return candidates.rating.double()
+        >>> check_policy(HighestRating)
+    """
 
     required_signals: tuple[str, ...] | bool = ()
-    """The signals it uses, True for any: then its sketches change as the recommender does."""
+    """Names of the signals that it reads; True for any. Its sketches then change in training."""
     is_random: bool = False
-    """Whether it uses the users' keys: then training draws its sketches anew each epoch."""
+    """Whether scores depend on `candidates.key`. Training then uses new keys each epoch."""
     keeps_all: bool = False
-    """Whether it keeps everything, whatever the size."""
+    """Whether it keeps the whole history, whatever the size of the sketch."""
 
     @abstractmethod
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """[users, candidates] scores; high means keep. Values in empty slots are ignored."""
+        """Return the score of each candidate: a high score means keep.
+
+        Args:
+            candidates: The sketch and the new interactions of each user.
+            signals: What the recommender knows about the candidates.
+
+        Returns:
+            [users, candidates], floating point. Values in empty slots are ignored.
+        """
 
 
 def signals_of(policy: Policy) -> tuple[str, ...]:
-    """The names of the signals that a policy uses."""
+    """Return the names of the signals that a policy requires.
+
+    Raises:
+        ConfigError: If `required_signals` is not a tuple of names in SIGNALS.
+    """
     if isinstance(policy.required_signals, bool):
         return SIGNALS if policy.required_signals else ()
     unknown = [name for name in policy.required_signals if name not in SIGNALS]
     if unknown or isinstance(policy.required_signals, str):
         known = ", ".join(SIGNALS)
         raise ConfigError(
-            f"{type(policy).__name__}.asks = {policy.required_signals!r}: a tuple of {known}"
+            f"{type(policy).__name__}.required_signals = {policy.required_signals!r}: use a tuple "
+            f"of {known}"
         )
     return policy.required_signals

@@ -1,4 +1,4 @@
-"""Keep what the user comes back to."""
+"""Keep the items that the user repeats most."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import final
 from torch import Tensor
 
 from dips.policy.base import Policy
-from dips.policy.recency import repeated_later
+from dips.policy.recency import has_newer_duplicate
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 
 
 @final
 class Frequent(Policy):
-    """Keep the K items met most often while remembered, each once, newer first among equals."""
+    """Keep the K items with the highest repeat counts, each once; ties go to the newer item."""
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """More repeats are better; only the newest interaction with an item stands for it."""
+        """Return repeat counts; only the newest interaction with an item counts."""
         del signals
         seen = candidates.seen[:, None].double()
         recency = 1 - candidates.age / (seen + 1)
-        return candidates.repeats + recency / 2 - repeated_later(candidates) * (seen + 1)
+        return candidates.repeats + recency / 2 - has_newer_duplicate(candidates) * (seen + 1)

@@ -1,4 +1,4 @@
-"""Keep what the recommender predicts worst."""
+"""Keep the candidates with the largest loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dips.sketch.signals import Signals
 class Hardest(Policy):
     """Keep the K candidates with the largest loss (the paper's Hardest).
 
-    With a half-life in steps, older losses count less: the paper's named future work.
+    Args:
+        half_life: Steps after which a loss counts half; None: losses do not decay.
     """
 
     half_life: float | None = None
@@ -30,12 +31,12 @@ class Hardest(Policy):
         check_half_life("hardest", self.half_life)
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """The loss under the user as adapted to the sketch before this refresh."""
-        return signals.loss * recency_decay(candidates, self.half_life)
+        """Return the decayed loss; the user is adapted to the sketch before the refresh."""
+        return signals.loss * decay_factors(candidates, self.half_life)
 
 
-def recency_decay(candidates: Candidates, half_life: float | None) -> Tensor:
-    """[users, candidates] 1 for the newest, half of it after each half-life."""
+def decay_factors(candidates: Candidates, half_life: float | None) -> Tensor:
+    """Return 2^(-age / half_life) for each candidate, [users, candidates]; 1 without half-life."""
     age = candidates.age.double()
     if half_life is None:
         return torch.ones_like(age)
@@ -43,6 +44,10 @@ def recency_decay(candidates: Candidates, half_life: float | None) -> Tensor:
 
 
 def check_half_life(name: str, half_life: float | None) -> None:
-    """Refuse a half-life that is not positive."""
+    """Refuse a half-life that is not positive.
+
+    Raises:
+        ConfigError: If the half-life is 0 or negative.
+    """
     if half_life is not None and not half_life > 0:
         raise ConfigError(f"{name}:{half_life}: the half-life in steps must be positive")

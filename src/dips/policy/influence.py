@@ -1,4 +1,4 @@
-"""Keep what represents all candidates best: a greedy bilevel coreset."""
+"""Keep the candidates that represent all candidates best: a greedy bilevel coreset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from dips.errors import ConfigError
 from dips.numerics.fixed_point import SCORE_BITS, quantize
 from dips.policy.base import Policy
-from dips.policy.hardest import check_half_life, recency_decay
+from dips.policy.hardest import check_half_life, decay_factors
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 
@@ -19,10 +19,15 @@ from dips.sketch.signals import Signals
 @final
 @dataclass(frozen=True)
 class Influence(Policy):
-    """From the empty set, K times add the candidate whose weight would lower the loss of all most.
+    """Select K candidates greedily by influence functions (the paper's Influence, Eq. 11).
 
-    The user is refitted after each addition (the paper's Influence; DESIGN 3). `damping` is added
-    to the Hessian, which alone is singular. With a half-life, older candidates gain less.
+    From the empty set, add the candidate whose weight lowers the loss of all candidates most. The
+    user is adapted again after each addition.
+
+    Args:
+        size: Number of candidates to select (K).
+        damping: Added to the diagonal of the Hessian, which is singular without it.
+        half_life: Steps after which a reduction of the loss counts half; None: no decay.
     """
 
     size: int
@@ -37,22 +42,25 @@ class Influence(Policy):
             raise ConfigError(f"damping {self.damping}: must be positive")
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """The earlier a candidate is added the higher it scores; the rest keep score 0."""
+        """Return K for the first candidate added, then K - 1, ...; 0 for the rest."""
         present = candidates.present
-        fade = recency_decay(candidates, self.half_life)
-        chosen = torch.zeros_like(fade)
-        scores = torch.zeros_like(fade)
-        for turn in range(min(self.size, present.shape[1] - 1)):
+        decay = decay_factors(candidates, self.half_life)
+        chosen = torch.zeros_like(decay)
+        scores = torch.zeros_like(decay)
+        for step in range(min(self.size, present.shape[1] - 1)):
             gain = -signals.read(chosen).influences(self.damping)
-            gain = torch.where(gain > 0, gain * fade, gain / fade)  # age lowers either
+            gain = torch.where(gain > 0, gain * decay, gain / decay)  # age lowers either sign
             best = first_largest(gain, present & (chosen == 0))
             chosen = chosen + best
-            scores = scores + best * (self.size - turn)
+            scores = scores + best * (self.size - step)
         return scores
 
 
 def first_largest(values: Tensor, allowed: Tensor) -> Tensor:
-    """[rows, n] one-hot of the largest allowed value, the last slot among equals; 0 if none is."""
+    """Return one-hot rows [rows, n] at the largest allowed value; the last slot wins ties.
+
+    A row without allowed values is 0.
+    """
     quantized = quantize(values, SCORE_BITS).masked_fill(~allowed, -float("inf"))
     slot = values.shape[1] - 1 - quantized.flip(1).argmax(1, keepdim=True)
     return (values.new_zeros(values.shape).scatter(1, slot, 1.0)) * allowed

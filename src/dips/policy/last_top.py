@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from dips.errors import ConfigError
+from dips.kernels.layout import NEWEST_BONUS
 from dips.policy.base import Policy
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
-
-NEWEST_SCORE = 2.0**30
-"""Score of the newest candidate: larger than any predicted score."""
 
 
 @final
@@ -37,4 +35,4 @@ class LastTop(Policy):
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
         """Return predicted scores; the newest M score above all of them."""
         age = candidates.age.double()
-        return torch.where(age < self.newest, NEWEST_SCORE - age, signals.predicted_score)
+        return torch.where(age < self.newest, NEWEST_BONUS - age, signals.predicted_score)

@@ -1,4 +1,4 @@
-"""What the networks of policies are made of, all on the grid of decisions."""
+"""Layers of policy networks, on the fixed-point grid of decisions."""
 
 from __future__ import annotations
 
@@ -16,63 +16,69 @@ from dips.stream.side_information import categories_of, code_of, number_of
 
 @final
 class Layer(nn.Module):
-    """An affine map on the grid of decisions, started as torch starts its own."""
+    """An affine layer on the fixed-point grid, initialised like `torch.nn.Linear`."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
         bound = max(1, inputs) ** -0.5
-        self.weight = start(outputs, inputs, bound=bound, generator=generator)
-        self.bias = start(outputs, bound=bound, generator=generator)
+        self.weight = uniform_parameter(outputs, inputs, bound=bound, generator=generator)
+        self.bias = uniform_parameter(outputs, bound=bound, generator=generator)
 
     def forward(self, states: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
+        """Return outputs [..., outputs] of states [..., inputs]."""
         return fixed_point.linear(states, self.weight, self.bias)
 
 
 @final
 class SideInputs(nn.Module):
-    """What is told of each candidate besides: categories of its item, further columns of its event.
+    """Features from side information: categories of the item, further columns of the event.
 
-    Every name, a category's or a column's, has a learned row of `dim` numbers. The rows of an
-    item's categories add up; each column has a place of its own, `dim` wide for names and one for
-    numbers. What is unknown is 0.
+    Every category and every name in a column has a learned vector. The vectors of an item's
+    categories are summed. Each column has its own features: a vector for names, one feature for
+    numbers. Unknown values are 0.
+
+    Args:
+        side: Side information of interactions.
+        items: Number of items.
+        dim: Length of the vectors.
+        generator: Source of the initial parameters.
     """
 
     categories: Tensor
 
     def __init__(
-        self, sides: SideInformation, items: int, dim: int, generator: torch.Generator
+        self, side: SideInformation, items: int, dim: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.kinds, self.columns = sides.kinds, sides.columns
-        names = sides.kinds + sum(len(column.names) for column in sides.columns)
-        self.width = sum(dim if column.names else 1 for column in sides.columns)
+        self.kinds, self.columns = side.kinds, side.columns
+        names = side.kinds + sum(len(column.names) for column in side.columns)
+        self.width = sum(dim if column.names else 1 for column in side.columns)
         if names:
-            self.rows = start(names, dim, bound=1.0, generator=generator)
-        if sides.kinds:
+            self.vectors = uniform_parameter(names, dim, bound=1.0, generator=generator)
+        if side.kinds:
             self.width += dim
-            self.register_buffer("categories", categories_of(sides, items))
+            self.register_buffer("categories", categories_of(side, items))
 
     def forward(self, candidates: Candidates) -> Tensor:
-        """[users, candidates, width]."""
+        """Return features of the candidates, [users, candidates, width]."""
         present = candidates.present
         side = torch.where(present, candidates.side, 0)
-        told = [torch.zeros(*side.shape, 0, dtype=torch.float64, device=side.device)]
+        features = [torch.zeros(*side.shape, 0, dtype=torch.float64, device=side.device)]
         if self.kinds:
             codes = self.categories[torch.where(present, candidates.item, 0)]
-            told.append(sum_rows(fixed_point.quantize_parameter(self.rows), codes))
+            features.append(sum_rows(fixed_point.quantize_parameter(self.vectors), codes))
         first = self.kinds
         for column in self.columns:
             if column.names:
                 code = code_of(side, column)[..., None]
-                place = torch.where(code > 0, first + code - 1, -1)
-                told.append(sum_rows(fixed_point.quantize_parameter(self.rows), place))
+                row = torch.where(code > 0, first + code - 1, -1)
+                features.append(sum_rows(fixed_point.quantize_parameter(self.vectors), row))
             else:
-                told.append(number_of(side, column)[..., None])
+                features.append(number_of(side, column)[..., None])
             first += len(column.names)
-        return torch.where(present[..., None], torch.cat(told, -1), 0.0)
+        return torch.where(present[..., None], torch.cat(features, -1), 0.0)
 
 
-def start(*shape: int, bound: float, generator: torch.Generator) -> nn.Parameter:
-    """A parameter drawn evenly between -bound and bound."""
+def uniform_parameter(*shape: int, bound: float, generator: torch.Generator) -> nn.Parameter:
+    """Return a parameter with uniform random values between -bound and bound."""
     return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * bound)

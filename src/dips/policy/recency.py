@@ -1,4 +1,4 @@
-"""Policies that look at order only: the newest, the newest distinct, everything."""
+"""Policies that depend on order only: `last`, `last-distinct` and `all`."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from dips.sketch.signals import Signals
 
 @final
 class Last(Policy):
-    """Keep the newest K: what most systems do today."""
+    """Keep the newest K interactions."""
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Newer is better."""
+        """Return minus the age."""
         del signals
         return -candidates.age.double()
 
 
 @final
 class LastDistinct(Policy):
-    """Keep the newest K different items: of repeats only the newest counts."""
+    """Keep the newest K different items: the newest interaction with each."""
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Newer is better; an interaction that was repeated later is worse than any other."""
+        """Return minus the age; an interaction with a newer duplicate scores below all others."""
         del signals
-        outdated = repeated_later(candidates) * candidates.seen[:, None].double()
+        outdated = has_newer_duplicate(candidates) * candidates.seen[:, None].double()
         return -candidates.age.double() - outdated
 
 
 @final
 class KeepAll(Policy):
-    """Keep the whole history: the ceiling of the comparison, not a sketch."""
+    """Keep the whole history: the upper end of a comparison, not a sketch."""
 
     keeps_all = True
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Equally good."""
+        """Return 0 for every candidate."""
         del signals
         return torch.zeros_like(candidates.position, dtype=torch.float64)
 
 
-def repeated_later(candidates: Candidates) -> Tensor:
-    """[users, candidates] bool: a newer candidate has the same item."""
+def has_newer_duplicate(candidates: Candidates) -> Tensor:
+    """Return whether a newer candidate has the same item, [users, candidates] bool."""
     same = candidates.item[:, :, None] == candidates.item[:, None, :]
     newer = candidates.position[:, None, :] > candidates.position[:, :, None]
     return (same & newer & candidates.present[:, None, :]).any(2)

@@ -1,6 +1,6 @@
-"""Policies by name, described by plain values so that a run can be written and opened again.
+"""Policies by name. A `PolicySpec` of plain values is saved with a run.
 
-A dictionary, and `package.module:Class` for a user's own.
+`package.module:Class` names a user's own class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dips.data.side_information import NOTHING, SideInformation
+from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
 from dips.errors import ConfigError
 from dips.plugins.loading import make_plugin
 from dips.policy.base import Policy
@@ -21,44 +21,56 @@ from dips.policy.frequency import Frequent
 from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.last_top import LastTop
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import SetNetwork
 
 NEWEST = 4
-"""Where `learned` has a predicted_score, and room for more than these, they almost always stay at first."""
+"""Number of newest entries that the initial policy of `learned` protects in larger sketches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
-    """Everything that decides a policy's shape, and nothing that training changes."""
+    """Everything that decides the shape of a policy, and nothing that training changes."""
 
     name: str
+    """Name in POLICIES with an argument, such as `mix:2`, or `package.module:Class`."""
     size: int
+    """Size of the sketch (K)."""
     damping: float = 1.0
+    """Damping of `influence`."""
     items: int = 1
+    """Number of items."""
     dim: int = 0
+    """Length of the item vectors that `learned` reads."""
     residual: bool = True
+    """Whether `learned` reads residuals."""
     predicted_score: bool = False
+    """Whether `learned` reads predicted scores, in place of residuals."""
     repeat_feature: bool = False
+    """Whether users repeat items."""
     center: float = 0.0
+    """Mean of the training ratings."""
     spread: float = 1.0
+    """Standard deviation of the training ratings."""
     dropout: float = 0.1
-    side: SideInformation = NOTHING
+    """Dropout of the paper's network."""
+    side: SideInformation = NO_SIDE_INFORMATION
+    """Side information of interactions."""
 
     @property
     def argument(self) -> str | None:
-        """What stands behind the colon of the name."""
+        """The part of the name after the colon."""
         return self.name.partition(":")[2] or None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PolicySpec:
-        """From what `to_dict` gave."""
-        return cls(**{**values, "side": SideInformation.from_dict(values.get("side", {}))})
+        """Return the specification that `to_dict` described."""
+        return cls(**{**values, "side": SideInformation.from_dict(values["side"])})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values, for JSON."""
         return {**dataclasses.asdict(self), "side": self.side.to_dict()}
 
 
@@ -72,7 +84,7 @@ def _number(name: str, text: str | None, meaning: str) -> float | None:
 
 
 def _newest(name: str, spec: PolicySpec, others: str) -> int:
-    """How many of the newest stay; there has to be a slot for others."""
+    """Return the number of newest entries to keep; it must leave a slot for others."""
     newest = _number(name, spec.argument, "the number of newest")
     if newest is None or not newest.is_integer():
         raise ConfigError(f"policy '{name}' needs a whole number of newest, for example {name}:2")
@@ -83,13 +95,11 @@ def _newest(name: str, spec: PolicySpec, others: str) -> int:
 
 def _paper(spec: PolicySpec, seed: int) -> Policy:
     generator = torch.Generator().manual_seed(seed)
-    return PaperNetwork(
-        items=spec.items, dropout=spec.dropout, sides=spec.side, generator=generator
-    )
+    return PaperNetwork(items=spec.items, dropout=spec.dropout, side=spec.side, generator=generator)
 
 
 def _slope(spec: PolicySpec) -> float:
-    """What each newer candidate costs at first."""
+    """Return the initial penalty per newer candidate."""
     if spec.predicted_score and spec.size > NEWEST:
         return 0.0
     return 0.5 / spec.size if spec.repeat_feature else 1.0
@@ -107,7 +117,7 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         repeat_feature=spec.repeat_feature,
         slope=_slope(spec),
         newest=NEWEST if spec.predicted_score and spec.size > NEWEST else 0,
-        sides=spec.side,
+        side=spec.side,
         generator=generator,
     )
 
@@ -132,18 +142,31 @@ WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M", "la
 
 
 def make_policy(name: str, *, seed: int = 0, **shape: Any) -> Policy:
-    """The policy of this name: `last`, `mix:2`, `hardest:20`, or `package.module:Class`.
+    """Return a new policy by name: `last`, `mix:2`, `hardest:20`, or `package.module:Class`.
 
-    `shape` are the fields of a PolicySpec, the seed decides where a network starts.
+    Args:
+        name: Name in POLICIES with its argument, or the import name of a class.
+        seed: Seed of the initial parameters of a network.
+        shape: Further fields of a `PolicySpec`.
 
-    >>> type(make_policy("last", size=4)).__name__
-    'Last'
+    Example:
+        >>> type(make_policy("last", size=4)).__name__
+        'Last'
     """
     return build_policy(PolicySpec(name=name, **shape), seed)
 
 
 def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
-    """A fresh policy; the seed decides where a network starts."""
+    """Return a new policy.
+
+    Args:
+        spec: Its specification.
+        seed: Seed of the initial parameters of a network.
+
+    Raises:
+        ConfigError: If the name is unknown or its argument does not fit.
+        PluginError: If a user's own class cannot be made.
+    """
     head, _, argument = spec.name.partition(":")
     if head in POLICIES:
         if argument and head not in WITH_ARGUMENT:
@@ -158,5 +181,5 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
 
 
 def learns(policy: Policy) -> bool:
-    """Whether training changes it: whether it is a module with parameters."""
+    """Return whether training changes a policy: whether it is a module with parameters."""
     return isinstance(policy, nn.Module) and any(True for _ in policy.parameters())

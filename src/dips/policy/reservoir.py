@@ -1,4 +1,7 @@
-"""Uniform samples of the past. A score is a hash of (seed, user, position): there is no state."""
+"""Uniform samples of the history: `reservoir` and `mix`.
+
+The score is a random priority: a hash of (seed, user, position). There is no state.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Reservoir(Policy):
     is_random = True
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Each interaction has one lot for life; the K highest lots stay."""
+        """Return random priorities in [0, 1): each interaction has one that never changes."""
         del signals
         return uniform(candidates.key[:, None], candidates.position)
 
@@ -30,7 +33,7 @@ class Reservoir(Policy):
 @final
 @dataclass(frozen=True)
 class Mix(Policy):
-    """Keep the newest M, and a uniform sample of what is older in the other slots."""
+    """Keep the newest M, and a uniform sample of older interactions in the other slots."""
 
     newest: int
 
@@ -41,6 +44,7 @@ class Mix(Policy):
             raise ConfigError(f"mix:{self.newest}: the number of newest must be at least 1")
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Lots lie in [0, 1); the newest M score above all of them."""
-        lots = Reservoir().score(candidates, signals)
-        return torch.where(candidates.age < self.newest, 2.0 - candidates.age / self.newest, lots)
+        """Return random priorities; the newest M score above all of them."""
+        priority = Reservoir().score(candidates, signals)
+        newest = 2.0 - candidates.age / self.newest
+        return torch.where(candidates.age < self.newest, newest, priority)

@@ -1,4 +1,4 @@
-"""A network over the set of candidates: it knows no item by name, so it can score new ones."""
+"""A policy network over the set of candidates (Deep Sets). It has no parameters per item."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
-from dips.kernels.layout import FEATURES, LOG_AGE, LOG_REPEATS, LOG_TIME_SCALE, NEWER_DUPLICATES, SIGNAL
+from dips.kernels.layout import (
+    FEATURES,
+    LOG_AGE,
+    LOG_REPEATS,
+    LOG_TIME_SCALE,
+    NEWER_DUPLICATES,
+    SIGNAL,
+)
 from dips.numerics import fixed_point
 from dips.numerics.newer_candidates import newer_duplicate_weight, newer_weight
 from dips.policy.base import signals_of
@@ -18,24 +25,36 @@ from dips.policy.network import Network
 from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 
-NAME = 8
-"""Numbers that stand for a category, or for a name in a further column."""
-MET, AGAIN = 3.0, -12.0
-"""Where it starts as `frequent`: for the logarithm of repeats, and for each newer twin."""
-SAFE = 6.0
-"""Where it starts with the newest: what the logarithm of an age is worth to them, in logits."""
+SIDE_DIM = 8
+"""Length of the vector of a category, or of a name in a further column."""
+REPEAT_WEIGHT, DUPLICATE_WEIGHT = 3.0, -12.0
+"""Initial direct weights with `repeat_feature`: of log repeats and of newer duplicates."""
+NEWEST_WEIGHT = 6.0
+"""Initial output weight of the unit that protects the newest entries."""
 
 
 @final
 class SetNetwork(Network):
-    """Scores a candidate by what it is and by the mean of what the others are.
+    """A network that scores a candidate from its features and the mean over all candidates.
 
-    The last layer, and a direct one beside it for what is simple, start at zero: the score is then
-    minus `slope` for each newer candidate, which is the policy `last`. Where items come back
-    (`repeat_feature`, with a small slope) it starts near the policy `frequent` instead. With
-    `newest` of them it starts with these, and fills up with what is told to be likeliest (`predicted_score`).
-    Its size does not grow with the catalogue; only with categories it has a table of which items
-    have which.
+    The output layer and a direct linear layer start at zero, so the initial score is minus `slope`
+    for each newer candidate: the policy `last`. With `repeat_feature` and a small slope the initial
+    policy is close to `frequent`. With `newest` it keeps that many newest entries and ranks the
+    rest by predicted score. New items need no parameters; only categories need a table per item.
+
+    Args:
+        dim: Length of the item vectors that it reads; 0: it reads none.
+        hidden: Units per hidden layer.
+        center: Mean of the ratings.
+        spread: Standard deviation of the ratings.
+        slope: Initial penalty per newer candidate.
+        newest: Number of newest entries that the initial policy protects.
+        items: Number of items, for the table of categories.
+        residual: Whether it reads residuals.
+        predicted_score: Whether it reads predicted scores, in place of residuals.
+        repeat_feature: Whether users repeat items.
+        side: Side information of interactions.
+        generator: Source of the initial parameters.
     """
 
     center: Tensor
@@ -64,11 +83,11 @@ class SetNetwork(Network):
             "residual": residual and not predicted_score,
             "embedding": bool(dim),
         }
-        self.required_signals = tuple(name for name, asked in wanted.items() if asked)
+        self.required_signals = tuple(name for name, is_read in wanted.items() if is_read)
         self.dim = dim
-        self.register_buffer("center", torch.tensor(float(center)))  # each run of a stack its own
+        self.register_buffer("center", torch.tensor(float(center)))  # differ between stacked runs
         self.register_buffer("spread", torch.tensor(float(spread)))
-        self.side = SideInputs(side, items, NAME, generator)
+        self.side = SideInputs(side, items, SIDE_DIM, generator)
         self.first = Layer(dim + len(FEATURES) + self.side.width, hidden, generator)
         self.candidate = Layer(hidden, hidden, generator)
         self.context = Layer(hidden, hidden, generator)
@@ -77,30 +96,31 @@ class SetNetwork(Network):
         self.slope = nn.Parameter(torch.tensor(float(slope)))
         with torch.no_grad():
             if repeat_feature:
-                self.direct[LOG_REPEATS], self.direct[NEWER_DUPLICATES] = MET, AGAIN
+                self.direct[LOG_REPEATS] = REPEAT_WEIGHT
+                self.direct[NEWER_DUPLICATES] = DUPLICATE_WEIGHT
             if newest:
-                self._trust(newest)
+                self._protect_newest(newest)
 
-    def _trust(self, newest: int) -> None:
-        """Start as what is told, with so many of the newest hardly within its reach.
+    def _protect_newest(self, newest: int) -> None:
+        """Initialise so that the network keeps the newest and ranks the rest by its signal.
 
-        The first unit is how much less than theirs the logarithm of an age is, and nothing else.
+        The first unit is log(newest + 1) - log(1 + age), cut off at 0.
         """
         self.direct[SIGNAL] = 1.0
         for layer in (self.first, self.candidate, self.context):
             layer.weight[0], layer.bias[0] = 0.0, 0.0
         self.first.weight[0, LOG_AGE], self.first.bias[0] = -1.0, math.log(newest + 1)
-        self.candidate.weight[0, 0], self.output[0] = 1.0, SAFE
+        self.candidate.weight[0, 0], self.output[0] = 1.0, NEWEST_WEIGHT
 
     def score_weighted(self, candidates: Candidates, signals: Signals, weight: Tensor) -> Tensor:
-        """Two layers; between them each candidate meets the weighted mean of all."""
+        """Return scores from two layers; the second also reads the weighted mean of the first."""
         weight = torch.where(candidates.present, weight, 0.0)
-        total = _weighed(torch.ones_like(weight)[:, None, :], weight).clamp_min(1)
+        total = _weighted_sum(torch.ones_like(weight)[:, None, :], weight).clamp_min(1)
         newer = newer_weight(candidates.position, weight)
         duplicates = newer_duplicate_weight(candidates.position, candidates.item, weight)
         known = self._features(candidates, signals, newer / total, duplicates)
         first = self.first(known).relu()
-        context = _weighed(first.mT, weight) / total
+        context = _weighted_sum(first.mT, weight) / total
         second = (self.candidate(first) + self.context(context)[:, None, :]).relu()
         learned = fixed_point.matmul(second, self.output) + fixed_point.matmul(known, self.direct)
         return learned[..., 0] - fixed_point.quantize_parameter(self.slope) * newer
@@ -133,6 +153,6 @@ class SetNetwork(Network):
         return signals.residual if "residual" in names else torch.zeros_like(like)
 
 
-def _weighed(values: Tensor, weight: Tensor) -> Tensor:
-    """[users, n] sums over candidates of `values` [users, n, candidates] by weight."""
+def _weighted_sum(values: Tensor, weight: Tensor) -> Tensor:
+    """Return sums over candidates of values [users, n, candidates] times weights, [users, n]."""
     return fixed_point.matmul(values, weight[:, :, None])[..., 0]

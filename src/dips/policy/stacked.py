@@ -1,4 +1,4 @@
-"""Several policies of one shape side by side: a leading axis of runs over all parameters.
+"""Stacked policies: parameters of several runs with a leading axis of runs.
 
 Rows of users are in run-major order: the first rows belong to the first run.
 """
@@ -25,11 +25,15 @@ from dips.sketch.signals import Signals
 
 @final
 class StackedPolicies(StackedModules[nn.Module], Policy):
-    """Policies that are modules, side by side: itself a policy, over the users of all runs."""
+    """Policies with parameters of one shape, one for each run. It is a policy itself.
+
+    Raises:
+        ConfigError: If the template is not a policy with parameters, or requires "read".
+    """
 
     required_signals: tuple[str, ...]
     takes_weights: bool
-    """Whether `call` takes weights."""
+    """Whether the policies are `Network`s, which score weighted candidates."""
 
     def __init__(self, template: nn.Module, state: StateDict) -> None:
         super().__init__(template, state)
@@ -37,8 +41,8 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
         if not isinstance(template, Policy) or not state:
             raise ConfigError(f"{name} is not a policy with parameters")
         if template.required_signals is not True and "read" in signals_of(template):
-            raise ConfigError(f"{name} has parameters: it cannot ask for 'read'")
-        self.required_signals = tuple(asked for asked in signals_of(template) if asked != "read")
+            raise ConfigError(f"{name} has parameters: it cannot require the signal 'read'")
+        self.required_signals = tuple(name for name in signals_of(template) if name != "read")
         self.is_random, self.keeps_all = template.is_random, template.keeps_all
         self.takes_weights = isinstance(template, Network)
 
@@ -46,61 +50,71 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
     def of(
         cls, modules: Sequence[nn.Module], device: torch.device | str = "cpu"
     ) -> StackedPolicies:
-        """Put policies of one shape side by side, as they decide: without dropout."""
+        """Stack policies of one shape, without dropout."""
         return super().of(modules, device).with_dropout(False)
 
     def with_dropout(self, on: bool) -> StackedPolicies:
-        """The same policies in training mode or not; the parameters are shared."""
+        """Return the policies in training mode or not; they share parameters."""
         return StackedPolicies(copy.deepcopy(self.template).train(on), self.state)
 
     @cached_property
     def with_dropout_on(self) -> StackedPolicies:
-        """The same policies with dropout, as they learn."""
+        """The policies in training mode; cached."""
         return self.with_dropout(True)
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """[runs * users, candidates] scores of every run's policy for its own users."""
+        """Return scores of every run's policy for its users, [runs * users, candidates]."""
         return self.call(self.state, candidates, signals.select(self.required_signals))
 
     def call(
         self,
         state: StateDict,
         candidates: Candidates,
-        answers: dict[str, Tensor],
+        signals: dict[str, Tensor],
         weight: Tensor | None = None,
     ) -> Tensor:
-        """Scores under these parameters, differentiable in them and in the `weight`.
+        """Return scores under given parameters, differentiable in parameters and weights.
 
-        Flat in, flat out: [runs * users, candidates]. Weights are for policies that weigh.
+        Args:
+            state: Parameters and buffers with a leading axis of runs.
+            candidates: Candidates of all runs in run-major order, [runs * users, candidates].
+            signals: Tensors of the required signals, by name.
+            weight: Weights of the candidates, [runs * users, candidates]; None: all 1. Only
+                policies with `takes_weights` accept them.
+
+        Returns:
+            [runs * users, candidates].
+
+        Raises:
+            ConfigError: If weights are given and the policies do not take them.
         """
-
         if isinstance(self.template, SetNetwork) and not torch.is_grad_enabled():
-            quick = set_network_scores(self.template, state, candidates, answers, weight)
-            if quick is not None:
-                return quick
+            compiled = set_network_scores(self.template, state, candidates, signals, weight)
+            if compiled is not None:
+                return compiled
         runs = len(next(iter(state.values())))
 
         def split(field: Tensor) -> Tensor:
             return field.reshape(runs, -1, *field.shape[1:])
 
         rows = Candidates(*map(split, candidates))
-        known = {name: split(value) for name, value in answers.items()}
+        known = {name: split(value) for name, value in signals.items()}
         if weight is None:
             scores: Tensor = call_stacked(self.template, state, _score, rows, known)
         else:
-            scores = call_stacked(self.template, state, _weigh, rows, known, split(weight))
+            scores = call_stacked(self.template, state, _score_weighted, rows, known, split(weight))
         return scores.flatten(0, 1)
 
 
-def _score(policy: Any, candidates: Candidates, answers: dict[str, Tensor]) -> Tensor:
-    scores: Tensor = policy.score(candidates, Signals.of(answers))
+def _score(policy: Any, candidates: Candidates, signals: dict[str, Tensor]) -> Tensor:
+    scores: Tensor = policy.score(candidates, Signals.of(signals))
     return scores
 
 
-def _weigh(
-    policy: nn.Module, candidates: Candidates, answers: dict[str, Tensor], weight: Tensor
+def _score_weighted(
+    policy: nn.Module, candidates: Candidates, signals: dict[str, Tensor], weight: Tensor
 ) -> Tensor:
     if not isinstance(policy, Network):
         name = type(policy).__name__
-        raise ConfigError(f"{name} does not weigh candidates: derive it from dips' Network")
-    return policy.score_weighted(candidates, Signals.of(answers), weight)
+        raise ConfigError(f"{name} takes no weights of candidates: derive it from dips.Network")
+    return policy.score_weighted(candidates, Signals.of(signals), weight)

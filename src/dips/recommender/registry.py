@@ -144,9 +144,9 @@ def construct_recommender(
     """
     settings, named = settings_of(spec, seed), _named_settings(kind)
     for field in dataclasses.fields(spec):
-        if field.name in OPTIONS and field.name not in named:
-            if settings[field.name] != field.default:
-                raise ConfigError(f"{kind.__name__} has no setting {field.name}: leave it out")
+        is_set = settings[field.name] != field.default
+        if field.name in OPTIONS and field.name not in named and is_set:
+            raise ConfigError(f"{kind.__name__} has no setting {field.name}: leave it out")
     made = kind(**{name: value for name, value in settings.items() if name in named})
     made.masks_sketch = spec.filter_sketch and "filter_sketch" not in named
     return made

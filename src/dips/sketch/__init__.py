@@ -1,1 +1,1 @@
-"""What a user's past is reduced to, and the one way in which it changes."""
+"""Sketches: K kept interactions per user, and the one way in which they change."""

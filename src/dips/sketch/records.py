@@ -1,4 +1,4 @@
-"""What is remembered of a user: small tensors, one row per user. No behaviour beyond reading."""
+"""Records of sketches and candidates: small tensors, one row per user."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from dips.stream.side_information import token
 
 
 class Sketch(NamedTuple):
-    """K remembered interactions per user, oldest first; empty slots come last, at position -1."""
+    """K kept interactions per user, oldest first. Empty slots come last, at position -1.
+
+    Example:
+        >>> sketch = empty(users=2, size=3)
+        >>> sketch.present.any().item(), tuple(sketch.item.shape)
+        (False, (2, 3))
+    """
 
     position: Tensor  # [users, size] int64: place in the user's history, from 0
     item: Tensor  # [users, size] int64
-    rating: Tensor  # [users, size] float32; 1 where there are no ratings
-    time: Tensor  # [users, size] int64 seconds; 0 where there are no times
-    repeats: Tensor  # [users, size] int64: times this item was met while it was remembered
-    side: Tensor  # [users, size] int64: side information, packed; 0 where there is none
+    rating: Tensor  # [users, size] float32; 1 without ratings
+    time: Tensor  # [users, size] int64 seconds; 0 without times
+    repeats: Tensor  # [users, size] int64: repeat count of the item while it was kept
+    side: Tensor  # [users, size] int64: side information, packed; 0 if there is none
 
     @property
     def token(self) -> Tensor:
@@ -31,12 +37,21 @@ class Sketch(NamedTuple):
         return self.position >= 0
 
     def take(self, slots: Tensor) -> Sketch:
-        """The interactions in these slots, [users, k]."""
+        """Return the interactions in these slots, [users, k]."""
         return Sketch(*(field.gather(1, slots) for field in self))
 
 
 class Candidates(NamedTuple):
-    """The sketch and the interactions since its last refresh: what a policy chooses from."""
+    """The sketch and the interactions since its last refresh: what a policy scores.
+
+    The first fields are those of `Sketch`, [users, candidates]. Slots at position -1 are empty.
+
+    Example:
+        >>> from dips.testing import random_candidates
+        >>> sketch, candidates = random_candidates(users=2, size=3, period=2)
+        >>> candidates.age.shape, candidates.age[candidates.present].min().item()
+        (torch.Size([2, 5]), 0)
+    """
 
     position: Tensor  # [users, candidates]; -1 where empty
     item: Tensor
@@ -44,8 +59,8 @@ class Candidates(NamedTuple):
     time: Tensor
     repeats: Tensor
     side: Tensor
-    seen: Tensor  # [users] int64: interactions of the user so far, the newest included
-    key: Tensor  # [users] int64: random draws are derived from it
+    seen: Tensor  # [users] int64: number of interactions of the user so far
+    key: Tensor  # [users] int64: random numbers are derived from it
 
     @property
     def present(self) -> Tensor:
@@ -59,7 +74,7 @@ class Candidates(NamedTuple):
 
     @property
     def elapsed(self) -> Tensor:
-        """[users, candidates] seconds since the interaction, by the clock of the newest."""
+        """[users, candidates] seconds between the interaction and the newest one."""
         newest = torch.where(self.present, self.time, torch.iinfo(torch.int64).min).amax(1)
         return newest[:, None] - self.time
 
@@ -70,11 +85,11 @@ class Candidates(NamedTuple):
 
     @property
     def entries(self) -> Sketch:
-        """The candidates without their context."""
+        """The candidates as sketch entries."""
         return Sketch(*self[: len(Sketch._fields)])
 
 
 def empty(users: int, size: int, device: torch.device | str = "cpu") -> Sketch:
-    """Sketches of users who have done nothing yet."""
-    nothing = torch.zeros(users, size, dtype=torch.int64, device=device)
-    return Sketch(nothing - 1, nothing, nothing.float(), nothing, nothing, nothing)
+    """Return empty sketches, [users, size]."""
+    zeros = torch.zeros(users, size, dtype=torch.int64, device=device)
+    return Sketch(zeros - 1, zeros, zeros.float(), zeros, zeros, zeros)

@@ -1,6 +1,6 @@
 """The single state transition of the system: sketch + new interactions -> sketch (Eq. 3).
 
-Training, backfill and the service all call `refresh`. Knows nothing of gradients, files or models.
+Training, backfill and the service all call it. Knows nothing about gradients, files or models.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ from dips.sketch.records import Candidates, Sketch
 from dips.sketch.selection import Greedy, Selector
 
 Score = Callable[[Sketch, Candidates], Tensor]
+"""Returns scores [users, candidates] from the old sketch and the candidates."""
 
 
 def join(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor) -> Candidates:
-    """The candidates of a refresh: what was kept, then what came since, oldest first."""
+    """Return the candidates of a refresh: the sketch, then the new interactions, oldest first.
+
+    Args:
+        sketch: The kept interactions, [users, size].
+        arrivals: The interactions since the last refresh, [users, period].
+        seen: Number of interactions of each user, up to the newest arrival, [users].
+        key: Key of each user's random numbers, [users].
+
+    Returns:
+        The candidates; repeat counts of arrivals continue those of their items in the sketch.
+    """
     same = (arrivals.item[:, :, None] == sketch.item[:, None, :]) & sketch.present[:, None, :]
     before = torch.where(same, sketch.repeats[:, None, :], 0).amax(2)
-    twins = arrivals.item[:, :, None] == arrivals.item[:, None, :]
-    twins = twins & arrivals.present[:, None, :]
-    repeats = before + twins.tril().sum(2)
+    duplicates = arrivals.item[:, :, None] == arrivals.item[:, None, :]
+    duplicates = duplicates & arrivals.present[:, None, :]
+    repeats = before + duplicates.tril().sum(2)
     arrivals = arrivals._replace(repeats=torch.where(arrivals.present, repeats, 0))
     entries = [torch.cat(pair, 1) for pair in zip(sketch, arrivals, strict=True)]
     return Candidates._make([*entries, seen, key])
@@ -37,9 +48,19 @@ def decide(
     selector: Selector,
     size: int | None = None,
 ) -> tuple[Sketch, Tensor]:
-    """The new sketches, and the scores [users, size] that the kept interactions had.
+    """Score all candidates and select those that stay.
 
-    The size stays as it is unless another is given.
+    Args:
+        sketch: The kept interactions, [users, size].
+        arrivals: The interactions since the last refresh, [users, period].
+        seen: Number of interactions of each user, up to the newest arrival, [users].
+        key: Key of each user's random numbers, [users].
+        score: Returns the scores of the candidates.
+        selector: Selects from the scores.
+        size: Size of the new sketch; None: as before.
+
+    Returns:
+        The new sketches, and the scores of their interactions, [users, size].
     """
     candidates = join(sketch, arrivals, seen, key)
     scores = score(sketch, candidates)
@@ -48,18 +69,31 @@ def decide(
 
 
 def fill(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, size: int) -> Sketch:
-    """Keep everything where everything fits into `size` slots: nothing is scored."""
+    """Return sketches of this size that keep all candidates, which must fit: nothing is scored.
+
+    Args:
+        sketch: The kept interactions, [users, any].
+        arrivals: The new interactions, [users, period].
+        seen: Number of interactions of each user, up to the newest arrival, [users].
+        key: Key of each user's random numbers, [users].
+        size: Size of the new sketch.
+    """
     candidates = join(sketch, arrivals, seen, key)
-    alike = torch.zeros_like(candidates.position, dtype=torch.float64)
-    return candidates.entries.take(Greedy().choose(alike, candidates, size))
+    equal = torch.zeros_like(candidates.position, dtype=torch.float64)
+    return candidates.entries.take(Greedy().choose(equal, candidates, size))
 
 
 def refresh(
     sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, score: Score, selector: Selector
 ) -> Sketch:
-    """Choose anew which interactions each user keeps; the size stays as it is.
+    """Return the new sketches of the same size. Where all candidates fit, all are kept.
 
-    `seen` [users] counts the interactions up to the newest arrival. Where everything fits,
-    everything is kept.
+    Args:
+        sketch: The kept interactions, [users, size].
+        arrivals: The interactions since the last refresh, [users, period].
+        seen: Number of interactions of each user, up to the newest arrival, [users].
+        key: Key of each user's random numbers, [users].
+        score: Returns the scores of the candidates.
+        selector: Selects from the scores.
     """
     return decide(sketch, arrivals, seen, key, score, selector)[0]

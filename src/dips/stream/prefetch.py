@@ -1,4 +1,4 @@
-"""Events that wait in host memory come to the device with those who walk, the next ones in time."""
+"""Bring the events of user batches from host memory to the device, the next batch in advance."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dips.stream.users import Stream
 
 
-def prefetched(user_batches: Iterable[Stream]) -> Iterator[Stream]:
-    """Each company at home with its events; those of the next are gathered while it walks.
+def prefetch_batches(user_batches: Iterable[Stream]) -> Iterator[Stream]:
+    """Yield each user batch with its events on the device.
 
-    Another thread gathers, in host memory alone: it must not call a device on which a graph may be
-    recorded at that time. What is gathered then crosses the bus in a small part of a second.
+    The events of the next batch are gathered meanwhile, by another thread and in host memory only:
+    it must not call a device on which a graph may be captured at that time.
+
+    Args:
+        user_batches: User batches whose events may be in host memory.
     """
-    with ThreadPoolExecutor(1) as hand:
-        coming = deque[Future[Stream]]()
+    with ThreadPoolExecutor(1) as executor:
+        pending = deque[Future[Stream]]()
         for user_batch in user_batches:
-            coming.append(hand.submit(user_batch.gathered))
-            if len(coming) > 1:
-                yield coming.popleft().result().on_device()
-        for last in coming:
-            yield last.result().on_device()
+            pending.append(executor.submit(user_batch.gather_events))
+            if len(pending) > 1:
+                yield pending.popleft().result().to_device()
+        for last in pending:
+            yield last.result().to_device()

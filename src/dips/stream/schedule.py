@@ -14,10 +14,17 @@ from dips.errors import ConfigError
 
 @dataclass(frozen=True)
 class Schedule:
-    """Refresh after these periods, over and over; the first K interactions are all kept.
+    """Refreshes after these periods, cyclically. The first K interactions are all kept.
 
-    >>> list(Schedule((3, 5)).refreshes(size=2, until=16))
-    [(5, 3), (10, 5), (13, 3)]
+    Args:
+        periods: Numbers of new interactions between refreshes.
+
+    Raises:
+        ConfigError: If a period is below 1, or there is none.
+
+    Example:
+        >>> list(Schedule((3, 5)).refreshes(size=2, until=16))
+        [(5, 3), (10, 5), (13, 3)]
     """
 
     periods: tuple[int, ...] = (1,)
@@ -27,7 +34,12 @@ class Schedule:
             raise ConfigError(f"periods {list(self.periods)}: each must be at least 1")
 
     def refreshes(self, size: int, until: int) -> Iterator[tuple[int, int]]:
-        """(interactions seen, how many of them are new) at each refresh up to `until` seen."""
+        """Yield (interactions seen, number of new ones) at each refresh.
+
+        Args:
+            size: Size of the sketch (K).
+            until: Number of interactions after which there is no refresh.
+        """
         seen = size
         for period in cycle(self.periods):
             seen += period
@@ -36,12 +48,17 @@ class Schedule:
             yield seen, period
 
     def due(self, size: int, seen: Tensor) -> Tensor:
-        """Which users, who have seen so much, are to be refreshed now: as `refreshes` says."""
+        """Return which users are refreshed now, bool in the shape of `seen`.
+
+        Args:
+            size: Size of the sketch (K).
+            seen: Number of interactions of each user so far.
+        """
         marks = torch.cumsum(torch.tensor(self.periods, device=seen.device), 0)
         past = seen - size
         return (past > 0) & torch.isin((past - 1) % marks[-1] + 1, marks)
 
     @property
     def longest(self) -> int:
-        """The most interactions that wait for a refresh."""
+        """The largest number of interactions that wait for a refresh."""
         return max(self.periods)

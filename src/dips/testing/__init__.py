@@ -1,10 +1,11 @@
-"""Checks that a policy or a recommender of one's own fits, and fakes for everything around it.
+"""Checks for a user's own policy or recommender, and fakes for tests.
 
-Needs torch and numpy only; a failed check raises AssertionError with a sentence on what to mend.
+Needs torch and numpy only. A failed check raises AssertionError; the message says what to change.
 
->>> from dips.policy.recency import Last
->>> from dips.testing import check_policy
->>> check_policy(Last)
+Example:
+    >>> from dips.policy.recency import Last
+    >>> from dips.testing import check_policy
+    >>> check_policy(Last)
 """
 
 from dips.testing.fakes import FakeRecommender, fake_signals

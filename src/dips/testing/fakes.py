@@ -1,4 +1,4 @@
-"""Stand-ins for a recommender: small, exact and always the same."""
+"""Fakes of a recommender and of its signals: small, exact and deterministic."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dips.sketch.records import Candidates
 from dips.sketch.signals import Reading, Signals
 
 GRID = 8.0
-"""The fakes count in eighths, so their sums are exact in any order."""
+"""Values of the fakes are multiples of 1 / GRID, so their sums are exact in any order."""
 
 
 def item_vectors(items: Tensor, dim: int) -> Tensor:
-    """[..., dim] a vector per item in eighths between -1 and 1; a function of the item alone."""
+    """Return a vector per item, [..., dim], in eighths between -1 and 1: a hash of the item."""
     place = torch.arange(dim, device=items.device)
     return (uniform(items[..., None], place) * 2 * GRID - GRID).round() / GRID
 
@@ -82,7 +82,14 @@ def fake_signals(candidates: Candidates, *, arrivals: int = 1, dim: int = 4) -> 
 
 @final
 class FakeRecommender(Recommender):
-    """About the least that a recommender can be: scores linear in hashed item vectors."""
+    """A minimal recommender: scores are linear in hashed item vectors.
+
+    Example:
+        >>> import torch
+        >>> model = FakeRecommender(items=8, dim=4)
+        >>> model.predict(torch.ones(2, 4), torch.tensor([[1], [5]])).shape
+        torch.Size([2, 1])
+    """
 
     def __init__(
         self,
@@ -109,10 +116,10 @@ class FakeRecommender(Recommender):
     table: Tensor
 
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """The item's vector times the user's, scaled for each channel."""
+        """Return item vector times user vector, scaled for each channel."""
         score = (self.table[items] * user[:, None, :]).sum(2)
         return score * self.scale[0] if self.loss.channels == 1 else score[..., None] * self.scale
 
     def embedding(self, items: Tensor) -> Tensor:
-        """The item's vector."""
+        """Return the item vector."""
         return self.table[items]

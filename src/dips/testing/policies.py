@@ -1,4 +1,4 @@
-"""What every policy has to be: a pure, repeatable function of the candidates."""
+"""Checks of a policy: it must be a pure, deterministic function of the candidates."""
 
 from __future__ import annotations
 
@@ -25,17 +25,25 @@ from dips.stream.schedule import Schedule
 from dips.stream.users import EventColumns, make_stream
 from dips.testing.fakes import FakeRecommender, fake_signals
 from dips.testing.require import close, require, same
-from dips.testing.state import numbers_are_in_the_state
+from dips.testing.state import require_tensors_in_state
 from dips.testing.worlds import random_candidates, random_world
 
 PERIOD = 2
+"""Number of new interactions in the candidates of the checks."""
 
 
 def check_policy(policy: Policy | Callable[[], Policy]) -> None:
-    """Run every check on a policy, or on what a class or function without arguments makes.
+    """Run every check on a policy.
 
-    >>> from dips.policy.reservoir import Mix
-    >>> check_policy(Mix(1))
+    Args:
+        policy: A policy, or a class or function without arguments that makes one.
+
+    Raises:
+        AssertionError: If a check fails; the message says what to change.
+
+    Example:
+        >>> from dips.policy.reservoir import Mix
+        >>> check_policy(Mix(1))
     """
     made = policy if isinstance(policy, Policy) else policy()
     require(isinstance(made, Policy), f"{made!r} is not a dips Policy: subclass it")
@@ -44,7 +52,7 @@ def check_policy(policy: Policy | Callable[[], Policy]) -> None:
 
 
 def one_score_per_candidate(policy: Policy) -> None:
-    """A floating-point matrix, a number in every slot that holds an interaction."""
+    """Check that scores are floating point, [users, candidates], and not NaN for a candidate."""
     for seed in range(3):
         candidates = _candidates(seed)
         scores = _score(policy, candidates)
@@ -65,20 +73,20 @@ def one_score_per_candidate(policy: Policy) -> None:
         )
 
 
-def same_scores_again(policy: Policy) -> None:
-    """No memory, no dice: the same candidates score the same, after others and in a copy too."""
+def is_deterministic(policy: Policy) -> None:
+    """Check that the same candidates get the same scores again, and in a copy of the policy."""
     candidates = _candidates(0)
     first = _score(policy, candidates)
     _score(policy, _candidates(1))
-    advice = "derive draws from candidates.key, and keep no state"
+    advice = "derive random numbers from candidates.key, and keep no state"
     again = _score(policy, candidates)
-    require(same(first, again), f"{_name(policy)} scores the same twice differently: {advice}")
+    require(same(first, again), f"{_name(policy)} scores the same candidates differently: {advice}")
     copied = _score(copy.deepcopy(policy), candidates)
     require(same(first, copied), f"a copy of {_name(policy)} scores differently: {advice}")
 
 
-def input_untouched(policy: Policy) -> None:
-    """The candidates are as before."""
+def does_not_change_input(policy: Policy) -> None:
+    """Check that `score` does not change the candidates in place."""
     candidates = _candidates(0)
     before = Candidates(*(field.clone() for field in candidates))
     _score(policy, candidates)
@@ -86,27 +94,27 @@ def input_untouched(policy: Policy) -> None:
         require(same(old, new), f"{_name(policy)}.score changes candidates.{name} in place")
 
 
-def blind_to_empty_slots(policy: Policy) -> None:
-    """What lies in slots at position -1 is rubbish, and must not matter."""
+def ignores_empty_slots(policy: Policy) -> None:
+    """Check that values in slots at position -1 do not matter."""
     for seed in range(3):
         candidates = _candidates(seed)
         empty = ~candidates.present
-        littered = candidates._replace(
+        changed = candidates._replace(
             item=torch.where(empty, 5, candidates.item),
             rating=torch.where(empty, 99.0, candidates.rating),
             time=torch.where(empty, 1 << 40, candidates.time),
             repeats=torch.where(empty, 50, candidates.repeats),
             side=torch.where(empty, -1, candidates.side),
         )
-        before, after = _score(policy, candidates), _score(policy, littered)
+        before, after = _score(policy, candidates), _score(policy, changed)
         require(
             same(before[candidates.present], after[candidates.present]),
-            f"{_name(policy)} looks into empty slots: mask them with candidates.present",
+            f"{_name(policy)} reads empty slots: mask them with candidates.present",
         )
 
 
-def blind_to_order(policy: Policy) -> None:
-    """The slot a candidate lies in says nothing: shuffled candidates have shuffled scores."""
+def ignores_slot_order(policy: Policy) -> None:
+    """Check that permuted candidates get permuted scores."""
     for seed in range(3):
         candidates = _candidates(seed, distinct=True)
         order = torch.from_numpy(np.random.default_rng(seed).permutation(5))
@@ -120,21 +128,21 @@ def blind_to_order(policy: Policy) -> None:
         )
 
 
-def blind_to_the_batch(policy: Policy) -> None:
-    """A user alone scores as among others, to the last bit that decisions see."""
+def ignores_other_users(policy: Policy) -> None:
+    """Check that a user's scores do not depend on the batch, on the grid of decisions."""
     candidates = _candidates(0)
     together = quantize(_score(policy, candidates), SCORE_BITS)
     for user in range(len(together)):
         alone = Candidates(*(field[user : user + 1] for field in candidates))
         require(
             same(quantize(_score(policy, alone), SCORE_BITS), together[user : user + 1]),
-            f"{_name(policy)} scores a user differently alone and in a batch: users must not see "
-            "each other, and sums must be exact (dips.numerics.fixed_point)",
+            f"{_name(policy)} scores a user differently alone and in a batch: users must not "
+            "depend on each other, and sums must be exact (dips.numerics.fixed_point)",
         )
 
 
-def honest_about_draws(policy: Policy) -> None:
-    """`is_random` says whether the users' keys matter."""
+def declares_randomness(policy: Policy) -> None:
+    """Check that `is_random` says whether scores depend on the users' keys."""
     candidates = _candidates(0)
     other = candidates._replace(key=candidates.key + 1)
     moved = not same(_score(policy, candidates), _score(policy, other))
@@ -147,8 +155,8 @@ def honest_about_draws(policy: Policy) -> None:
     )
 
 
-def honest_about_asks(policy: Policy) -> None:
-    """`required_signals` names every signal that is used."""
+def declares_signals(policy: Policy) -> None:
+    """Check that `required_signals` names every signal that is read."""
     candidates = _candidates(0)
     signals = fake_signals(candidates, arrivals=PERIOD).only(signals_of(policy))
     try:
@@ -158,21 +166,21 @@ def honest_about_asks(policy: Policy) -> None:
         raise AssertionError(f"{_name(policy)}: {error}") from None
 
 
-def keeps_its_numbers_in_its_state(policy: Policy) -> None:
-    """Whatever a policy with parameters needs is saved, stacked and moved with its state."""
+def has_all_tensors_in_state(policy: Policy) -> None:
+    """Check that all tensors of a policy with parameters are in its state."""
     if isinstance(policy, nn.Module):
-        numbers_are_in_the_state(policy)
+        require_tensors_in_state(policy)
 
 
-def same_in_a_stack(policy: Policy) -> None:
-    """Policies with parameters score side by side as they do alone."""
+def works_stacked(policy: Policy) -> None:
+    """Check that stacked policies with parameters score as single ones."""
     if not isinstance(policy, nn.Module) or not list(policy.parameters()):
         return
     parts = [_candidates(seed) for seed in range(2)]
     both = Candidates(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
     signals = fake_signals(both, arrivals=PERIOD)
     alone = quantize(torch.cat([_score(policy, part) for part in parts]), SCORE_BITS)
-    advice = f"{_name(policy)} scores differently beside another: it must run under torch.func.vmap"
+    advice = f"{_name(policy)} scores differently when stacked: it must run under torch.func.vmap"
     try:
         stacked = quantize(StackedPolicies.of([policy, policy]).score(both, signals), SCORE_BITS)
     except RuntimeError as error:
@@ -180,10 +188,10 @@ def same_in_a_stack(policy: Policy) -> None:
     require(same(stacked[both.present], alone[both.present]), advice)
 
 
-def blind_to_ghosts(policy: Policy) -> None:
-    """Where candidates can be weighed: full weights change nothing, and none is as good as absent.
+def ignores_candidates_of_weight_zero(policy: Policy) -> None:
+    """Check, for a `Network`, that weights of 1 change nothing and weight 0 means absent.
 
-    The oldest is left out: the newest tells the time.
+    The oldest candidate gets weight 0, since the newest defines the current time.
     """
     if not isinstance(policy, Network):
         return
@@ -192,7 +200,7 @@ def blind_to_ghosts(policy: Policy) -> None:
     oldest = candidates.age == torch.where(present, candidates.age, -1).amax(1, keepdim=True)
     absent = candidates._replace(position=torch.where(oldest, -1, candidates.position))
     with _deciding(policy):
-        full, ghost = (
+        full, dropped = (
             policy.score_weighted(candidates, signals, (present & kept).double())
             for kept in (present, ~oldest)
         )
@@ -204,21 +212,21 @@ def blind_to_ghosts(policy: Policy) -> None:
         f"{name}.score_weighted differs from its score though every weight is 1",
     )
     require(
-        close(ghost[others].double(), without[others].double(), here),
+        close(dropped[others].double(), without[others].double(), here),
         f"{name}.score_weighted lets a candidate of weight 0 change the others' scores",
     )
     require(
-        not bool(ghost[present].isnan().any()),
+        not bool(dropped[present].isnan().any()),
         f"{name}.score_weighted is not a number for a candidate of weight 0",
     )
 
 
-def walks_alone_as_in_company(policy: Policy) -> None:
-    """Users rolled out one by one have the sketches that they have in a batch."""
+def rolls_out_users_independently(policy: Policy) -> None:
+    """Check that users rolled out one by one get the sketches that they get in a batch."""
     world = random_world()
-    together = _walk(policy, world)
+    together = _roll_out(policy, world)
     for user in range(world.users):
-        alone = _walk(policy, world.select([user]))
+        alone = _roll_out(policy, world.select([user]))
         rows = torch.nonzero(together.user == user)[:, 0]
         one = alone.sketches(torch.arange(len(alone.event)))
         other = together.sketches(rows)[:, : one.shape[1]]
@@ -230,17 +238,17 @@ def walks_alone_as_in_company(policy: Policy) -> None:
 
 POLICY_CHECKS: tuple[Callable[[Policy], None], ...] = (
     one_score_per_candidate,
-    same_scores_again,
-    input_untouched,
-    blind_to_empty_slots,
-    blind_to_order,
-    blind_to_the_batch,
-    honest_about_draws,
-    honest_about_asks,
-    keeps_its_numbers_in_its_state,
-    same_in_a_stack,
-    blind_to_ghosts,
-    walks_alone_as_in_company,
+    is_deterministic,
+    does_not_change_input,
+    ignores_empty_slots,
+    ignores_slot_order,
+    ignores_other_users,
+    declares_randomness,
+    declares_signals,
+    has_all_tensors_in_state,
+    works_stacked,
+    ignores_candidates_of_weight_zero,
+    rolls_out_users_independently,
 )
 """Every check of a policy; each raises AssertionError."""
 
@@ -251,16 +259,16 @@ def _candidates(seed: int, distinct: bool = False) -> Candidates:
 
 @contextmanager
 def _deciding(policy: Policy) -> Iterator[None]:
-    """A policy as it decides: without dropout, without gradients."""
+    """Put a policy in evaluation mode, without gradients."""
     modules = policy.modules() if isinstance(policy, nn.Module) else ()
-    learning = [module for module in modules if module.training]
-    for module in learning:
+    training = [module for module in modules if module.training]
+    for module in training:
         module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        for module in learning:
+        for module in training:
             module.training = True
 
 
@@ -269,7 +277,7 @@ def _score(policy: Policy, candidates: Candidates) -> Tensor:
         return policy.score(candidates, fake_signals(candidates, arrivals=PERIOD))
 
 
-def _walk(policy: Policy, part: Interactions) -> Trace:
+def _roll_out(policy: Policy, part: Interactions) -> Trace:
     stream = make_stream([part], EventColumns.of(part))
     with _deciding(policy):
         return rollout(

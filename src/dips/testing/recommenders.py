@@ -1,4 +1,4 @@
-"""What every recommender has to be: row by row, differentiable twice, and the same in any batch."""
+"""Checks of a recommender: independent rows, twice differentiable, the same in any batch."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.testing.require import close, require, same
-from dips.testing.state import numbers_are_in_the_state
+from dips.testing.state import require_tensors_in_state
 from dips.testing.worlds import random_candidates
 
 ROWS, WIDTH = 4, 3
 LOOSE, TIGHT = 1e-4, 1e-8
-
-
-STARS = (1.0, 2.0, 3.0, 4.0, 5.0)
+RATING_VALUES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 
 def check_recommender(
     recommender: Recommender | Callable[..., Recommender], loss: str = "mse"
 ) -> None:
-    """Run every check on a recommender, or on what a class makes of the settings that a run gives.
+    """Run every check on a recommender.
 
-    The `loss` by name is for classes: mse, bce, cce or softmax, whichever it is meant for.
+    Args:
+        recommender: A recommender, or a class or function that makes one from a run's settings.
+        loss: Name of the loss that a class is made with: mse, bce, cce or softmax.
 
-    >>> from dips.testing import FakeRecommender
-    >>> check_recommender(FakeRecommender)
+    Raises:
+        AssertionError: If a check fails; the message says what to change.
+
+    Example:
+        >>> from dips.testing import FakeRecommender
+        >>> check_recommender(FakeRecommender)
     """
     made = recommender if isinstance(recommender, Recommender) else _small(recommender, loss)
     for check in RECOMMENDER_CHECKS:
@@ -45,7 +49,7 @@ def check_recommender(
 
 
 def one_output_per_item(model: Recommender) -> None:
-    """[rows, n] or [rows, n, channels], every output a number."""
+    """Check that outputs are [rows, n] or [rows, n, channels], and finite."""
     user, item, _ = _case(model)
     output = model.predict(user, item)
     channels = () if model.loss.channels == 1 else (model.loss.channels,)
@@ -58,7 +62,7 @@ def one_output_per_item(model: Recommender) -> None:
 
 
 def one_vector_per_item(model: Recommender) -> None:
-    """What policies see of an item: as many numbers for each, and no way for gradients."""
+    """Check that `embedding` returns one detached vector per item."""
     _, item, _ = _case(model)
     vectors = model.embedding(item)
     require(
@@ -72,8 +76,8 @@ def one_vector_per_item(model: Recommender) -> None:
     )
 
 
-def blind_to_other_rows(model: Recommender) -> None:
-    """A user's outputs are the same alone, and an item's the same in any place of the list."""
+def ignores_other_rows(model: Recommender) -> None:
+    """Check that outputs depend neither on other users nor on the order of items."""
     user, item, _ = _case(model)
     output = model.predict(user, item)
     for row in range(ROWS):
@@ -90,40 +94,46 @@ def blind_to_other_rows(model: Recommender) -> None:
 
 
 def differentiable_in_the_user(model: Recommender) -> None:
-    """Finite slopes, somewhere other than 0: or reading could not move the user."""
+    """Check that losses have finite, non-zero gradients in the user vector."""
     user, item, rating = _case(model)
-    slopes = model.loss_gradients(user, item, rating)
-    require(bool(slopes.isfinite().all()), f"{_name(model)}.losses have slopes that are not finite")
+    gradients = model.loss_gradients(user, item, rating)
     require(
-        bool((slopes != 0).any()),
-        f"{_name(model)}.losses do not depend on the user's vector: reading cannot move it",
+        bool(gradients.isfinite().all()),
+        f"{_name(model)}.losses have gradients that are not finite",
+    )
+    require(
+        bool((gradients != 0).any()),
+        f"{_name(model)}.losses do not depend on the user vector: the inner loop cannot change it",
     )
 
 
-def reads_what_is_there(model: Recommender) -> None:
-    """An empty sketch gives the prior; empty slots do not matter.
+def ignores_empty_entries(model: Recommender) -> None:
+    """Check that an empty sketch gives the prior and that entries of weight 0 do not matter.
 
-    Nor does the order of entries, but to those who read in order.
+    The order of entries matters to sequential recommenders only.
     """
     _, item, rating = _case(model)
     name = _name(model)
     nothing = model.read(_evidence(item, rating, torch.zeros(ROWS, WIDTH)))
     prior = model.user_prior.expand(ROWS, -1)
-    require(close(nothing, prior, LOOSE), f"{name}.read moves the user on an empty sketch")
+    require(close(nothing, prior, LOOSE), f"{name}.read changes the user on an empty sketch")
     weight = torch.tensor([1.0, 1.0, 0.0]).expand(ROWS, -1)
     read = model.read(_evidence(item, rating, weight))
     other = (item + (weight == 0)) % model.items
-    littered = model.read(_evidence(other, rating + (weight == 0), weight))
-    require(close(read, littered, LOOSE), f"{name}.read looks at entries of weight 0")
+    changed = model.read(_evidence(other, rating + (weight == 0), weight))
+    require(close(read, changed, LOOSE), f"{name}.read uses entries of weight 0")
     if isinstance(model, Sequential):
         return
     order = torch.tensor([2, 1, 0])
-    turned = model.read(_evidence(item[:, order], rating[:, order], weight[:, order]))
-    require(close(read, turned, LOOSE), f"{name}.read depends on the order of the sketch's entries")
+    reversed_read = model.read(_evidence(item[:, order], rating[:, order], weight[:, order]))
+    require(
+        close(read, reversed_read, LOOSE),
+        f"{name}.read depends on the order of the sketch's entries",
+    )
 
 
-def reading_lowers_the_loss(model: Recommender) -> None:
-    """After reading, the entries are predicted better than before, where reading descends."""
+def reduces_the_inner_loss(model: Recommender) -> None:
+    """Check that the inner loop lowers the inner loss; sequential recommenders have none."""
     if isinstance(model, Sequential):
         return
     _, item, rating = _case(model)
@@ -132,13 +142,13 @@ def reading_lowers_the_loss(model: Recommender) -> None:
     after = model.inner_loss(user, item, rating).sum(1)
     require(
         bool((after <= before * (1 + LOOSE)).all() and after.sum() < before.sum()),
-        f"{_name(model)}.read does not lower the loss of what it reads: the inner rate "
-        f"{float(model.inner_lr):g} is too large, or a slope has the wrong sign",
+        f"{_name(model)}.read does not lower the loss of the entries: inner_lr "
+        f"{float(model.inner_lr):g} is too large, or a gradient has the wrong sign",
     )
 
 
 def closed_forms_agree(model: Recommender) -> None:
-    """Overridden methods give what automatic differentiation gives, one pass what many give."""
+    """Check overridden methods against automatic differentiation, `states` against `read`."""
     exact = copy.deepcopy(model).double().requires_grad_(False)
     user, item, rating = _case(exact)
     weight = torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)).double()
@@ -174,7 +184,7 @@ def closed_forms_agree(model: Recommender) -> None:
 
 
 def second_order_gradients(model: Recommender) -> None:
-    """The loss after reading can be differentiated in the prior, through the inner loop."""
+    """Check the gradient of a prediction loss in the prior, through the inner loop."""
     exact = copy.deepcopy(model).double().requires_grad_(False)
     _, item, rating = _case(exact)
     past = _evidence(item[:, 1:], rating[:, 1:], torch.ones(ROWS, WIDTH - 1).double())
@@ -187,19 +197,19 @@ def second_order_gradients(model: Recommender) -> None:
         return result
 
     prior = exact.user_prior.detach()
-    slope = torch.func.grad(loss)(prior)
+    gradient = torch.func.grad(loss)(prior)
     small = 1e-5
     for place, step in enumerate(torch.eye(len(prior), dtype=prior.dtype) * small):
         expected = (loss(prior + step) - loss(prior - step)) / (2 * small)
         require(
-            abs(float(slope[place] - expected)) < 1e-5 * (1 + abs(float(expected))),
-            f"{_name(model)}: the gradient through reading in user_prior[{place}] is "
-            f"{float(slope[place]):.6g}, finite differences say {float(expected):.6g}",
+            abs(float(gradient[place] - expected)) < 1e-5 * (1 + abs(float(expected))),
+            f"{_name(model)}: the gradient through `read` in user_prior[{place}] is "
+            f"{float(gradient[place]):.6g}, finite differences say {float(expected):.6g}",
         )
 
 
-def stacks(model: Recommender) -> None:
-    """Two runs side by side predict and read as each of them alone."""
+def works_stacked(model: Recommender) -> None:
+    """Check that two stacked runs read and predict as single runs."""
     other = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -213,26 +223,26 @@ def stacks(model: Recommender) -> None:
 
     twice = [torch.stack([field, field]) for field in (item, *past)]
     try:
-        side_by_side = StackedRecommenders.of(models).call(task, *twice)
+        stacked = StackedRecommenders.of(models).call(task, *twice)
     except RuntimeError as error:
         raise AssertionError(
             f"{_name(model)} does not work under torch.func.vmap, which stacks runs: {error}"
         ) from None
     for run, alone in enumerate(models):
         require(
-            close(side_by_side[run], task(alone, item, *past), LOOSE),
-            f"{_name(model)} predicts differently in a stack of runs than alone",
+            close(stacked[run], task(alone, item, *past), LOOSE),
+            f"{_name(model)} predicts differently in stacked runs than alone",
         )
 
 
-def decides_alone_as_in_company(model: Recommender) -> None:
-    """The losses that policies decide by do not depend on the batch."""
+def ignores_other_users(model: Recommender) -> None:
+    """Check that the losses that policies read do not depend on the batch."""
     sketch, candidates = random_candidates(items=model.items)
     quantized = StackedRecommenders.of([model]).quantized()
-    together = _settled_losses(quantized, sketch, candidates)
+    together = _quantized_losses(quantized, sketch, candidates)
     for user in range(len(together)):
         row = slice(user, user + 1)
-        alone = _settled_losses(
+        alone = _quantized_losses(
             quantized,
             Sketch(*(field[row] for field in sketch)),
             Candidates(*(field[row] for field in candidates)),
@@ -243,34 +253,41 @@ def decides_alone_as_in_company(model: Recommender) -> None:
         )
 
 
-def keeps_its_numbers_in_its_state(model: Recommender) -> None:
-    """Whatever predictions need is saved, stacked and moved between devices with the state."""
-    numbers_are_in_the_state(model)
+def has_all_tensors_in_state(model: Recommender) -> None:
+    """Check that all tensors are in the state."""
+    require_tensors_in_state(model)
 
 
 RECOMMENDER_CHECKS: tuple[Callable[[Recommender], None], ...] = (
     one_output_per_item,
     one_vector_per_item,
-    blind_to_other_rows,
+    ignores_other_rows,
     differentiable_in_the_user,
-    reads_what_is_there,
-    reading_lowers_the_loss,
+    ignores_empty_entries,
+    reduces_the_inner_loss,
     closed_forms_agree,
     second_order_gradients,
-    stacks,
-    decides_alone_as_in_company,
-    keeps_its_numbers_in_its_state,
+    works_stacked,
+    ignores_other_users,
+    has_all_tensors_in_state,
 )
 """Every check of a recommender; each raises AssertionError."""
 
 
 def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
-    """What a class or function makes for eight items of one to five stars."""
+    """Return a recommender of eight items with ratings from one to five."""
     fits = not isinstance(make, type) or issubclass(make, Recommender)
     require(fits, f"{make!r} is not a dips Recommender: subclass it")
     offset = 3.0 if loss == "mse" else 0.0
     spec = RecommenderSpec(
-        kind="", loss=loss, items=8, dim=4, low=1.0, high=5.0, rating_values=STARS, offset=offset
+        kind="",
+        loss=loss,
+        items=8,
+        dim=4,
+        low=1.0,
+        high=5.0,
+        rating_values=RATING_VALUES,
+        offset=offset,
     )
     made = construct(make, Recommender, 0, settings_of(spec))
     require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
@@ -278,7 +295,7 @@ def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
 
 
 def _case(model: Recommender) -> tuple[Tensor, Tensor, Tensor]:
-    """Users near the prior, items, and ratings: stars, or near the mean for squared error."""
+    """Return users near the prior, items and ratings; ratings near the mean for squared error."""
     generator = torch.Generator().manual_seed(1)
     prior = model.user_prior.detach()
     noise = torch.randn(ROWS, len(prior), generator=generator).to(prior.dtype)
@@ -293,7 +310,7 @@ def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
     return Evidence.new(item, rating, weight.to(rating.dtype), (weight > 0).sum(1))
 
 
-def _settled_losses(
+def _quantized_losses(
     quantized: StackedRecommenders, sketch: Sketch, candidates: Candidates
 ) -> Tensor:
     return quantize(recommender_signals(quantized, sketch, candidates).loss, SCORE_BITS)

@@ -1,4 +1,4 @@
-"""How a check says no: an AssertionError with a sentence, whatever flags Python runs with."""
+"""Assertions of the checks. They also run under `python -O`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 def require(condition: bool, sentence: str) -> None:
-    """Raise with the sentence unless the condition holds."""
+    """Raise AssertionError with this message unless the condition holds."""
     if not condition:
         raise AssertionError(sentence)
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Equal to the last bit, in shape too."""
+    """Return whether two tensors have the same shape and bits."""
     return one.shape == other.shape and torch.equal(one, other)
 
 
 def close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    """Equal up to a tolerance, absolute and relative; not-a-number is never equal."""
+    """Return whether two tensors are equal up to a tolerance; NaN is never equal."""
     return one.shape == other.shape and torch.allclose(one, other, tolerance, tolerance)

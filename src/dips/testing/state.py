@@ -1,4 +1,4 @@
-"""What every module of one's own has to be: all its numbers are saved and stacked with it."""
+"""A check of modules: all tensors must be in the state, to be saved, stacked and moved."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from dips.testing.require import require
 
 
-def numbers_are_in_the_state(module: nn.Module) -> None:
-    """No plain tensors, no buffers that are not saved, no parameters that must not be trained."""
+def require_tensors_in_state(module: nn.Module) -> None:
+    """Refuse plain tensors, buffers that are not saved, and frozen parameters."""
     saved, name = module.state_dict(), type(module).__name__
     for path, part in module.named_modules():
         for own, value in vars(part).items():
@@ -20,7 +20,7 @@ def numbers_are_in_the_state(module: nn.Module) -> None:
         for own, _ in part.named_buffers(prefix=path, recurse=False):
             require(own in saved, f"{name} does not save buffer '{own}': make it persistent")
     parameters = dict(module.named_parameters())
-    if any(value.requires_grad for value in parameters.values()):  # none: it has been trained
+    if any(value.requires_grad for value in parameters.values()):  # else it was trained before
         for own, value in parameters.items():
             require(
                 value.requires_grad,

@@ -1,4 +1,4 @@
-"""Random users and candidates, small enough to print. Functions of a seed and nothing else."""
+"""Small random datasets and candidates: functions of a seed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ def random_world(
     seed: int = 0,
     explicit: bool = True,
 ) -> Interactions:
-    """One user per length; items repeat, ratings are whole stars, some times are equal.
+    """Return a random dataset; items repeat, ratings are whole numbers, some times are equal.
 
-    >>> random_world([3, 2]).users
-    2
+    Args:
+        lengths: Number of interactions of each user.
+        items: Number of items.
+        seed: Seed of the random numbers.
+        explicit: Whether there are ratings.
+
+    Example:
+        >>> random_world([3, 2]).users
+        2
     """
     rng = np.random.default_rng(seed)
     total = sum(lengths)
@@ -46,13 +53,23 @@ def random_candidates(
     seed: int = 0,
     distinct: bool = False,
 ) -> tuple[Sketch, Candidates]:
-    """Sketches before a refresh and the candidates of that refresh; some sketches have empty slots.
+    """Return random sketches and the candidates of a refresh; some sketches have empty slots.
 
-    With `distinct`, no item occurs twice among the candidates of a user.
+    Args:
+        users: Number of users.
+        size: Size of the sketch.
+        period: Number of new interactions.
+        items: Number of items.
+        seed: Seed of the random numbers.
+        distinct: Whether the items of a user's candidates are all different.
 
-    >>> sketch, candidates = random_candidates(users=2, size=3, period=2)
-    >>> candidates.position.shape
-    torch.Size([2, 5])
+    Returns:
+        The sketches [users, size] and the candidates [users, size + period].
+
+    Example:
+        >>> sketch, candidates = random_candidates(users=2, size=3, period=2)
+        >>> candidates.position.shape
+        torch.Size([2, 5])
     """
     rng = np.random.default_rng(seed)
     width = size + period
