@@ -1,4 +1,4 @@
-"""How the cost of an interaction grows with items, interactions, sketch size and queue.
+"""Measure how the time per interaction grows with items, interactions, sketch size and queue.
 
 python -m benchmarks.growth [--axes items,size] [--policy learned] [--device cuda] [--items 1e4,1e6]
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import product
-from benchmarks.measure import hand_over, in_child, table
+from benchmarks.measure import in_child, print_json, table
 from dips.data import synthetic
 
 HERE = "benchmarks.growth"
@@ -22,30 +22,30 @@ HERE = "benchmarks.growth"
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that grows while all else stays."""
+    """One quantity that grows while all others are fixed."""
 
-    says: str
+    label: str
     values: tuple[int, ...]
     policy: str
-    """Whose training is timed, unless another is asked for."""
+    """Policy that is trained by default."""
     target: float
-    """What the cost of an interaction at the last value should stay below, over that at `base`."""
+    """Maximum time per interaction at the last value, relative to that at `base`."""
     base: int = 0
-    """Which of the values that is."""
+    """Index of the reference value."""
     linear: bool = False
-    """Whether cost may grow as the value does."""
+    """Whether the time may grow in proportion to the value."""
     users: int = 400
     events: int = 60
-    """Per user, about."""
+    """Mean interactions per user."""
     items: int = 2000
-    batch: int = 0
-    """Predictions a step of either optimizer; 0: as the data suggests."""
+    batch_size: int | None = None
+    """Predictions per step of both optimizers; None: decided from the data."""
 
     def job(self, name: str, value: int, policy: str) -> dict[str, Any]:
-        """What a child is asked to do at one value."""
+        """Return the job of a child process at one value."""
         world = {"users": self.users, "events": self.events, "items": self.items}
         flags: dict[str, Any] = {"policy": policy or self.policy}
-        flags |= {"batch": self.batch, "policy_batch_size": self.batch}
+        flags |= {"batch_size": self.batch_size, "policy_batch_size": self.batch_size}
         if name == "items":
             world["items"] = value
         elif name == "interactions":
@@ -56,7 +56,7 @@ class Axis:
 
 
 AXES = {
-    "items": Axis("items", (10_000, 100_000, 1_000_000), "learned", 1.5, batch=2048),
+    "items": Axis("items", (10_000, 100_000, 1_000_000), "learned", 1.5, batch_size=2048),
     "interactions": Axis(
         "interactions", (100_000, 1_000_000, 4_000_000), "last", 1.2, events=100, items=5000
     ),
@@ -65,8 +65,8 @@ AXES = {
     ),
     "queue": Axis("queue Q", (1, 10, 100), "dips", 1.2, users=150, events=160),
 }
-"""Items: in batches as large data has them. Sketch size: small ones cost next to nothing, so that
-the last is held against the one before."""
+"""Items have the batch size of large data. The largest sketch is compared with the second largest,
+as small sketches cost almost nothing."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -83,21 +83,21 @@ def main(argv: list[str] | None = None) -> int:
         print(f"\n{report(name, results[name])}", flush=True)
     if options.figure:
         draw(results, options.figure)
-    hand_over(results, options.json)
+    print_json(results, options.json)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--axes", default=",".join(AXES), help="which of them")
+    parser.add_argument("--axes", default=",".join(AXES), help="quantities to vary")
     for name, axis in AXES.items():
         usual = ",".join(map(str, axis.values))
-        parser.add_argument(f"--{name}", type=_numbers, help=f"{axis.says}: values ({usual})")
-    parser.add_argument("--policy", default="", help="instead of each axis' own")
+        parser.add_argument(f"--{name}", type=_numbers, help=f"{axis.label}: values ({usual})")
+    parser.add_argument("--policy", default="", help="policy; by default that of each axis")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--clock", default="wall", help="cpu: of all threads, on a busy machine")
-    parser.add_argument("--figure", type=Path, help="a panel for each axis, with matplotlib")
-    parser.add_argument("--json", type=Path, help="write the results there as well")
+    parser.add_argument("--clock", default="wall", help="wall, or cpu: time of all threads")
+    parser.add_argument("--figure", type=Path, help="figure to write, with matplotlib")
+    parser.add_argument("--json", type=Path, help="JSON file to write")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser
 
@@ -107,14 +107,14 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def grow(name: str, values: Sequence[int], policy: str, device: str, clock: str) -> dict[str, Any]:
-    """Cost of an interaction at each value, each in a child of its own."""
+    """Return the time per interaction at each value, each measured in a child process."""
     axis, points = AXES[name], []
     for value in values:
         job = axis.job(name, value, policy)
         found = in_child(HERE, {**job, "device": device})
         cost = found["epoch"][clock] / found["interactions"] * 1e6
         points.append({"value": value, "microseconds": cost, **found})
-        print(f"{name} {value:,}: {cost:,.1f} us an interaction", file=sys.stderr, flush=True)
+        print(f"{name} {value:,}: {cost:,.1f} us per interaction", file=sys.stderr, flush=True)
     base, last = points[axis.base], points[-1]
     ratio = last["microseconds"] / base["microseconds"]
     target = axis.target * (last["value"] / base["value"] if axis.linear else 1)
@@ -129,7 +129,7 @@ def _child(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report(name: str, found: Mapping[str, Any]) -> str:
-    """A table for the README."""
+    """Return the results as a Markdown table."""
     first = found["points"][0]["microseconds"]
     rows = [
         [
@@ -140,14 +140,14 @@ def report(name: str, found: Mapping[str, Any]) -> str:
         ]
         for point in found["points"]
     ]
-    head = [f"{AXES[name].says}, `{found['policy']}`", "us an interaction", "ratio", "peak MiB"]
+    head = [f"{AXES[name].label}, `{found['policy']}`", "us per interaction", "ratio", "peak MiB"]
     met = "met" if found["met"] else "missed"
     last = f"last over {found['base']:,}: {found['ratio']:.2f} (target {found['target']:g}, {met})"
     return f"{table(head, rows)}\n\n{last}"
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """A panel for each axis; nothing where there is no matplotlib."""
+    """Draw one panel per axis, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -158,11 +158,11 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     for panel, (name, found) in zip(panels, results.items(), strict=True):
         values = [point["value"] for point in found["points"]]
         panel.plot(values, [point["microseconds"] for point in found["points"]], marker="o")
-        panel.set(xscale="log", xlabel=AXES[name].says, title=found["policy"])
-        panel.set_ylabel("microseconds an interaction")
+        panel.set(xscale="log", xlabel=AXES[name].label, title=found["policy"])
+        panel.set_ylabel("microseconds per interaction")
         if AXES[name].linear:
             panel.set_yscale("log")
-        else:  # what should stay level is seen from 0 on
+        else:
             panel.set_ylim(0)
     figure.savefig(path, dpi=120)
 

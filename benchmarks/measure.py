@@ -1,4 +1,4 @@
-"""Clocks, peaks of memory and child processes: what every benchmark measures with.
+"""Clocks, peak memory, child processes and tables of the benchmarks.
 
 Needs torch and the standard library only.
 """
@@ -23,24 +23,24 @@ from dips.data.interactions import Interactions
 
 
 class Took(NamedTuple):
-    """How long something took."""
+    """Elapsed time, in seconds."""
 
     wall: float
     cpu: float
-    """Seconds of all threads: what stays the same while others use the machine."""
+    """Time of all threads; independent of other processes."""
 
     def less(self, other: Took) -> Took:
-        """What is left after another; nothing takes less than no time."""
+        """Return the difference to another time, at least 0."""
         return Took(max(0.0, self.wall - other.wall), max(0.0, self.cpu - other.cpu))
 
 
 def best(found: Iterable[Took]) -> Took:
-    """The quickest, by either clock."""
+    """Return the minimum of each clock."""
     return Took(*map(min, zip(*found, strict=True)))
 
 
 class Clock:
-    """Time since it was made, once the device has done what it was asked to."""
+    """Measures the time since its creation, after synchronising the device."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device.startswith("cuda")
@@ -56,7 +56,7 @@ class Clock:
 
 
 def timed(device: str, action: Callable[[], object], times: int = 1) -> Took:
-    """The quickest of some runs of an action."""
+    """Return the minimum time of several calls of an action."""
     found = []
     for _ in range(times):
         clock = Clock(device)
@@ -66,7 +66,7 @@ def timed(device: str, action: Callable[[], object], times: int = 1) -> Took:
 
 
 class Peak:
-    """Memory at its highest since this was made: on the GPU, or of this process above its start."""
+    """Peak memory since creation: of the GPU, or of this process above its start."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device.startswith("cuda")
@@ -81,22 +81,23 @@ class Peak:
 
 
 def kilobytes(field: str) -> int:
-    """A line of /proc/self/status; ru_maxrss would count the parent's peak before the exec."""
+    """Return a field of /proc/self/status; ru_maxrss would include the parent's peak."""
     text = Path("/proc/self/status").read_text()
     return int(text.split(f"{field}:")[1].split()[0])
 
 
 def in_child(module: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a job in a process of its own, so that its peak is its own; what its last line says.
+    """Run a job in a child process and return the JSON object of its last output line.
 
-    The module is called with `--child JOB`; what else it prints goes to standard error.
+    The module is called with `--child JOB`. Its other output goes to standard error. A child has
+    its own peak memory.
     """
     command = [sys.executable, "-m", module, "--child", json.dumps(job)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{module}: the child with {json.dumps(job)} failed, see above")
-    *said, last = done.stdout.splitlines()
-    for line in said:
+    *log, last = done.stdout.splitlines()
+    for line in log:
         print(line, file=sys.stderr)
     result: dict[str, Any] = json.loads(last)
     return result
@@ -104,7 +105,7 @@ def in_child(module: str, job: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def on_file(spec: str | None, make: Callable[[], Interactions]) -> Iterator[Path]:
-    """A prepared file for children to open: the one given, or what is named or made, written."""
+    """Yield a prepared file: the given one, or one with the named or the made data."""
     if spec and spec.endswith(prepared.SUFFIX):
         yield Path(spec)
         return
@@ -121,20 +122,20 @@ def _named(spec: str) -> Interactions:
 
 
 def data_by_default(name: str) -> str | None:
-    """A dataset's name where $DIPS_DATA has it."""
+    """Return the name of a data set if $DIPS_DATA has it."""
     folder = os.environ.get("DIPS_DATA")
     return name if folder and (Path(folder) / f"{name}.parquet").is_file() else None
 
 
-def hand_over(results: Mapping[str, Any], file: Path | None) -> None:
-    """Results for programs: as the last line, and in a file where one is given."""
+def print_json(results: Mapping[str, Any], file: Path | None) -> None:
+    """Print results as one JSON line, and write them to a file if one is given."""
     if file is not None:
         file.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown, aligned for those who read it as it is."""
+    """Return an aligned Markdown table."""
     wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

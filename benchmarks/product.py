@@ -1,9 +1,8 @@
-"""Whole epochs of the product, and where their time goes. Runs in a child of its own.
+"""Time full training epochs and their phases; runs in a child process.
 
-Phases are found from outside, with the product's own pieces: a walk, an epoch in which only the
-recommender learns, one in which the policy learns too, and one in which the policy is given its
-credit for free. Each is timed as a whole, so CUDA graphs stay as they are; credit and policy are
-differences.
+Phases are timed with the functions of `dips.training`: a rollout, an epoch that trains only the
+recommender, one that also trains the policy, and one whose credit is cached. Each is timed as a
+whole, so that CUDA graphs are not cut. Credit and policy are differences of these times.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from dips.policy.registry import build_policy
 from dips.recommender.registry import make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace, Trace
-from dips.stream.users import Columns
-from dips.studies.checks import describe, describe_policy, device_of, fitted, split
-from dips.training import policy_gradients as policy_learning
-from dips.training.batches import Whole
+from dips.stream.users import EventColumns
+from dips.studies.checks import describe, describe_policy, device_of, resolved, split
+from dips.training import policy_gradients as policy_gradients_module
+from dips.training.batches import FullHistoryBlock
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 from dips.training.rollouts import Job, TrainingRollouts
-from dips.training.trainer import TrainingState, Watch, fit, learn_epoch, start
+from dips.training.trainer import StateCallback, TrainingState, fit, start, train_epoch
 
 WHOLE = {"policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "revert_tolerance": 0.0}
-"""Every epoch does all there is to do."""
-PROFILED = 8
-"""Lessons of the policy that a profile looks at."""
+"""Settings with which every epoch trains the policy, without reverting it."""
+PROFILED_BATCHES = 8
+"""Number of policy batches that are profiled."""
 
 
 class Setting(NamedTuple):
@@ -49,63 +48,67 @@ class Setting(NamedTuple):
 
     @classmethod
     def of(cls, data: Interactions, recipe: str, flags: Mapping[str, Any]) -> Setting:
-        """As `dips train` would have it, with batches that suit the data."""
-        config = build_config(recipe, None, flags, implicit_data=not data.explicit)
-        return cls.fitted(split(data, config), config)
+        """Return the settings that `dips train` would use for the data."""
+        config = build_config(recipe, None, flags)
+        return cls.resolved(split(data, config), config)
 
     @classmethod
-    def fitted(cls, parts: Parts, config: TrainConfig) -> Setting:
-        """Settings with all decided that depends on who trains."""
-        return cls(parts, fitted(parts[0], config))
+    def resolved(cls, parts: Parts, config: TrainConfig) -> Setting:
+        """Return settings that are resolved for the training users."""
+        return cls(parts, resolved(parts[0], config))
 
     @property
     def train(self) -> Interactions:
-        """Who trains."""
+        """Training users."""
         return self.parts[0]
 
-    def at_once(self) -> Setting:
-        """The same with all users in one walk, unless the walk is cut by stretches."""
-        return self if self.config.stretch else self._replace(config=self.config.but(users=0))
+    def in_one_user_batch(self) -> Setting:
+        """Return settings with all users in one rollout, unless there is an update interval."""
+        return (
+            self
+            if self.config.training.update_interval
+            else self._replace(config=self.config.but(user_batch=None))
+        )
 
 
 @dataclass(eq=False)
 class Run:
-    """A run that has seen nothing yet."""
+    """A run before its first epoch."""
 
     job: Job
-    fitting: TrainingState
-    columns: Columns
+    state: TrainingState
+    columns: EventColumns
     device: str
     low: float
     high: float
 
     @classmethod
     def begin(cls, setting: Setting) -> Run:
-        """Recommender and policy at their start."""
+        """Return a run with the initial recommender and policy."""
         (train, valid, _), config = setting
         spec, device = describe(train, config), device_of(config)
         job = Job(train, valid, config)
-        policy = build_policy(describe_policy(train, config), config.seed)
-        fitting = start([job], [make_recommender(spec, config.seed)], device, [policy])
-        return cls(job, fitting, Columns.of(train, device), device, spec.low, spec.high)
+        policy = build_policy(describe_policy(train, config), config.training.seed)
+        state = start([job], [make_recommender(spec, config.training.seed)], device, [policy])
+        return cls(job, state, EventColumns.of(train, device), device, spec.low, spec.high)
 
     def validate(self, stack: StackedRecommenders, trace: Trace) -> list[float]:
-        """The deciding metric; lower is better."""
-        return [scores.headline for scores in evaluate(stack, trace, low=self.low, high=self.high)]
+        """Return the primary metric of each run; lower is better."""
+        return [scores.objective for scores in evaluate(stack, trace, low=self.low, high=self.high)]
 
     def epochs(self) -> list[Took]:
-        """Train; how long it took until each epoch was done, validation and all."""
+        """Train, and return the time to the end of each epoch, with its validation."""
         clock, found = Clock(self.device), list[Took]()
-        self.train(lambda fitting: found.append(clock.took()))
+        self.train(lambda state: found.append(clock.took()))
         return found
 
-    def train(self, watch: Watch, save: Watch = lambda fitting: None) -> None:
-        """Fit until the epochs are over."""
-        fit(self.fitting, [self.job], self.columns, self.validate, watch, save)
+    def train(self, on_epoch: StateCallback, save: StateCallback = lambda state: None) -> None:
+        """Train all epochs."""
+        fit(self.state, [self.job], self.columns, self.validate, on_epoch, save)
 
 
 def whole_epochs(setting: Setting) -> dict[str, Any]:
-    """The quickest epoch after a first one, its pace and the peak of memory."""
+    """Return the fastest epoch after the first one, and the peak memory."""
     peak = Peak(device_of(setting.config))
     run = Run.begin(setting)
     took = best(later.less(earlier) for earlier, later in pairwise(run.epochs()))
@@ -114,23 +117,23 @@ def whole_epochs(setting: Setting) -> dict[str, Any]:
         "interactions": len(setting.train),
         "epoch": took._asdict(),
         "peak_bytes": peak.bytes(),
-        "batch": config.batch,
-        "policy_batch_size": config.policy_batch_size,
-        "users": config.users,
-        "stretch": config.stretch,
+        "batch_size": config.training.batch_size,
+        "policy_batch_size": config.policy_training.policy_batch_size,
+        "user_batch": config.training.user_batch,
+        "update_interval": config.training.update_interval,
     }
 
 
 def until(setting: Setting, target: float) -> dict[str, Any]:
-    """How long training takes to a validation as good as the target; programs are made in it."""
+    """Return the training time until validation reaches a target; compilation is included."""
     run = Run.begin(setting)
     clock, scores = Clock(run.device), list[float]()
 
     class Reached(Exception):
-        """Good enough."""
+        """The target is reached."""
 
-    def after(fitting: TrainingState) -> None:
-        scores.append(fitting.progress.history[-1]["valid"][0])
+    def after(state: TrainingState) -> None:
+        scores.append(state.progress.history[-1]["valid"][0])
         if scores[-1] <= target:
             raise Reached
 
@@ -144,71 +147,71 @@ def until(setting: Setting, target: float) -> dict[str, Any]:
 
 
 def phases(setting: Setting, times: int = 1) -> dict[str, Took]:
-    """What an epoch of one walk takes by phase; the walk takes the validation users along.
+    """Return the time of each phase of an epoch with one rollout of all users.
 
-    However many walks a policy takes in an epoch, all users walk once.
+    The rollout includes the validation users.
     """
-    run = Run.begin(setting.at_once())
-    learner, device = Learner(run), run.device
-    learner.learn(run.fitting)  # warm up
-    found = {"rollout": timed(device, learner.walk, times)}
-    alone = replace(run.fitting, policies=None)
-    found["recommender"] = timed(device, lambda: learner.learn(alone), times)
-    if run.fitting.policies is not None:
-        everything = timed(device, lambda: learner.learn(run.fitting), times)
-        with credit_for_free():
-            learner.learn(run.fitting)  # so that the credit is there
-            free = timed(device, lambda: learner.learn(run.fitting), times)
-        found |= {"credit": everything.less(free), "policy": free.less(found["recommender"])}
-    stack, trace = run.fitting.stack, learner.validation
+    run = Run.begin(setting.in_one_user_batch())
+    epoch, device = EpochPhases(run), run.device
+    epoch.train(run.state)  # warm up
+    found = {"rollout": timed(device, epoch.roll_out, times)}
+    recommender_only = replace(run.state, policies=None)
+    found["recommender"] = timed(device, lambda: epoch.train(recommender_only), times)
+    if run.state.policies is not None:
+        total = timed(device, lambda: epoch.train(run.state), times)
+        with cached_credit():
+            epoch.train(run.state)  # fills the cache
+            cached = timed(device, lambda: epoch.train(run.state), times)
+        found |= {"credit": total.less(cached), "policy": cached.less(found["recommender"])}
+    stack, trace = run.state.stack, epoch.validation
     found["validation"] = timed(device, lambda: run.validate(stack, trace), times)
     return found
 
 
-class Learner:
-    """The pieces of an epoch of whole histories, each to be called alone."""
+class EpochPhases:
+    """The phases of an epoch over full histories, as single functions."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.walks = run, TrainingRollouts([run.job], run.columns)
-        if self.walks.live:
-            raise SystemExit("phases are told for whole histories only: leave users and stretch 0")
-        run.fitting.progress.epoch = 1
-        self.training, self.validation = self.walk()
+        self.run, self.rollouts = run, TrainingRollouts([run.job], run.columns)
+        if self.rollouts.interleaved:
+            raise SystemExit("phases need full histories: leave user_batch and update_interval out")
+        run.state.progress.epoch = 1
+        self.training, self.validation = self.roll_out()
 
-    def walk(self) -> tuple[Trace, Trace]:
-        """Sketches of everybody, anew."""
-        players = self.run.fitting.players(self.run.fitting.parameters())
-        walks = TrainingRollouts(
-            [self.run.job], self.run.columns
-        )  # what is static would be remembered
-        training, validation = walks.sketches(1, players, players)
+    def roll_out(self) -> tuple[Trace, Trace]:
+        """Return new sketches of training and validation users."""
+        models = self.run.state.models_with(self.run.state.parameters())
+        # A new object: rollouts of static policies are cached.
+        rollouts = TrainingRollouts([self.run.job], self.run.columns)
+        training, validation = rollouts.traces(1, models, models)
         assert training is not None
         return training, validation
 
-    def learn(self, fitting: TrainingState) -> None:
-        """One epoch from the training sketches."""
-        learn_epoch(fitting, [self.run.job], [Whole(self.training)], self.walks.clock)
-        progress = fitting.progress
-        progress.user_batches, progress.taken, progress.total = 0, [], []
+    def train(self, state: TrainingState) -> None:
+        """Train one epoch on the training sketches."""
+        blocks = [FullHistoryBlock(self.training)]
+        train_epoch(state, [self.run.job], blocks, self.rollouts.refresh_table)
+        progress = state.progress
+        progress.user_batches_done, progress.predictions, progress.loss_sums = 0, [], []
 
-    def teach(self, count: int) -> None:
-        """Some of the policy's gradients alone."""
-        config, fitting, clock = self.run.job.config, self.run.fitting, self.walks.clock
-        assert fitting.policies is not None
+    def policy_gradients(self, count: int) -> None:
+        """Compute the gradients of some policy batches."""
+        config, state = self.run.job.config, self.run.state
+        refreshes, seeds = self.rollouts.refresh_table, [config.training.seed]
+        assert state.policies is not None
         assert isinstance(self.training, StoredTrace)
-        for policy_batch in Whole(self.training).policy_batches(clock, [config.seed], 1, config)[
-            :count
-        ]:
-            policy_learning.policy_gradients(
-                fitting.stack, fitting.policies, self.training, clock, policy_batch, config
+        batches = FullHistoryBlock(self.training).policy_batches(refreshes, seeds, 1, config)
+        for batch in batches[:count]:
+            policy_gradients_module.policy_gradients(
+                state.stack, state.policies, self.training, refreshes, batch, config
             )
 
 
 @contextmanager
-def credit_for_free() -> Iterator[None]:
-    """Whatever credit a policy is told first, it is told again without computing it."""
+def cached_credit() -> Iterator[None]:
+    """Return the first credit again for all later policy batches."""
 
-    def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    def cached(function: Callable[..., Any]) -> Callable[..., Any]:
         known: list[Any] = []
 
         def answer(*arguments: Any, **named: Any) -> Any:
@@ -218,20 +221,21 @@ def credit_for_free() -> Iterator[None]:
 
         return answer
 
+    module = policy_gradients_module
     with (
-        patch.object(policy_learning, "_effects", remembered(policy_learning._effects)),
-        patch.object(policy_learning, "_credit", remembered(policy_learning._credit)),
+        patch.object(module, "_losses_and_adjoints", cached(module._losses_and_adjoints)),
+        patch.object(module, "_credit", cached(module._credit)),
     ):
         yield
 
 
 def profiles(setting: Setting, rows: int = 10) -> dict[str, str]:
-    """What the operators of a walk, and of the policy's lessons with their credit, take."""
-    run = Run.begin(setting.at_once())
-    learner = Learner(run)
-    actions: dict[str, Callable[[], object]] = {"rollout": learner.walk}
-    if run.fitting.policies is not None:
-        actions["credit and policy"] = lambda: learner.teach(PROFILED)
+    """Return profiler tables of a rollout, and of policy batches with their credit."""
+    run = Run.begin(setting.in_one_user_batch())
+    epoch = EpochPhases(run)
+    actions: dict[str, Callable[[], object]] = {"rollout": epoch.roll_out}
+    if run.state.policies is not None:
+        actions["credit and policy"] = lambda: epoch.policy_gradients(PROFILED_BATCHES)
     cuda = run.device.startswith("cuda")
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
     key = "self_cuda_time_total" if cuda else "self_cpu_time_total"

@@ -1,4 +1,4 @@
-"""How fast and how lean the readers are, as ratios. Knows nothing of models.
+"""Measure time and memory of the readers, as ratios. Knows nothing about models.
 
 python -m benchmarks.reading [--ratings 20000000]
 """
@@ -21,8 +21,8 @@ import numpy as np
 import polars as pl
 
 from benchmarks.measure import kilobytes
-from dips.data import movielens, netflix
-from dips.data.source import open_source
+from dips.data.readers import movielens, netflix
+from dips.data.readers.source import open_source
 
 SPEED_TARGET = 5.0
 """MovieLens 1M from the zip, in multiples of polars on the same rows tab-separated."""
@@ -34,7 +34,9 @@ LINEAR_TARGET = 1.3
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ratings", type=int, default=20_000_000, help="of the largest file")
+    parser.add_argument(
+        "--ratings", type=int, default=20_000_000, help="ratings in the largest file"
+    )
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.child:
@@ -67,7 +69,7 @@ def speed(folder: Path, rounds: int = 9) -> dict[str, Any]:
     def theirs() -> None:
         pl.read_csv(plain, separator="\t", has_header=False)
 
-    # In turns, so that whatever else the machine does hits both.
+    # Alternating, so that other load of the machine affects both.
     times = [(_seconds(ours), _seconds(theirs)) for _ in range(rounds)]
     best_ours, best_theirs = (min(column) for column in zip(*times, strict=True))
     ratio = best_ours / best_theirs
@@ -97,10 +99,10 @@ def memory(folder: Path, largest: int) -> dict[str, Any]:
     return {"runs": runs, "memory_ratio": memory_ratio, "linear_ratio": pace[-1] / pace[0]}
 
 
-def make_netflix(path: Path, ratings: int, films: int = 2_000, people: int = 480_000) -> Path:
+def make_netflix(path: Path, ratings: int, films: int = 2_000, users: int = 480_000) -> Path:
     """Write a file in the official layout, film by film, popular films first."""
     rng = np.random.default_rng(ratings)
-    ids = rng.choice(2_649_429, people, replace=False).astype(np.int32) + 1
+    ids = rng.choice(2_649_429, users, replace=False).astype(np.int32) + 1
     weights = 1.0 / np.arange(1, films + 1)
     counts = np.floor(weights / weights.sum() * ratings).astype(np.int64)
     counts[0] += ratings - counts.sum()
@@ -109,7 +111,7 @@ def make_netflix(path: Path, ratings: int, films: int = 2_000, people: int = 480
             file.write(b"%d:\n" % film)
             frame = pl.DataFrame(
                 {
-                    "user": ids[rng.integers(0, people, count)],
+                    "user": ids[rng.integers(0, users, count)],
                     "rating": rng.integers(1, 6, count, dtype=np.int8),
                     "day": rng.integers(10_900, 13_100, count, dtype=np.int32),
                 }
@@ -119,7 +121,7 @@ def make_netflix(path: Path, ratings: int, films: int = 2_000, people: int = 480
 
 
 def _make_movielens(path: Path) -> Path:
-    """A stand-in of the same size where the real file is not to be had."""
+    """Write a random file of the size of MovieLens 1M, if the original is missing."""
     rng = np.random.default_rng(0)
     users = np.sort(rng.integers(1, 6_041, 1_000_209))
     columns = [users, rng.integers(1, 3_953, len(users)), rng.integers(1, 6, len(users))]
@@ -133,7 +135,7 @@ def _make_movielens(path: Path) -> Path:
 
 
 def _read_netflix(path: Path) -> dict[str, Any]:
-    """Run in a child of its own, so that the peak is that of this one read."""
+    """Read a file in a child process, which has its own peak memory."""
     baseline = kilobytes("VmRSS")
     start = time.perf_counter()
     with open_source(path) as source:

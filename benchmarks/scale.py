@@ -1,4 +1,4 @@
-"""One epoch over a stream as large as the Netflix Prize: how long it takes, and in which memory.
+"""Measure time and memory of one epoch on data as large as the Netflix Prize.
 
 python -m benchmarks.scale [--interactions 1e8 --users 1e6 --items 18000] [--device cuda] [--json F]
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks import product
-from benchmarks.measure import Clock, hand_over, kilobytes, table
+from benchmarks.measure import Clock, kilobytes, print_json, table
 from dips.data import synthetic
 from dips.data.interactions import Interactions
 from dips.data.splitting import by_users
@@ -23,15 +23,15 @@ from dips.training.recipes import build_config
 from dips.training.trainer import TrainingState
 
 SHARES = (0.98, 0.01, 0.01)
-"""Nearly all of the stream is there to train on."""
+"""Nearly all users are training users."""
 CHUNK = 1 << 16
-"""Users who are made together."""
+"""Users that are generated together."""
 GIB = 2**30
 TARGETS = {
     "cuda": {"seconds": 180, "host_peak_bytes": 16 * GIB, "gpu_peak_bytes": 40 * GIB},
     "cpu": {"host_peak_bytes": 4 * GIB},
 }
-"""What figures should stay below: with 100 million interactions on a GPU, 10 on the CPU."""
+"""Upper limits: with 100 million interactions on a GPU, 10 million on the CPU."""
 USUAL = {"cuda": 1e8, "cpu": 1e7}
 
 
@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         users=users, items=int(options.items), events=round(count / users), chunk=CHUNK
     )
     made = clock.took().wall
-    _tell(f"{len(data):,} interactions made in {made:,.1f} s")
-    flags = {"policy": options.policy, "device": options.device, "users": options.user_batch}
-    flags |= {"batch": options.batch, "policy_batch_size": options.policy_batch_size}
+    _log(f"{len(data):,} interactions generated in {made:,.1f} s")
+    flags = {"policy": options.policy, "device": options.device, "user_batch": options.user_batch}
+    flags |= {"batch_size": options.batch_size, "policy_batch_size": options.policy_batch_size}
     results = {"made_seconds": made, **measure(data, flags)}
-    results["targets"] = judged(results)
+    results["targets"] = with_targets(results)
     print(f"\n{report(results)}\n")
-    hand_over(results, options.json)
+    print_json(results, options.json)
     return 0
 
 
@@ -60,41 +60,42 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--users", type=float, default=0, help="one for 100 interactions")
     parser.add_argument("--items", type=float, default=18_000)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--policy", default="learned", help="whose training is measured")
-    parser.add_argument("--user-batch", type=int, default=0, help="users a walk; 0: as it would be")
-    parser.add_argument("--batch", type=int, default=0, help="predictions a step; 0: as usual")
-    parser.add_argument("--policy-batch-size", type=int, default=0, help="the same for the policy")
-    parser.add_argument("--json", type=Path, help="write the results there as well")
+    parser.add_argument("--policy", default="learned", help="policy to train")
+    parser.add_argument("--user-batch", type=int, help="users per rollout")
+    parser.add_argument("--batch-size", type=int, help="predictions per step")
+    parser.add_argument("--policy-batch-size", type=int, help="decisions per policy step")
+    parser.add_argument("--json", type=Path, help="JSON file to write")
     return parser
 
 
-def _tell(line: str) -> None:
-    """Show progress to those who wait."""
+def _log(line: str) -> None:
+    """Print progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def measure(data: Interactions, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """One epoch in which everything learns, with its validation; nothing is warm."""
-    everything = {**flags, **product.WHOLE, "epochs": 1, "baseline": ""}
-    config = build_config("default", None, everything, implicit_data=not data.explicit)
-    setting = product.Setting.fitted(by_users(data, SHARES, seed=config.seed), config)
+    """Train one epoch of recommender and policy, with validation and without warm-up."""
+    full = {**flags, **product.WHOLE, "epochs": 1, "baselines": ()}
+    config = build_config("default", None, full)
+    setting = product.Setting.resolved(by_users(data, SHARES, seed=config.training.seed), config)
     device, config = device_of(config), setting.config
     clock = Clock(device)
     run = product.Run.begin(setting)
     began = clock.took().wall
-    _tell(f"ready to train after {began:,.1f} s, {config.users or 'all'} users a walk")
-    run.train(lambda fitting: None, lambda fitting: _tell(_way(fitting, clock)))
+    users = config.training.user_batch or "all"
+    _log(f"ready to train after {began:,.1f} s, {users} users per rollout")
+    run.train(lambda state: None, lambda state: _log(_progress(state, clock)))
     seconds = clock.took().wall
-    progress, count = run.fitting.progress, len(setting.train)
+    progress, count = run.state.progress, len(setting.train)
     return {
-        "policy": config.policy,
+        "policy": config.sketch.policy,
         "device": device,
         "interactions": count,
         "users": setting.train.users,
         "items": data.items,
-        "users_a_walk": config.users,
-        "batch": config.batch,
-        "policy_batch_size": config.policy_batch_size,
+        "user_batch": config.training.user_batch,
+        "batch_size": config.training.batch_size,
+        "policy_batch_size": config.policy_training.policy_batch_size,
         "threads": torch.get_num_threads(),
         "start_seconds": began,
         "seconds": seconds,
@@ -106,15 +107,15 @@ def measure(data: Interactions, flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _way(fitting: TrainingState, clock: Clock) -> str:
-    """How far an epoch has come; after its end nothing is left of it."""
-    taken = sum(fitting.progress.taken)
-    far = f"{taken:,} learned from" if taken else "all learned from"
-    return f"{far} after {clock.took().wall:,.0f} s"
+def _progress(state: TrainingState, clock: Clock) -> str:
+    """Describe the progress of an epoch; the count is reset at its end."""
+    taken = sum(state.progress.predictions)
+    done = f"{taken:,} predictions" if taken else "all predictions"
+    return f"{done} after {clock.took().wall:,.0f} s"
 
 
 def _gpu_peaks(device: str) -> dict[str, int]:
-    """What the process took from the GPU for tensors, and what of it they filled at once."""
+    """Return the peaks of reserved and of allocated GPU memory."""
     if not device.startswith("cuda"):
         return {"gpu_peak_bytes": 0, "gpu_filled_bytes": 0}
     taken, filled = torch.cuda.max_memory_reserved, torch.cuda.max_memory_allocated
@@ -122,7 +123,7 @@ def _gpu_peaks(device: str) -> dict[str, int]:
 
 
 def report(results: Mapping[str, Any]) -> str:
-    """A line for the README, and which targets are met; a missed one is no error."""
+    """Return the results as a Markdown table, and which targets are reached."""
     pace, took = f"{results['interactions_per_second']:,.0f}", f"{results['seconds']:,.1f}"
     sizes = [f"{results[name]:,}" for name in ("interactions", "users", "items")]
     peaks = [f"{results[f'{where}_peak_bytes'] / GIB:.2f}" for where in ("host", "gpu")]
@@ -134,8 +135,8 @@ def report(results: Mapping[str, Any]) -> str:
     return "\n".join([line, "", *verdicts])
 
 
-def judged(results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """The figures that have a target, each with what it should stay below."""
+def with_targets(results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return the results that have a target, each with its upper limit."""
     limits = TARGETS[results["device"].split(":")[0]]
     return {figure: (results[figure], limit) for figure, limit in limits.items()}
 

@@ -1,4 +1,4 @@
-"""How much faster several processes train one run than one does.
+"""Measure the speed-up of training one run with several processes.
 
 python -m benchmarks.scaling [--processes 1,2] [--policies last,learned] [--device cuda] [--users N]
 """
@@ -19,9 +19,9 @@ import torch
 
 from benchmarks.measure import table
 from dips.data import synthetic
-from dips.numerics.process_group import gathered
-from dips.studies import run as experiment
+from dips.numerics.process_group import open_process_group
 from dips.studies.checks import device_of, split
+from dips.studies.run import train_runs
 from dips.training.recipes import build_config
 
 HERE = "benchmarks.scaling"
@@ -29,10 +29,10 @@ WHOLE = {
     "policy_warmup_epochs": 0,
     "policy_freeze_epochs": 0,
     "revert_tolerance": 0.0,
-    "baseline": "",
+    "baselines": (),
     "patience": 99,
 }
-"""Every epoch does all there is to do, and nothing else is trained."""
+"""Settings with which every epoch trains the policy, without baselines."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,19 +49,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", default="1,2", help="how many, each in turn")
-    parser.add_argument("--policies", default="last,learned", help="whose training is timed")
-    parser.add_argument("--users", type=int, default=2000, help="made users, of 100 events about")
-    parser.add_argument("--items", type=int, default=5000, help="made items")
-    parser.add_argument("--epochs", type=int, default=4, help="the quickest after the first counts")
+    parser.add_argument("--processes", default="1,2", help="numbers of processes")
+    parser.add_argument("--policies", default="last,learned", help="policies to train")
+    parser.add_argument(
+        "--users", type=int, default=2000, help="synthetic users, with about 100 events"
+    )
+    parser.add_argument("--items", type=int, default=5000, help="synthetic items")
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="epochs; the fastest after the first is reported"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--clock", default="wall", help="cpu: of all processes, on a busy machine")
+    parser.add_argument("--clock", default="wall", help="wall, or cpu: time of all processes")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser
 
 
 def scale(policy: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The pace with each number of processes, one thread each."""
+    """Return the speed with each number of processes, one thread each."""
     points = []
     for processes in map(int, options.processes.split(",")):
         names = ("users", "items", "epochs", "device", "clock")
@@ -86,25 +90,25 @@ def _launch(processes: int, job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _child(job: Mapping[str, Any]) -> None:
     flags = {**WHOLE, **{name: job[name] for name in ("policy", "epochs", "device")}}
-    config = build_config("default", None, flags, implicit_data=False)
+    config = build_config("default", None, flags)
     parts = split(synthetic.stream(users=job["users"], items=job["items"], events=100), config)
     clock = time.process_time if job["clock"] == "cpu" else time.perf_counter
     seconds: list[float] = []
-    with gathered(device_of(config)) as process_group:
-        experiment.run(
+    with open_process_group(device_of(config)) as process_group:
+        train_runs(
             [(parts, config)],
             test=False,
-            watch=lambda moment: seconds.append(clock()),
+            on_epoch=lambda report: seconds.append(clock()),
             process_group=process_group,
         )
-        quickest = min(later - earlier for earlier, later in pairwise(seconds))
-        mean = float(process_group.sum(torch.tensor(quickest))) / process_group.size
-    if process_group.leads:
+        fastest = min(later - earlier for earlier, later in pairwise(seconds))
+        mean = float(process_group.all_reduce(torch.tensor(fastest))) / process_group.world_size
+    if process_group.is_main:
         print(json.dumps({"interactions_per_second": len(parts[0]) / mean}))
 
 
 def report(policy: str, points: Sequence[Mapping[str, Any]]) -> str:
-    """A table for the README: efficiency is the gain in pace over the gain in processes."""
+    """Return a Markdown table; efficiency is the speed-up divided by the number of processes."""
     first = points[0]
     rows = []
     for point in points:

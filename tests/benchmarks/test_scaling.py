@@ -1,4 +1,4 @@
-"""The benchmark of several processes: its table, and a smallest run of it."""
+"""The benchmark of several processes: its table, and a small run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_efficiency_is_gain_over_processes() -> None:
 
 
 @pytest.mark.parametrize("clock", ["wall", "cpu"])
-def test_a_child_tells_its_pace(capsys: pytest.CaptureFixture[str], clock: str) -> None:
+def test_a_child_process_reports_its_speed(capsys: pytest.CaptureFixture[str], clock: str) -> None:
     job = {"users": 30, "items": 64, "epochs": 2, "device": "cpu", "policy": "last", "clock": clock}
     assert scaling.main(["--child", json.dumps(job)]) == 0
     assert json.loads(capsys.readouterr().out)["interactions_per_second"] > 0

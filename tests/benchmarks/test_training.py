@@ -1,4 +1,4 @@
-"""The benchmark of training, in small: what it runs is the product, and all of it is told."""
+"""The training benchmarks on small data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.algorithm1_timing import (
 )
 from benchmarks.measure import Took, best, in_child, table
 from dips.data import prepared, synthetic
-from dips.training import policy_gradients as policy_learning
+from dips.training import policy_gradients as policy_gradients_module
 from dips.training.rollouts import TrainingRollouts
 
 TINY: dict[str, Any] = {"size": 2, "dim": 4, "queue": 3, "inner_steps": 2, "device": "cpu"}
@@ -43,8 +43,8 @@ def test_groups_have_every_step_once_and_similar_work() -> None:
 
 
 def test_literal_steps_add_up_to_an_epoch() -> None:
-    found = time_steps(setting("paper", policy="dips", users=8), seconds=0.0)
-    train = setting("paper", policy="dips", users=8).train
+    found = time_steps(setting("paper", policy="dips", user_batch=8), seconds=0.0)
+    train = setting("paper", policy="dips", user_batch=8).train
     assert found["interactions"] == len(train)
     assert found["steps_per_epoch"] >= int(train.lengths.max())
     assert 0 < found["steps_timed"] < found["steps_per_epoch"] * 50
@@ -52,42 +52,44 @@ def test_literal_steps_add_up_to_an_epoch() -> None:
 
 
 def test_an_epoch_of_the_literal_algorithm_is_validated() -> None:
-    own = setting("paper", policy="dips", users=8)
+    own = setting("paper", policy="dips", user_batch=8)
     still, moved = (train_epoch(own, faster)["valid"] for faster in (0.0, 1.0))
     run = product.Run.begin(own)
-    models = run.fit_state.models_with(run.fit_state.parameters())
+    models = run.state.models_with(run.state.parameters())
     _, validation = TrainingRollouts([run.job], run.columns).traces(1, models, models)
-    assert run.validate(run.fit_state.stack, validation) == [still]
+    assert run.validate(run.state.stack, validation) == [still]
     assert moved != still
 
 
 @pytest.mark.parametrize(
-    ("policy", "told", "walks"),
+    ("policy", "phases", "user_batches"),
     [("last", 3, 1), ("dips", 5, 1), ("learned", 5, 1), ("learned", 5, 2)],
 )
-def test_phases_of_the_product(policy: str, told: int, walks: int) -> None:
-    whole = setting("default", policy=policy, **product.WHOLE, epochs=2, walks=walks)
+def test_phases_of_an_epoch(policy: str, phases: int, user_batches: int) -> None:
+    whole = setting(
+        "default", policy=policy, **product.WHOLE, epochs=2, user_batches_per_epoch=user_batches
+    )
     assert product.whole_epochs(whole)["epoch"]["wall"] > 0
     found = product.phases(whole)
     assert list(found) == [name for name in training.PHASES if name in found]
-    assert len(found) == told
+    assert len(found) == phases
 
 
-def test_credit_can_be_disabled_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credit_can_be_cached_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    honest = policy_learning._credit
+    original = policy_gradients_module._credit
     monkeypatch.setattr(
-        policy_learning, "_credit", lambda *given: (calls.append(1), honest(*given))[1]
+        policy_gradients_module, "_credit", lambda *given: (calls.append(1), original(*given))[1]
     )
-    learner = product.Learner(
+    epoch = product.EpochPhases(
         product.Run.begin(setting("default", policy="dips", policy_batch_size=32))
     )
-    learner.teach(3)
+    epoch.policy_gradients(3)
     assert len(calls) == 3
-    with product.credit_for_free():
-        learner.teach(3)
+    with product.cached_credit():
+        epoch.policy_gradients(3)
     assert len(calls) == 4
-    learner.teach(1)
+    epoch.policy_gradients(1)
     assert len(calls) == 5
 
 
@@ -133,7 +135,7 @@ def test_growth_changes_one_thing_at_a_time() -> None:
     jobs = {name: axis.job(name, 7000, "") for name, axis in growth.AXES.items()}
     assert jobs["items"]["world"]["items"] == 7000
     assert jobs["interactions"]["world"]["users"] == 70
-    usual = {"batch_size": 0, "policy_batch_size": 0}
+    usual = {"batch_size": None, "policy_batch_size": None}
     assert jobs["size"]["flags"] == {"policy": "learned", "size": 7000, **usual}
     assert jobs["queue"]["flags"] == {"policy": "dips", "queue": 7000, **usual}
 
@@ -163,7 +165,7 @@ def test_a_failing_child_process_is_reported(
     (tmp_path / "child.py").write_text(
         "import json, os, sys\n"
         "job = json.loads(sys.argv[2])\n"
-        "print('on the way')\n"
+        "print('a log line')\n"
         "print(json.dumps({'pid': os.getpid(), **job}))\n"
         "sys.exit(job['code'])\n"
     )
