@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.measure import Clock, Peak, Took
 from benchmarks.product import Run, Setting
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.dot import DotProduct

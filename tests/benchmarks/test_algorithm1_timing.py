@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.algorithm1_timing import StepShape, step_shapes, synthetic_batch
 from dips.data.interactions import Interactions
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender

@@ -9,7 +9,7 @@ import torch
 
 from dips.credit.replay import replay
 from dips.credit.true_gradient import history, true_gradient
-from dips.policy.network import PaperNetwork
+from dips.policy.paper_network import PaperNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
 from dips.recommender.stacked import StackedRecommenders

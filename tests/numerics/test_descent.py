@@ -1,4 +1,4 @@
-"""The forms of the inner loop are one iteration: values and gradients, twice checked."""
+"""The forms of the inner loop have equal values and gradients."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ def _objective(loss: Loss, case: Case) -> Callable[[Tensor], Tensor]:
     return objective
 
 
-def _twin(
-    objective: Callable[[Tensor], Tensor], start: Tensor, rate: Tensor, steps: int, pull: float
+def _by_double_backward(
+    objective: Callable[[Tensor], Tensor], start: Tensor, rate: Tensor, steps: int, penalty: float
 ) -> Tensor:
-    """Plain double backward, row after row and step after step."""
+    """Return users by double backward, row by row and step by step."""
     users = []
     for row in range(len(start)):
         user = start
         for _ in range(steps):
-            penalised = objective(user)[row] + pull * ((user[row] - start[row]) ** 2).sum()
+            penalised = objective(user)[row] + penalty * ((user[row] - start[row]) ** 2).sum()
             (slope,) = torch.autograd.grad(penalised, user, create_graph=True)
             user = user - rate[row] * slope
         users.append(user[row])
     return torch.stack(users)
 
 
-def _closed(loss: Loss, case: Case, pull: float) -> Tensor:
+def _closed(loss: Loss, case: Case, penalty: float) -> Tensor:
     shape = (-1,) if loss.channels == 1 else (-1, loss.channels)
 
     def slope(scores: Tensor) -> Tensor:
         weight = case["weight"] if loss.channels == 1 else case["weight"][:, :, None]
-        return (loss.slope(scores.unflatten(1, shape), case["rating"]) * weight).flatten(1)
+        return (loss.derivative(scores.unflatten(1, shape), case["rating"]) * weight).flatten(1)
 
     arguments = (case["features"], case["intercept"], slope, case["start"], case["rate"])
-    return descend_linear(*arguments, STEPS, pull)
+    return descend_linear(*arguments, STEPS, penalty)
 
 
 def _with_gradients(
@@ -88,26 +88,28 @@ def _agree(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -
         torch.testing.assert_close(value, other[name], atol=tolerance, rtol=tolerance, msg=name)
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.7])
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
 @pytest.mark.parametrize(("n", "dim"), [(2, 12), (4, 3)], ids=["few features", "many features"])
 @pytest.mark.parametrize("name", ["mse", "bce", "cce"])
-def test_linear_scores(losses: dict[str, Loss], name: str, n: int, dim: int, pull: float) -> None:
+def test_linear_scores(
+    losses: dict[str, Loss], name: str, n: int, dim: int, penalty: float
+) -> None:
     loss = losses[name]
     case = _case(n, dim, loss.channels, torch.float64)
     names = ("features", "intercept", "start", "weight", "rate")
 
     def by_descend(c: Case) -> Tensor:
-        return descend(_objective(loss, c), c["start"], c["rate"], STEPS, pull)
+        return descend(_objective(loss, c), c["start"], c["rate"], STEPS, penalty)
 
     def by_backward(c: Case) -> Tensor:
-        return _twin(_objective(loss, c), c["start"], c["rate"], STEPS, pull)
+        return _by_double_backward(_objective(loss, c), c["start"], c["rate"], STEPS, penalty)
 
-    closed = _with_gradients(lambda c: _closed(loss, c, pull), case, names)
+    closed = _with_gradients(lambda c: _closed(loss, c, penalty), case, names)
     assert float((closed["user"] - case["start"]).abs().max()) > 0.05  # it does move
     _agree(closed, _with_gradients(by_descend, case, names), 1e-10)
     _agree(closed, _with_gradients(by_backward, case, names), 1e-10)
     single = {key: value.float() for key, value in case.items()}
-    rough = _with_gradients(lambda c: _closed(loss, c, pull), single, names)
+    rough = _with_gradients(lambda c: _closed(loss, c, penalty), single, names)
     _agree({key: value.double() for key, value in rough.items()}, closed, 2e-4)
 
 
@@ -122,7 +124,7 @@ def test_gradients_against_finite_differences(losses: dict[str, Loss]) -> None:
     assert torch.autograd.gradcheck(run, inputs)
 
 
-def test_every_step_is_settled() -> None:
+def test_every_step_is_rounded() -> None:
     """`rounding` is applied to each iterate, so a coarse one changes the path."""
     seen: list[Tensor] = []
 
@@ -140,7 +142,7 @@ def test_every_step_is_settled() -> None:
     torch.testing.assert_close(plain, target[None] * (1 - 0.6**7))
 
 
-def test_rows_do_not_see_each_other(losses: dict[str, Loss]) -> None:
+def test_rows_are_independent(losses: dict[str, Loss]) -> None:
     case = _case(2, 5, 1, torch.float64)
     together = _closed(losses["mse"], case, 0.0)
     for row in range(ROWS):

@@ -1,4 +1,4 @@
-"""Conjugate gradients against a dense solver; recorded functions on the CPU."""
+"""Influence functions against dense solvers and finite differences."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from dips.numerics import influence
-from dips.numerics.cuda_graph import CapturedGraph
 from dips.numerics.influence import (
     covariance,
-    solve_dense,
     influences,
     linear_influences,
     solve,
+    solve_dense,
 )
 
 
@@ -27,7 +26,7 @@ def _dense(rows: Tensor, damping: float) -> Tensor:
 
 @pytest.mark.parametrize("damping", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("rank", [1, 3, 8])
-def test_solves_what_a_dense_solver_solves(rank: int, damping: float) -> None:
+def test_conjugate_gradients_equal_a_dense_solver(rank: int, damping: float) -> None:
     features, target = _random(5, rank, 8, seed=1), _random(5, 8, seed=2)
 
     def product(vector: Tensor) -> Tensor:
@@ -39,14 +38,14 @@ def test_solves_what_a_dense_solver_solves(rank: int, damping: float) -> None:
     torch.testing.assert_close(solve(product, target, damping, 60), expected)
 
 
-def test_no_target_no_hessian() -> None:
+def test_zero_target_or_zero_hessian() -> None:
     nothing = solve(lambda v: v * 0, torch.zeros(2, 4).double(), 0.5, 5)
     assert torch.equal(nothing, torch.zeros(2, 4).double())
     target = _random(2, 4, seed=3)
     torch.testing.assert_close(solve(lambda v: v * 0, target, 0.5, 3), target * 2)
 
 
-def test_influences_are_the_sensitivity_of_the_optimum() -> None:
+def test_influences_are_derivatives_at_the_optimum() -> None:
     """d (fixed sum of losses) / d weight at a weighted minimum, by finite differences.
 
     At the minimum of the penalised loss with weights w, the loss of all counted by w.
@@ -80,7 +79,7 @@ def test_influences_are_the_sensitivity_of_the_optimum() -> None:
 
 @pytest.mark.parametrize(("n", "dim"), [(3, 8), (6, 4), (1, 5)])
 @pytest.mark.parametrize("damping", [0.01, 1.0, 30.0])
-def test_the_gram_form_is_the_dense_one(n: int, dim: int, damping: float) -> None:
+def test_the_gram_form_equals_the_dense_form(n: int, dim: int, damping: float) -> None:
     features, slope = _random(7, n, dim, seed=1), _random(7, n, seed=2)
     curvature, weight = _random(7, n, seed=3).abs(), (_random(7, n, seed=4) > -0.5).double()
     hessian = (features * (weight * curvature)[:, :, None]).transpose(1, 2) @ features
@@ -93,7 +92,7 @@ def test_the_gram_form_is_the_dense_one(n: int, dim: int, damping: float) -> Non
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 12])
-def test_elimination_is_a_dense_solver(n: int) -> None:
+def test_elimination_equals_a_dense_solver(n: int) -> None:
     rows, target = _random(6, n, n, seed=1), _random(6, n, seed=2)
     positive = rows @ rows.transpose(1, 2)
     curvature = _random(6, n, seed=3).abs()
@@ -103,26 +102,8 @@ def test_elimination_is_a_dense_solver(n: int) -> None:
         torch.testing.assert_close(solve_dense(matrix, 0.4, target), expected)
 
 
-def test_recorded_on_the_cpu_is_a_plain_call() -> None:
-    calls: list[tuple[Tensor, ...]] = []
-    total = torch.zeros(2)
-
-    def add(*values: Tensor) -> None:
-        calls.append(values)
-        total.add_(values[0])
-
-    inert = torch.zeros(2)
-    recorded = CapturedGraph(add, inert)
-    assert calls == []
-    argument = torch.tensor([1.0, 2.0])
-    recorded(argument)
-    recorded(argument)
-    assert all(given[0] is argument for given in calls)
-    assert total.tolist() == [2.0, 4.0]
-
-
-def test_the_covariance_is_that_of_the_drawn_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(influence, "CHUNK_ITEMS", 4)  # 10 items: two whole pieces and a part
+def test_covariance_equals_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(influence, "CHUNK_ITEMS", 4)  # 10 items: two whole chunks and a part
     probability = _random(3, 10, seed=0).softmax(1)
     table = _random(10, 5, seed=1)
     for row, mine in zip(probability, covariance(probability, table), strict=True):

@@ -1,4 +1,4 @@
-"""Relaxed refreshes: values against the Top-K projection and the softmax, slopes by gradcheck."""
+"""Relaxed refreshes: values equal Top-K projection and softmax; gradients pass gradcheck."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _case(seed: int = 0, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     scores = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator) * scale
     weight = torch.ones_like(scores)
     weight[1, 2], weight[2, :3] = 0.0, 0.0
-    scores[1, 2] = -4 * scale  # what does not count is the worst of all
+    scores[1, 2] = -4 * scale  # an entry of weight 0 has the lowest score
     return scores, weight
 
 
@@ -32,15 +32,15 @@ def test_values_are_those_of_the_projection_and_the_softmax(scale: float) -> Non
     assert bool((kept[weight == 0] == 0).all())
 
 
-def test_the_level_balances_fractional_weights() -> None:
+def test_the_multiplier_balances_fractional_weights() -> None:
     scores, _ = _case()
     weight = torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)).double() + 0.5
     total = (weight * (scores + top_k_multiplier(scores, weight, K)).sigmoid()).sum(1)
     torch.testing.assert_close(total, torch.full((ROWS,), float(K)).double())
 
 
-def test_slopes_in_scores_and_weights() -> None:
-    """Also in weights of 0: what an interaction would do if it were a candidate."""
+def test_gradients_in_scores_and_weights() -> None:
+    """Weights of 0 have gradients too."""
     scores, weight = (field.requires_grad_() for field in _case())
     assert gradcheck(lambda s, w: keep_k(s, w, K), (scores, weight))
     assert gradcheck(drop_one, (scores, weight))

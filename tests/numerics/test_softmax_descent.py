@@ -1,4 +1,4 @@
-"""The softmax's inner loop: the plain one is gradient descent, the fast one is the plain one."""
+"""The softmax descent is gradient descent, and its repeat backward pass equals autograd."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from dips.numerics.descent import descend
-from dips.numerics.softmax_descent import AllItems, SoftmaxDescent, InnerProblem, descend_softmax
+from dips.numerics.softmax_descent import AllItems, InnerProblem, SoftmaxDescent, descend_softmax
 
 ROWS, ITEMS, DIM, STEPS = 3, 9, 5, 6
 KEPT = torch.tensor([[1, 4], [2, 2], [8, 0]])
-OWN = pytest.mark.parametrize("own", [False, True])
-PULL = pytest.mark.parametrize("pull", [0.0, 0.7])
+REPEAT = pytest.mark.parametrize("repeat", [False, True])
+PENALTY = pytest.mark.parametrize("penalty", [0.0, 0.7])
 Case = dict[str, Tensor]
 Run = Callable[[AllItems, InnerProblem], Tensor]
 
 
-def _case(own: bool, seed: int = 0) -> Case:
+def _case(repeat: bool, seed: int = 0) -> Case:
     generator = torch.Generator().manual_seed(seed)
     shapes: dict[str, tuple[int, ...]] = {
         "table": (ITEMS, DIM),
         "bias": (ITEMS,),
         "weight": (ROWS, 2),
-        "start": (ROWS, DIM + ITEMS * own),
+        "start": (ROWS, DIM + ITEMS * repeat),
     }
-    shapes |= {"loading": ()} if own else {}
+    shapes |= {"repeat_scale": ()} if repeat else {}
     made = {
         name: torch.randn(shape, generator=generator).double() for name, shape in shapes.items()
     }
@@ -42,16 +42,18 @@ def _rate(case: Case) -> Tensor:
 
 def _features(case: Case) -> Tensor:
     """[items, dim] written out."""
-    own = (
-        case["loading"] * torch.eye(ITEMS, dtype=case["table"].dtype) if "loading" in case else None
+    repeat = (
+        case["repeat_scale"] * torch.eye(ITEMS, dtype=case["table"].dtype)
+        if "repeat_scale" in case
+        else None
     )
-    return case["table"] if own is None else torch.cat([case["table"], own], 1)
+    return case["table"] if repeat is None else torch.cat([case["table"], repeat], 1)
 
 
-def _given(case: Case, pull: float) -> tuple[AllItems, InnerProblem]:
-    pulled = (_features(case)[KEPT] * case["weight"][:, :, None]).sum(1)
-    problem = InnerProblem(pulled, case["weight"].sum(1), case["start"], _rate(case), pull)
-    return AllItems(case["table"], case["bias"], case.get("loading")), problem
+def _given(case: Case, penalty: float) -> tuple[AllItems, InnerProblem]:
+    feature_sum = (_features(case)[KEPT] * case["weight"][:, :, None]).sum(1)
+    problem = InnerProblem(feature_sum, case["weight"].sum(1), case["start"], _rate(case), penalty)
+    return AllItems(case["table"], case["bias"], case.get("repeat_scale")), problem
 
 
 def _plain(items: AllItems, problem: InnerProblem) -> Tensor:
@@ -63,52 +65,52 @@ def _fast(items: AllItems, problem: InnerProblem) -> Tensor:
     return user
 
 
-def _by_objective(case: Case, pull: float) -> Tensor:
+def _by_objective(case: Case, penalty: float) -> Tensor:
     def value(user: Tensor) -> Tensor:
-        chance = functional.log_softmax(user @ _features(case).T + case["bias"], -1)
-        return -(chance.gather(1, KEPT) * case["weight"]).sum(1)
+        log_probability = functional.log_softmax(user @ _features(case).T + case["bias"], -1)
+        return -(log_probability.gather(1, KEPT) * case["weight"]).sum(1)
 
-    return descend(value, case["start"], _rate(case), STEPS, pull)
+    return descend(value, case["start"], _rate(case), STEPS, penalty)
 
 
 def _value(user: Tensor) -> Tensor:
-    """A number that depends on all entries, each in its own way."""
+    """Return a number that depends on every entry differently."""
     return (user * torch.arange(user.numel()).view_as(user).cos()).sum() + (user**2).sum()
 
 
-def _gradients(run: Run, pull: float) -> Callable[[Case], Case]:
-    return grad(lambda case: _value(run(*_given(case, pull))))
+def _gradients(run: Run, penalty: float) -> Callable[[Case], Case]:
+    return grad(lambda case: _value(run(*_given(case, penalty))))
 
 
-@OWN
-@PULL
-def test_plain_is_gradient_descent(own: bool, pull: float) -> None:
-    case = _case(own)
-    user = _plain(*_given(case, pull))
+@REPEAT
+@PENALTY
+def test_descend_softmax_is_gradient_descent(repeat: bool, penalty: float) -> None:
+    case = _case(repeat)
+    user = _plain(*_given(case, penalty))
     assert float((user - case["start"]).abs().max()) > 0.05  # it does move
-    torch.testing.assert_close(user, _by_objective(case, pull), atol=1e-10, rtol=1e-10)
-    other = grad(lambda case: _value(_by_objective(case, pull)))(case)
-    for name, value in _gradients(_plain, pull)(case).items():
+    torch.testing.assert_close(user, _by_objective(case, penalty), atol=1e-10, rtol=1e-10)
+    other = grad(lambda case: _value(_by_objective(case, penalty)))(case)
+    for name, value in _gradients(_plain, penalty)(case).items():
         torch.testing.assert_close(value, other[name], atol=1e-10, rtol=1e-10, msg=name)
 
 
-@OWN
-@PULL
-def test_fast_is_plain(own: bool, pull: float) -> None:
-    case = _case(own)
-    plain, slopes = _plain(*_given(case, pull)), _gradients(_plain, pull)(case)
+@REPEAT
+@PENALTY
+def test_the_backward_pass_equals_autograd(repeat: bool, penalty: float) -> None:
+    case = _case(repeat)
+    plain, slopes = _plain(*_given(case, penalty)), _gradients(_plain, penalty)(case)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-4)):
         rounded = {name: value.to(dtype) for name, value in case.items()}
         close = {"atol": tolerance, "rtol": tolerance, "check_dtype": False}
-        torch.testing.assert_close(_fast(*_given(rounded, pull)), plain, **close)
-        for name, value in _gradients(_fast, pull)(rounded).items():
+        torch.testing.assert_close(_fast(*_given(rounded, penalty)), plain, **close)
+        for name, value in _gradients(_fast, penalty)(rounded).items():
             assert slopes[name].any()
             torch.testing.assert_close(value, slopes[name], **close, msg=name)
 
 
-@OWN
-def test_fast_for_several_runs_is_each_alone(own: bool) -> None:
-    cases = [_case(own, seed) for seed in range(3)]
+@REPEAT
+def test_vmap_over_runs_equals_each_run(repeat: bool) -> None:
+    cases = [_case(repeat, seed) for seed in range(3)]
     together = {name: torch.stack([case[name] for case in cases]) for name in cases[0]}
     found = vmap(_gradients(_fast, 0.7))(together)
     for run, case in enumerate(cases):
@@ -117,7 +119,7 @@ def test_fast_for_several_runs_is_each_alone(own: bool) -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    """The way back is written out once: nobody gets half of a second derivative."""
+    """The backward pass has no derivative of its repeat."""
     items, problem = _given(_case(True), 0.0)
     start = problem.start.clone().requires_grad_()
     (slope,) = torch.autograd.grad(

@@ -146,11 +146,11 @@ def test_float32_is_float64_rounded() -> None:
 
 @given(rows, st.integers(1, 6))
 def test_samples_hold_k_and_follow_the_weights(scores: np.ndarray, k: int) -> None:
-    """Integrate over a fine grid of draws: the shares are the weights, to the grid's width."""
+    """Integrate over a fine grid of random numbers: shares equal the probabilities up to its width."""
     weights = project_top_k(torch.from_numpy(scores[:1]), k)
     grid = 2000
-    is_random = (torch.arange(grid).double() + 0.5) / grid
-    kept = sample_by_inclusion(weights.expand(grid, -1), draws)
+    uniform = (torch.arange(grid).double() + 0.5) / grid
+    kept = sample_by_inclusion(weights.expand(grid, -1), uniform)
     assert bool((kept.sum(1) == k).all())
     share = kept.double().mean(0)
     assert float((share - weights[0]).abs().max()) <= 1.01 / grid + 1e-9
