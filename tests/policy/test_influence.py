@@ -36,7 +36,7 @@ def _greedy_squares(
 ) -> list[int]:  # fmt: skip
     """The order in which a plain reference picks candidates, for squared errors."""
     features, bias = _linear(model, items)
-    fade = np.ones(len(items)) if half_life is None else 0.5 ** (age / half_life)
+    decay = np.ones(len(items)) if half_life is None else 0.5 ** (age / half_life)
     hessian = 2 * features.T @ features + damping * np.eye(features.shape[1])
     picked: list[int] = []
     while len(picked) < min(SIZE, len(items)):
@@ -45,13 +45,13 @@ def _greedy_squares(
             error = features[picked] @ user + bias[picked] - rating[picked]
             user = user - rate * 2 * features[picked].T @ error
         slopes = 2 * (features @ user + bias - rating)[:, None] * features
-        gain = slopes @ np.linalg.solve(hessian, slopes.sum(0)) * fade
+        gain = slopes @ np.linalg.solve(hessian, slopes.sum(0)) * decay
         gain[picked] = -np.inf
         picked.append(int(np.argmax(gain)))
     return picked
 
 
-def _settled(model: DotProduct) -> tuple[StackedRecommenders, DotProduct]:
+def _quantized(model: DotProduct) -> tuple[StackedRecommenders, DotProduct]:
     quantized = StackedRecommenders.of([model]).quantized()
     one = quantized.one(0)
     assert isinstance(one, DotProduct)
@@ -64,7 +64,7 @@ def test_squared_error_against_numpy(
     dot: Callable[..., DotProduct], losses: dict[str, Loss], damping: float, half_life: float | None
 ) -> None:
     model = dot(losses["mse"], inner_lr=0.1)
-    quantized, exact = _settled(model)
+    quantized, exact = _quantized(model)
     sketch, candidates = random_candidates(users=30, size=SIZE, period=3, seed=1, distinct=True)
     signals = recommender_signals(quantized, sketch, candidates)
     scores = Influence(SIZE, damping, half_life).score(candidates, signals)
@@ -116,7 +116,7 @@ def test_any_loss_against_dense_hessians(
     dot: Callable[..., DotProduct], losses: dict[str, Loss], name: str, damping: float
 ) -> None:
     model = dot(losses[name], items=12)
-    quantized, exact = _settled(model)
+    quantized, exact = _quantized(model)
     sketch, candidates = random_candidates(
         users=20, size=SIZE, period=2, items=12, seed=5, distinct=True
     )
@@ -130,7 +130,7 @@ def test_any_loss_against_dense_hessians(
         assert mine == slots[order].tolist()
 
 
-def test_the_last_slot_wins_ties_and_nothing_is_chosen_where_nothing_is() -> None:
+def test_the_last_slot_wins_ties_and_empty_rows_select_nothing() -> None:
     values = torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 1.0], [1.0, 2.0, 3.0]]).double()
     allowed = torch.tensor([[True, True, True], [True, True, True], [False, False, False]])
     assert first_largest(values, allowed).tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
@@ -138,7 +138,7 @@ def test_the_last_slot_wins_ties_and_nothing_is_chosen_where_nothing_is() -> Non
     assert first_largest(close, torch.ones(1, 2, dtype=torch.bool)).tolist() == [[0, 1]]
 
 
-def test_as_many_are_scored_as_there_are_slots() -> None:
+def test_scores_count_down_from_the_size() -> None:
     candidates: Candidates = random_candidates(users=12, size=SIZE, period=2, seed=3)[1]
     scores = Influence(SIZE).score(candidates, fake_signals(candidates, arrivals=2))
     there = candidates.present.sum(1).clamp_max(SIZE)

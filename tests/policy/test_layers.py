@@ -29,7 +29,7 @@ WITHOUT = SideInformation(columns=(PRICE,))
 
 
 def _many(users: int, seed: int = 0) -> Candidates:
-    """Candidates with repeated items, and something told of each."""
+    """Return candidates with repeated items and side information."""
     candidates = random_candidates(users=users, size=3, period=2, items=ITEMS, seed=seed)[1]
     generator = torch.Generator().manual_seed(seed)
     weather = torch.randint(0, 4, candidates.item.shape, generator=generator)
@@ -38,20 +38,22 @@ def _many(users: int, seed: int = 0) -> Candidates:
     return candidates._replace(side=torch.where(candidates.present, side, 0))
 
 
-def _network(kind: str, seed: int = 0, sides: SideInformation = SIDES) -> Network:
+def _network(kind: str, seed: int = 0, side: SideInformation = SIDES) -> Network:
     generator = torch.Generator().manual_seed(seed)
     if kind == "paper":
         return PaperNetwork(
-            items=ITEMS, hidden=16, dropout=0.0, side=sides, generator=generator
+            items=ITEMS, hidden=16, dropout=0.0, side=side, generator=generator
         ).eval()
-    network = SetNetwork(dim=DIM, hidden=16, items=ITEMS, side=sides, generator=generator)
+    network = SetNetwork(dim=DIM, hidden=16, items=ITEMS, side=side, generator=generator)
     with torch.no_grad():
-        network.last.copy_(torch.randn(network.last.shape, generator=generator))
+        network.output.copy_(torch.randn(network.output.shape, generator=generator))
     return network
 
 
-def _told(inputs: SideInputs, candidates: Candidates, row: int, slot: int, dim: int) -> list[Any]:
-    """What a candidate is told to be, number by number."""
+def _expected_features(
+    inputs: SideInputs, candidates: Candidates, row: int, slot: int, dim: int
+) -> list[Any]:
+    """Return the features of one candidate, one by one."""
     if candidates.position[row, slot] < 0:
         return [0.0] * inputs.width
     rows = inputs.vectors.detach().double()
@@ -64,19 +66,20 @@ def _told(inputs: SideInputs, candidates: Candidates, row: int, slot: int, dim: 
 
 
 @pytest.mark.parametrize("dim", [1, 4])
-def test_inputs_are_what_a_loop_finds(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_equal_those_of_a_loop(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     inputs = SideInputs(SIDES, ITEMS, dim, torch.Generator().manual_seed(0))
     candidates = _many(40)
     found = inputs(candidates)
     assert inputs.width == found.shape[2] == 2 * dim + 1
     expected = [
-        [_told(inputs, candidates, row, slot, dim) for slot in range(5)] for row in range(40)
+        [_expected_features(inputs, candidates, row, slot, dim) for slot in range(5)]
+        for row in range(40)
     ]
     torch.testing.assert_close(found.detach(), torch.tensor(expected).double(), atol=1e-6, rtol=0)
 
 
-def test_nothing_told_is_nothing_stored() -> None:
+def test_without_side_information_there_are_no_parameters() -> None:
     inputs = SideInputs(SideInformation(), ITEMS, 8, torch.Generator())
     assert inputs(_many(3)).shape == (3, 5, 0)
     assert not inputs.state_dict()
@@ -87,7 +90,7 @@ def test_nothing_told_is_nothing_stored() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_papers_network_is_the_dense_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_network_equals_a_dense_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of M for ratings, categories, further columns and ages, one beside the other."""
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network("paper", seed).double(), _many(40, seed)
@@ -125,14 +128,14 @@ def _spread(candidates: Candidates, values: Tensor) -> Tensor:
     return torch.zeros(len(values), ITEMS).double().scatter_add(1, candidates.item, values)
 
 
-@pytest.mark.parametrize("sides", [SIDES, WITHOUT], ids=["all", "price"])
+@pytest.mark.parametrize("side", [SIDES, WITHOUT], ids=["all", "price"])
 @pytest.mark.parametrize("kind", ["paper", "set"])
-def test_networks_conform(kind: str, sides: SideInformation) -> None:
-    check_policy(_network(kind, side=sides))
+def test_networks_pass_all_checks(kind: str, side: SideInformation) -> None:
+    check_policy(_network(kind, side=side))
 
 
 @pytest.mark.parametrize("kind", ["paper", "set"])
-def test_what_is_told_matters_and_scores_do_not_depend_on_the_batch(kind: str) -> None:
+def test_side_information_changes_scores_and_the_batch_does_not(kind: str) -> None:
     network, candidates = _network(kind), _many(200)
     together = _score(network, candidates)
     for column in (WEATHER, PRICE):
@@ -157,7 +160,7 @@ def _score(network: Network, candidates: Candidates) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["paper", "set"])
-def test_everything_learns(kind: str) -> None:
+def test_every_parameter_has_a_gradient(kind: str) -> None:
     network, candidates = _network(kind), _many(200)
     pull = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double()
     scores = network.score(candidates, fake_signals(candidates, arrivals=2))
@@ -169,7 +172,7 @@ def test_everything_learns(kind: str) -> None:
     assert bool((network.side.vectors.grad != 0).all())  # type: ignore[union-attr, operator]
 
 
-def test_repeats_of_an_item_are_told_apart_by_the_set_network_alone() -> None:
+def test_only_the_set_network_distinguishes_duplicates() -> None:
     """The paper's network has one score for all events of an item."""
     candidates = _many(50)
     candidates = candidates._replace(item=torch.where(candidates.present, 3, 0))

@@ -60,12 +60,12 @@ def test_arguments() -> None:
         ("dips.policy.recency", "cannot be made"),
     ],
 )
-def test_a_name_that_does_not_fit(name: str, sentence: str) -> None:
+def test_wrong_names_are_refused(name: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         make_policy(name, size=4)
 
 
-def test_a_policy_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_policy_by_import_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("my_policies")
     module.Mine = type("Mine", (Last.__base__,), {"score": Last.score})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_policies", module)

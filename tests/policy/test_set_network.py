@@ -1,4 +1,4 @@
-"""A network over sets: it starts as `last`, knows no item by name, and sees no dropped_candidates."""
+"""The set network: its initial policies, its formula, and what it does not depend on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _score(network: SetNetwork, candidates: Candidates) -> Tensor:
 
 @pytest.mark.parametrize("period", [1, 2, 5])
 @pytest.mark.parametrize("dim", [0, DIM])
-def test_starts_as_last(period: int, dim: int) -> None:
+def test_it_is_last_initially(period: int, dim: int) -> None:
     network, candidates = _network(dim, trained=False), _many(200, period)
     scores = _score(network, candidates)
     slots = Greedy().choose(scores, candidates, 3)
@@ -57,7 +57,7 @@ def test_starts_as_last(period: int, dim: int) -> None:
     assert torch.equal(scores[there], -newer[there].double())
 
 
-def test_starts_near_frequent_where_items_come_back() -> None:
+def test_it_is_close_to_frequent_initially_if_items_repeat() -> None:
     """The oldest of a favourite goes, a single one before what was met twice, the older first."""
     network = make_policy("learned", size=3, residual=False, repeat_feature=True)
     item, repeats = torch.tensor([[3, 5, 7, 3]]), torch.tensor([[50, 1, 1, 51]])
@@ -74,46 +74,46 @@ def test_starts_near_frequent_where_items_come_back() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 8, 16])
-def test_starts_with_the_newest_and_what_is_expected(size: int) -> None:
+def test_it_keeps_the_newest_and_the_highest_predicted_scores_initially(size: int) -> None:
     """The newest four stay unless little is expected of them; of the others age does not count."""
     network = make_policy("learned", size=size, dim=3, predicted_score=True)
     assert network.required_signals == ("predicted_score", "embedding")
     candidates = random_candidates(users=300, size=size, period=2, seed=size)[1]
     draw = torch.Generator().manual_seed(size)
-    told = torch.randn(candidates.item.shape, generator=draw).double() / 4
-    vectors = torch.randn(*told.shape, 3, generator=draw).double()
+    signal = torch.randn(candidates.item.shape, generator=draw).double() / 4
+    vectors = torch.randn(*signal.shape, 3, generator=draw).double()
     with torch.no_grad():
         scores = network.score(
-            candidates, Signals.of({"predicted_score": told, "embedding": vectors})
+            candidates, Signals.of({"predicted_score": signal, "embedding": vectors})
         )
     above = (math.log(5) - candidates.age.double().log1p()).clamp_min(0)
     there = candidates.present
-    torch.testing.assert_close(scores[there], (told + 6 * above)[there], atol=1e-3, rtol=0)
+    torch.testing.assert_close(scores[there], (signal + 6 * above)[there], atol=1e-3, rtol=0)
     assert bool((above[there] == 0).any())
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_small_sketches_start_as_last_with_a_hunch(size: int) -> None:
+def test_with_predicted_scores_small_sketches_are_last_initially(size: int) -> None:
     network = make_policy("learned", size=size, dim=0, predicted_score=True)
     candidates = random_candidates(users=100, size=size, period=1, seed=size)[1]
-    told = torch.randn(candidates.item.shape).double()
-    scores = network.score(candidates, Signals.of({"predicted_score": told}))
+    signal = torch.randn(candidates.item.shape).double()
+    scores = network.score(candidates, Signals.of({"predicted_score": signal}))
     there, place = candidates.present, candidates.position
     newer = (place[:, None, :] > place[:, :, None]).sum(2)
     assert torch.equal(scores[there], -newer[there].double())
 
 
-def test_learns_at_once_in_the_last_layer_then_everywhere() -> None:
+def test_the_output_layer_learns_first_then_every_parameter() -> None:
     for trained in (False, True):
         network, candidates = _network(trained=trained), _many(50)
         pull = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)).double()
         (_score(network, candidates) * pull * candidates.present).sum().backward()
         moved = {name for name, p in network.named_parameters() if bool((p.grad != 0).any())}
-        assert moved >= {"last", "slope"}
+        assert moved >= {"output", "slope"}
         assert trained == (moved == {name for name, _ in network.named_parameters()})
 
 
-def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_equals_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidate by candidate, in plain torch."""
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network().double(), _many(20)
@@ -152,7 +152,7 @@ def test_is_what_its_formula_says(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(scores[row, slot], expected, atol=1e-6, rtol=0)
 
 
-def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network().double(), _many(4)
     signals = fake_signals(candidates, arrivals=2)
@@ -162,15 +162,15 @@ def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_ghosts_have_scores_and_change_nothing() -> None:
+def test_candidates_of_weight_zero_have_scores_and_no_effect() -> None:
     network, candidates = _network(), _many(50)
-    ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.4
-    ghost[:, -1] = False  # the newest sets the clock, and is never one
+    dropped = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.4
+    dropped[:, -1] = False  # the newest sets the clock, and is never one
     signals = fake_signals(candidates, arrivals=2)
     with_dropped_candidates = network.score_weighted(
-        candidates, signals, (candidates.present & ~ghost).double()
+        candidates, signals, (candidates.present & ~dropped).double()
     )
-    gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
+    gone = candidates._replace(position=candidates.position.masked_fill(dropped, -1))
     answers = {"residual": signals.residual, "embedding": signals.embedding}
     without = network.score(gone, Signals.of(answers))
     assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
@@ -191,7 +191,7 @@ def test_scores_do_not_depend_on_the_batch() -> None:
     assert torch.equal(shuffled, together[order])
 
 
-def test_knows_no_item_by_name() -> None:
+def test_item_numbers_do_not_matter() -> None:
     """Its size is that of its inputs; items it never saw have scores, whatever their vectors."""
     network, candidates = _network(), _many(10)
     assert sum(p.numel() for p in network.parameters()) < 1000
@@ -216,11 +216,11 @@ def test_extreme_inputs_have_scores() -> None:
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("dim", [0, DIM])
-def test_conforms(dim: int, trained: bool) -> None:
+def test_it_passes_all_checks(dim: int, trained: bool) -> None:
     check_policy(_network(dim, trained=trained))
 
 
-def test_runs_of_a_stack_have_their_own_scale_of_ratings() -> None:
+def test_stacked_runs_have_their_own_scale_of_ratings() -> None:
     networks = [SetNetwork(dim=0, hidden=8, center=center) for center in (1.0, 4.0)]
     for network in networks:
         torch.nn.init.ones_(network.direct)
@@ -265,7 +265,7 @@ def test_compiled_scores_are_the_same(dim: int, users: int) -> None:
 
 def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """Side information, and machines without numba."""
-    told = SetNetwork(
+    signal = SetNetwork(
         dim=0, hidden=4, items=8, side=SideInformation(columns=(ColumnEncoding("price", 0),))
     )
     plain = SetNetwork(dim=0, hidden=4)
@@ -278,6 +278,6 @@ def test_what_compiled_loops_do_not_score(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
     monkeypatch.setattr(dispatch, "installed", lambda _: True)
-    assert scores(told) is None
+    assert scores(signal) is None
     monkeypatch.setattr(dispatch, "installed", lambda _: False)
     assert scores(plain) is None

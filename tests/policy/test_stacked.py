@@ -1,4 +1,4 @@
-"""Policies side by side are the policies one by one, in value and in slope."""
+"""Stacked policies equal single policies, in scores and in gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNS, USERS = 3, 20
 
 
 class Own(nn.Module, Policy):
-    """A policy of a user's own: one method."""
+    """A user's own policy: one method."""
 
     required_signals = True
 
@@ -69,7 +69,7 @@ def _signals(candidates: Candidates) -> Signals:
 
 
 @pytest.mark.parametrize("dropout", [False, True])
-def test_a_stack_scores_as_each_alone(policies: list[nn.Module], dropout: bool) -> None:
+def test_stacked_policies_score_as_single_ones(policies: list[nn.Module], dropout: bool) -> None:
     candidates = _candidates()
     stacked = StackedPolicies.of(policies).with_dropout(dropout)
     together = stacked.score(candidates, _signals(candidates))
@@ -87,7 +87,7 @@ def test_a_stack_scores_as_each_alone(policies: list[nn.Module], dropout: bool) 
 
 
 @pytest.mark.parametrize("runs", [1, RUNS])
-def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
+def test_gradients_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
     """By torch.func and by autograd, against each policy's own backward pass."""
     candidates = _candidates(runs)
     stacked, signals = StackedPolicies.of(policies[:runs]), _signals(candidates)
@@ -111,14 +111,14 @@ def test_slopes_in_the_parameters(policies: list[nn.Module], runs: int) -> None:
             torch.testing.assert_close(state[name].grad[run], parameter.grad)  # type: ignore[index]
 
 
-def test_weights(policies: list[nn.Module]) -> None:
+def test_gradients_in_the_weights(policies: list[nn.Module]) -> None:
     candidates = _candidates()
     stacked, signals = StackedPolicies.of(policies), _signals(candidates)
     answers = signals.select(stacked.required_signals)
     weight = torch.rand(RUNS * USERS, 5, generator=torch.Generator().manual_seed(0)).double()
     assert stacked.takes_weights == isinstance(policies[0], Network)
     if not stacked.takes_weights:
-        with pytest.raises(ConfigError, match="Own does not weigh candidates"):
+        with pytest.raises(ConfigError, match="Own takes no weights of candidates"):
             stacked.call(stacked.state, candidates, answers, weight)
         return
     together = stacked.call(stacked.state, candidates, answers, weight)
@@ -152,29 +152,31 @@ def test_select_one_and_flags(policies: list[nn.Module]) -> None:
     assert policies[0].training  # the policy itself is as it was
 
 
-def test_only_what_is_named_is_asked() -> None:
+def test_only_required_signals_are_computed() -> None:
     signals = _signals(_candidates())
     stacked = StackedPolicies.of([_made("set", seed) for seed in range(RUNS)])
     stacked.score(_candidates(), signals)
     assert list(signals.computed) == ["residual", "embedding"]
 
 
-def test_what_cannot_stand_in_a_stack() -> None:
+def test_policies_that_cannot_be_stacked_are_refused() -> None:
     policy = Own()
     policy.required_signals = ("read",)  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="Own has parameters: it cannot ask for 'read'"):
+    with pytest.raises(
+        ConfigError, match="Own has parameters: it cannot require the signal 'read'"
+    ):
         StackedPolicies.of([policy])
     with pytest.raises(ConfigError, match="Linear is not a policy with parameters"):
         StackedPolicies.of([nn.Linear(2, 2)])
 
 
-def test_a_policy_of_ones_own_conforms() -> None:
+def test_a_user_policy_passes_all_checks() -> None:
     check_policy(Own)
     check_policy(Last)
 
 
-def test_beside_real_recommenders(losses: dict[str, Loss]) -> None:
-    """Signals of a stack of recommenders; each run's policy meets its own recommender."""
+def test_each_run_reads_the_signals_of_its_recommender(losses: dict[str, Loss]) -> None:
+    """Scores with stacked recommenders equal those of single ones."""
     sketch, candidates = random_candidates(users=2 * USERS, size=3, period=2)
     made = [torch.Generator().manual_seed(seed) for seed in range(2)]
     models = [DotProduct(items=8, loss=losses["mse"], dim=4, generator=g) for g in made]

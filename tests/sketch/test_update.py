@@ -114,3 +114,11 @@ def test_a_smaller_size_may_be_chosen() -> None:
     )
     assert fresh.position.tolist() == [[3, 4]]
     assert scores.tolist() == [[3.0, 4.0]]
+
+
+def test_repeat_counts_inside_a_batch() -> None:
+    place = torch.arange(4)[None]
+    item, zero = torch.tensor([[1, 2, 1, 1]]), place * 0
+    arrivals = Sketch(place, item, place.float(), place, zero + 1, zero)
+    candidates = join(empty(1, 2), arrivals, torch.tensor([4]), KEY)
+    assert candidates.repeats.tolist() == [[0, 0, 1, 1, 2, 3]]

@@ -1,4 +1,4 @@
-"""The paper's network against a dense one, M wide; its dropout, its grid, its dropped_candidates."""
+"""The paper's network against a dense one with M inputs: dropout, grid, dropped candidates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _many(users: int, seed: int = 0) -> Candidates:
 
 
 def _dense(network: PaperNetwork) -> nn.Sequential:
-    """The same network in torch's own layers."""
+    """Return the network in torch's own layers."""
     hidden = len(network.input_bias)
     layers = [nn.Linear(ITEMS, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, ITEMS)]
     weights = [network.input_weight.T, network.hidden.weight, network.output_weight]
@@ -53,7 +53,7 @@ def _weight(candidates: Candidates) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_is_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_equals_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network(seed), _many(40, seed)
     dense, weight = _dense(network), _weight(candidates)
@@ -74,7 +74,7 @@ def test_is_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(found.reshape(right.shape), right, atol=1e-12, rtol=0)
 
 
-def test_on_the_grid_it_is_nearly_the_dense_network() -> None:
+def test_on_the_grid_it_is_close_to_the_dense_network() -> None:
     network, candidates = _network(hidden=128), _many(40)
     weight = candidates.present.double()
     ours = network.score(candidates, Signals())
@@ -83,19 +83,19 @@ def test_on_the_grid_it_is_nearly_the_dense_network() -> None:
     assert 0 < float(difference.detach().max()) < 0.01
 
 
-def test_the_slope_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_in_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_point, "quantize", lambda value, bits: value.double())
     network, candidates = _network(), _many(4)
     weight = _weight(candidates)
     assert gradcheck(lambda w: network.score_weighted(candidates, Signals(), w), weight)
 
 
-def test_ghosts_have_scores_and_change_nothing() -> None:
+def test_candidates_of_weight_zero_have_scores_and_no_effect() -> None:
     network, candidates = _network(), _many(50)
-    ghost = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.3
-    weight = (candidates.present & ~ghost).double()
+    dropped = torch.rand(50, 5, generator=torch.Generator().manual_seed(2)) < 0.3
+    weight = (candidates.present & ~dropped).double()
     with_dropped_candidates = network.score_weighted(candidates, Signals(), weight)
-    gone = candidates._replace(position=candidates.position.masked_fill(ghost, -1))
+    gone = candidates._replace(position=candidates.position.masked_fill(dropped, -1))
     without = network.score(gone, Signals())
     assert torch.equal(with_dropped_candidates[gone.present], without[gone.present])
     assert bool(with_dropped_candidates[candidates.present].isfinite().all())
@@ -107,23 +107,23 @@ def test_dropout_is_a_function_of_user_and_time() -> None:
         _network(hidden=hidden, dropout=0.25),
         random_candidates(users=1, items=ITEMS),
     )
-    crowd = Candidates(*(field.expand(users, *field.shape[1:]) for field in one))
-    crowd = crowd._replace(key=text_keys(map(str, range(users))))
+    many = Candidates(*(field.expand(users, *field.shape[1:]) for field in one))
+    many = many._replace(key=text_keys(map(str, range(users))))
     units = torch.ones(users, hidden).double()
-    first, second = (network._dropout(units, crowd, layer) for layer in (1, 2))
+    first, second = (network._dropout(units, many, layer) for layer in (1, 2))
     assert set(first.unique().tolist()) == {0.0, 1 / 0.75}
     assert abs(float(first.mean()) - 1) < 0.01
     assert bool(((first == 0).double().mean(0) - 0.25).abs().max() < 0.04)
     both = ((first == 0) & (second == 0)).double().mean()
     assert abs(float(both) - 0.25**2) < 0.01  # the layers are independent
-    assert torch.equal(network._dropout(units, crowd, 1), first)
-    later = crowd._replace(seen=crowd.seen + 1)
+    assert torch.equal(network._dropout(units, many, 1), first)
+    later = many._replace(seen=many.seen + 1)
     assert not torch.equal(network._dropout(units, later, 1), first)
-    alone = Candidates(*(field[7:8] for field in crowd))
-    assert torch.equal(network.score(alone, Signals()), network.score(crowd, Signals())[7:8])
-    still = network.eval().score(crowd, Signals())
+    alone = Candidates(*(field[7:8] for field in many))
+    assert torch.equal(network.score(alone, Signals()), network.score(many, Signals())[7:8])
+    still = network.eval().score(many, Signals())
     assert bool((still == still[:1]).all())
-    assert torch.equal(still, _network(hidden=hidden).score(crowd, Signals()))
+    assert torch.equal(still, _network(hidden=hidden).score(many, Signals()))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -159,11 +159,11 @@ def test_plain_float32_does_depend_on_the_batch() -> None:
     assert not torch.equal(alone, together[:100])
 
 
-def test_conforms() -> None:
+def test_it_passes_all_checks() -> None:
     check_policy(PaperNetwork(items=ITEMS, generator=torch.Generator().manual_seed(3)))
 
 
-def test_starts_where_the_seed_says_and_as_wide_as_the_paper() -> None:
+def test_initial_parameters_depend_on_the_seed() -> None:
     state = torch.random.get_rng_state()
     one, two, other = PaperNetwork(items=50), PaperNetwork(items=50), _network(1)
     assert torch.equal(one.input_weight, two.input_weight)
