@@ -27,32 +27,37 @@ from dips.api import load
 from dips.data.interactions import Interactions
 from dips.data.synthetic import stream
 from dips.errors import DipsError, TrainingDiverged
-from dips.evaluation.comparison import Cell, UserSums, compare_pairs
-from dips.evaluation.crossing import by_user
-from dips.evaluation.metrics import headline
-from dips.studies.checks import split
-from dips.studies.compare import write_rows
-from dips.studies.run import run
+from dips.evaluation.comparison import Cell, UserSums, compare_pairs, user_sums
+from dips.evaluation.metrics import primary_metric
+from dips.studies.checks import resolved, split
+from dips.studies.compare import write_table as write_csv_table
+from dips.studies.run import train_runs
 from dips.studies.run_directory import read_json, write_json
-from dips.training.recipes import SUITED, build_config
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
 
 Variant = tuple[str, str]
 """A theme, and a name in it."""
-DRAWN = {"choice": "sampled", "credit": "discount"}
+DRAWN = {"selection": "sampled", "credit": "discount"}
 SIZES = (2, 8, 16, 32, 64)
 SIDES = {"categories": "categories", "time": "time", "both": "categories,time"}
-LONGER = {"policy_freeze_epochs": 2 * SUITED["learned"]["policy_freeze_epochs"]}
+LONGER = {"policy_freeze_epochs": 8}
 DEFAULT = ("default", "learned")
 LAST = "last with "
 
 
 def own(name: str) -> dict[str, Any]:
-    """A policy of ours that has no name in the product, with what suits `learned`."""
-    suited = {
-        key: SUITED["learned"][key]
-        for key in ("policy_freeze_epochs", "inner_lr", "revert_tolerance")
-    }
-    return {**suited, "walks": 0, "policy": f"ablation_policies:{name}"}
+    """Return a policy of this folder; `trained` gives it the settings of `learned`."""
+    return {"policy": f"ablation_policies:{name}"}
+
+
+def as_learned(data: Interactions, config: TrainConfig) -> TrainConfig:
+    """Return settings in which a policy of this folder has what `learned` would have."""
+    if not config.sketch.policy.startswith("ablation_policies:"):
+        return config
+    names = ("policy_freeze_epochs", "inner_lr", "revert_tolerance", "user_batches_per_epoch")
+    learned = resolved(data, config.but(policy="learned"))
+    return config.but(**{name: learned[name] for name in names if config[name] is None})
 
 
 def with_last(theme: str, changes: dict[str, dict[str, Any]]) -> dict[Variant, dict[str, Any]]:
@@ -75,8 +80,8 @@ VARIANTS: dict[Variant, dict[str, Any]] = {
     ("estimator", "straight-through, drawn"): DRAWN,
     ("estimator", "gumbel, drawn"): {**DRAWN, "estimator": "gumbel"},
     ("estimator", "reinforce, drawn"): {**DRAWN, "estimator": "reinforce"},
-    ("network", "residuals"): {"residual": 1},
-    ("network", "no residuals"): {"residual": 0},
+    ("network", "residuals"): {"residual": True},
+    ("network", "no residuals"): {"residual": False},
     ("age", "the same as an own class"): own("Same"),
     ("age", "no ages but the slope"): own("RecencyAlone"),
     ("age", "random start"): own("RandomStart"),
@@ -88,13 +93,13 @@ VARIANTS: dict[Variant, dict[str, Any]] = {
     ("teaching", "policy from fewer each epoch"): {},
     ("teaching", "together for twice as long"): LONGER,
     ("teaching", "in turn"): LONGER,
-    ("training", "one walk an epoch"): {"walks": 1},
+    ("training", "one walk an epoch"): {"user_batches_per_epoch": 1},
     ("training", "no revert_tolerance"): {"revert_tolerance": 0.0},
     ("training", "policy rate 1e-3"): {"policy_lr": 1e-3},
     ("training", "policy rate 1e-2"): {"policy_lr": 1e-2},
-    ("reading", "no fading"): {"recency_decay": 0},
-    ("reading", "nothing comes back"): {"repeat_feature": 0},
-    ("reading", "nothing is told besides"): {"separate_input": 0},
+    ("reading", "no fading"): {"recency_decay": False},
+    ("reading", "nothing comes back"): {"repeat_feature": False},
+    ("reading", "nothing is told besides"): {"tie_embeddings": True},
     **with_last("side", {name: {"side": side} for name, side in SIDES.items()}),
     **with_last("size", {f"K = {size}": {"size": size} for size in SIZES}),
 }
@@ -148,22 +153,21 @@ def trained(
     """For every split validation and test, and what each of its users adds."""
     teaching = TEACHING.get(variant)
     epochs *= teaching.longer if teaching else 1
-    defaults = {"policy": "learned", "baseline": "", "epochs": epochs, "patience": epochs}
+    defaults = {"policy": "learned", "baselines": (), "epochs": epochs, "patience": epochs}
     flags = {**defaults, **same, **VARIANTS[variant]}
     configs = [
-        build_config("default", flags={**flags, "seed": seed}, implicit_data=not data.explicit)
-        for seed in seeds
+        as_learned(data, build_config("default", flags={**flags, "seed": seed})) for seed in seeds
     ]
     jobs = [(split(data, config), config) for config in configs]
     with taught(teaching):
-        outcomes = run(jobs, watch=lambda moment: tick(f"epoch {moment.epoch} of {moment.epochs}"))
+        outcomes = train_runs(jobs, on_epoch=lambda moment: tick(f"epoch {moment.epoch} of {moment.epochs}"))
     rows = []
     for (parts, config), outcome in zip(jobs, outcomes, strict=True):
         if outcome.test is None:
-            raise TrainingDiverged(f"seed {config.seed}: {outcome.error}")
-        sums = by_user(outcome.test, parts[2])
+            raise TrainingDiverged(f"seed {config.training.seed}: {outcome.error}")
+        sums = user_sums(outcome.test, [parts[2].user_id(user) for user in range(parts[2].users)])
         rows.append({
-            "seed": config.seed, "valid": outcome.valid, "test": outcome.test.metrics,
+            "seed": config.training.seed, "valid": outcome.valid, "test": outcome.test.metrics,
             "users": list(sums.users), "count": sums.count.tolist(),
             "sums": {name: total.tolist() for name, total in sums.sums.items()},
         })  # fmt: skip
@@ -184,7 +188,7 @@ def pooled(rows: Sequence[dict[str, Any]]) -> list[UserSums]:
 
 def table(found: dict[Variant, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """A line for each variant: means, and what it is compared with, paired over users."""
-    metric = headline(found[DEFAULT][0]["valid"])
+    metric = primary_metric(found[DEFAULT][0]["valid"])
     lines = []
     for variant, rows in found.items():
         other = AGAINST.get(variant, DEFAULT)
@@ -209,7 +213,7 @@ def write_table(paths: Mapping[Variant, Path], out: Path) -> None:
     if DEFAULT not in found:
         return
     lines = table(found)
-    write_rows(lines, out / "ablations.csv")
+    write_csv_table(lines, out / "ablations.csv")
     for line in lines:
         print(line, flush=True)
 

@@ -25,9 +25,10 @@ from protocol import clock, note, numbers
 from dips.api import load
 from dips.data.interactions import Interactions
 from dips.evaluation.comparison import Cell
-from dips.evaluation.headroom import AHEAD, covered
-from dips.studies.compare import name_of, write_rows
-from dips.studies.cross import cross_runs, headroom
+from dips.evaluation.headroom import LOOKAHEAD, share_of_oracle_gain
+from dips.studies.compare import run_name, write_table
+from dips.studies.cross import cross_runs
+from dips.studies.headroom import headroom
 from dips.studies.run_directory import is_finished, read_json, write_json
 
 Pairs = dict[int, list[Path]]
@@ -41,7 +42,7 @@ def cells_of(runs: Path, policies: Sequence[str]) -> dict[tuple[int, int], Pairs
         if (name := re.search(r"-k(\d+)-t(\d+)-s(\d+)$", place.name)) is None:
             continue
         size, every, seed = map(int, name.groups())
-        both = [runs / name_of(Cell(policy, size, every), seed) for policy in policies]
+        both = [runs / run_name(Cell(policy, size, every), seed) for policy in policies]
         if place == both[-1] and all(map(is_finished, both)):
             found.setdefault((size, every), {})[seed] = both
     return dict(sorted(found.items()))
@@ -55,25 +56,25 @@ def look(
     crossed = cross_runs(both, (policies[0], policies[1]), data, device=given.device)
     rooms = {}
     for seed, (old, new) in pairs.items():
-        rooms[seed] = headroom(new, data, readers=[old], ahead=given.ahead, device=given.device)
+        rooms[seed] = headroom(new, data, recommenders=[old], ahead=given.ahead, device=given.device)
     return {"crossed": crossed, "headroom": rooms}
 
 
 def room_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """A row per split, recommender and metric, then the mean over splits."""
     rows = [
-        {"reader": row["reader"], "seed": seed, "metric": metric, "last": last}
+        {"recommender": row["recommender"], "seed": seed, "metric": metric, "last": last}
         | {"own": row["own"][metric], "oracle": row["oracle"][metric]}
         for seed, room in found.items()
         for row in room["rows"]
         for metric, last in row["last"].items()
     ]
-    for reader, metric in dict.fromkeys((row["reader"], row["metric"]) for row in rows):
-        same = [row for row in rows if (row["reader"], row["metric"]) == (reader, metric)]
+    for recommender, metric in dict.fromkeys((row["recommender"], row["metric"]) for row in rows):
+        same = [row for row in rows if (row["recommender"], row["metric"]) == (recommender, metric)]
         means = {name: float(np.mean([row[name] for row in same])) for name in ORDER}
-        rows.append({"reader": reader, "seed": "mean", "metric": metric, **means})
+        rows.append({"recommender": recommender, "seed": "mean", "metric": metric, **means})
     return [
-        {**row, "share": covered(row["metric"], *(row[name] for name in ORDER))} for row in rows
+        {**row, "share": share_of_oracle_gain(row["metric"], *(row[name] for name in ORDER))} for row in rows
     ]
 
 
@@ -91,7 +92,7 @@ def write_tables(found: dict[str, Any], out: Path) -> None:
         tables["effects"] += [{**cell, **row} for row in crossed["effects"]]
         tables["headroom"] += [{**cell, **row} for row in room_rows(one["headroom"])]
     for name, rows in tables.items():
-        write_rows(rows, out / f"{name}.csv")
+        write_table(rows, out / f"{name}.csv")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found.add_argument("--data", default=None, help="the runs' data, where it has moved")
     found.add_argument("--sizes", default=[], type=numbers, help="else all there are")
     found.add_argument("--every", default=[], type=numbers, help="else all there are")
-    found.add_argument("--ahead", default=AHEAD, type=int)
+    found.add_argument("--ahead", default=LOOKAHEAD, type=int)
     found.add_argument("--device", default="auto")
     found.add_argument("--max-seconds", default=1e9, type=float)
     typed = sys.argv[1:] if arguments is None else list(arguments)

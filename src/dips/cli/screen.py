@@ -130,6 +130,7 @@ def print_decisions(decisions: Sequence[Decision]) -> None:
     for setting, value, reason in decisions:
         if not reason.startswith("default"):
             shown = ",".join(value) if isinstance(value, tuple) else str(value)
+            shown = f"{value:g}" if isinstance(value, float) else shown
             table.add_row(setting, shown or "none", reason)
     Console(stderr=True).print(table)
 

@@ -56,7 +56,7 @@ class RunResult:
         epoch = f"epoch {self.best_epoch}"
         if self.baseline_kept:
             baseline = self.trained.policy_spec.name
-            return f"{epoch} of the baseline {baseline}, which is better on validation,"
+            return f"{epoch} of the baseline {baseline}, which is better on validation"
         return epoch + (" (before policy training started)" if self._is_untrained else "")
 
     @property

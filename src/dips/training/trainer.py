@@ -1,7 +1,7 @@
 """Fit recommenders and policies to the training users: stacked runs, epoch by epoch.
 
 Reads beside `algorithm1.py`, the paper's Algorithm 1. An epoch here has the same three parts: roll
-users out under the policy (lines 9, 13 and 14), update the recommender by its predictions (lines 6
+users out under the policy (lines 9, 13 and 15), update the recommender by its predictions (lines 6
 to 8), update the policy by credit (lines 10 to 12). Knows nothing about metrics or files: it is
 given `validate`, reports each epoch to `on_epoch`, and calls `save` where it could be stopped.
 """
