@@ -187,7 +187,7 @@ def test_unknown_settings_are_refused(parts, data):
 def test_a_diverged_run_raises_and_can_be_started_again(parts, tmp_path):
     out = tmp_path / "run"
     wild = {**SMALL, "inner_lr": 1e6, "out": out}
-    with pytest.raises(TrainingDiverged, match=r"step \d+, learning rate 0\.01.*lower the inner"):
+    with pytest.raises(TrainingDiverged, match=r"step \d+, learning_rate 0\.01.*lower inner_lr"):
         dips.train(*parts, policy="last", **wild)
     assert dips.train(*parts, policy="last", **{**wild, "inner_lr": 0.1}).error == ""
 
@@ -201,7 +201,7 @@ def test_an_interrupted_run_needs_resume(parts, tmp_path):
     whole = dips.train(*parts, **settings)
     with pytest.raises(KeyboardInterrupt):
         dips.train(*parts, out=tmp_path, on_epoch=stop, **settings)
-    with pytest.raises(RunError, match="holds an interrupted run: go on with --resume"):
+    with pytest.raises(RunError, match="holds an interrupted run: continue it with --resume"):
         dips.train(*parts, out=tmp_path, **settings)
     with pytest.raises(RunError, match="was started with another inner_lr, epochs"):
         dips.train(*parts, out=tmp_path, resume=True, **{**settings, "epochs": 4, "inner_lr": 0.2})

@@ -1,4 +1,4 @@
-"""Call the command as people do, on worlds small enough to train in a second."""
+"""Call the command in this process, on data small enough to train in a second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAST = ("--epochs", "1", "--dim", "6", "--batch-size", "256", "--device", "cpu")
 
 @dataclass
 class Result:
-    """What a command left on the screen."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Prepared files: explicit and implicit."""
+    """Return prepared files: explicit and implicit."""
     folder = tmp_path_factory.mktemp("worlds")
     for name in ("explicit", "implicit"):
         made = stream(users=40, items=64, events=14, implicit=name == "implicit")
@@ -52,7 +52,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Run a command in this process."""
 
     def call(*arguments: object) -> Result:
-        capfd.readouterr()  # what came before is not this command's
+        capfd.readouterr()  # drop earlier output
         with pytest.raises(SystemExit) as left:
             main([str(argument) for argument in arguments])
         seen = capfd.readouterr()
@@ -65,7 +65,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 def trained(
     worlds: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """A finished run under a policy; made once for each set of arguments."""
+    """Return a function that trains a run, once for each set of arguments."""
     runs: dict[tuple[str, ...], Path] = {}
 
     def make(world: str = "explicit", *arguments: str) -> Path:

@@ -14,7 +14,7 @@ WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2"
 
 @pytest.fixture(scope="module")
 def results(worlds, tmp_path_factory):
-    """A finished comparison and what it printed."""
+    """Return a finished comparison and its output."""
     from contextlib import redirect_stdout
     from io import StringIO
 
@@ -57,7 +57,7 @@ def test_files(results):
 
 
 def test_tables_are_printed(results, worlds, command):
-    """The same call again trains nothing and prints for people."""
+    """A second call trains nothing and prints the tables."""
     out, _ = results
     found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST)
     assert found.code == 0, found.err
@@ -88,8 +88,8 @@ def test_a_kept_baseline_is_not_counted_as_learned(capsys, tmp_path):
     table = ComparisonTable(rows, summary, [pair])
     show(table, list(cells), "toy", tmp_path)
     shown = capsys.readouterr().out
-    assert "learned at 4, seed 0: frequent chose, better on validation" in shown
-    said = "frequent chose in 1 of 1 runs of learned; frequent beats last in the one cell, by 4.3 %"
+    assert "learned at 4, seed 0: the baseline frequent is kept: it is better on validation" in shown
+    said = "frequent was kept in 1 of 1 runs of learned; frequent beats last in the one cell, by 4.3 %"
     assert f"verdict: {said}: use frequent" in shown
     assert table.to_dict()["verdict"].startswith(said)
 
@@ -122,7 +122,7 @@ def test_other_settings_in_the_same_directory_are_refused(results, worlds, comma
     out, _ = results
     found = command("compare", worlds["explicit"], "--out", out, *WHAT, *FAST, "--inner-lr", 0.2)
     assert found.code == 2
-    assert "was made with another inner_lr: give --out another directory" in found.err
+    assert "was made with other settings (inner_lr): give --out another directory" in found.err
     assert len(found.err.splitlines()) == 1
 
 

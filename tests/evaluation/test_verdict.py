@@ -18,19 +18,19 @@ def scores(rmse: float, noise: float = 0.0) -> Scores:
     return Scores({"rmse": mean}, torch.full((40,), 10.0), {"squared_error": total})
 
 
-def entrant(name: str, valid: float, test: Scores | None = None) -> PolicyScore:
+def score(name: str, valid: float, test: Scores | None = None) -> PolicyScore:
     return PolicyScore(name, {"rmse": valid}, test)
 
 
-LAST = entrant("last", 0.94, scores(0.93))
+LAST = score("last", 0.94, scores(0.93))
 
 
 def test_without_baselines_there_is_no_verdict() -> None:
-    assert run_verdict(entrant("learned", 0.9), [], 4) == ""
+    assert run_verdict(score("learned", 0.9), [], 4) == ""
 
 
 def test_a_significant_gain_on_test() -> None:
-    found = run_verdict(entrant("learned", 0.92, scores(0.92)), [LAST], 4)
+    found = run_verdict(score("learned", 0.92, scores(0.92)), [LAST], 4)
     assert found.startswith(
         "learned beats last-4 on validation by 2.1 % (rmse 0.9200 against 0.9400); on test by 1.1 %"
     )
@@ -38,25 +38,25 @@ def test_a_significant_gain_on_test() -> None:
 
 
 def test_a_gain_that_may_be_chance() -> None:
-    found = run_verdict(entrant("learned", 0.92, scores(0.9295, noise=0.5)), [LAST], 4)
+    found = run_verdict(score("learned", 0.92, scores(0.9295, noise=0.5)), [LAST], 4)
     assert "which may be chance: keep last-4 unless" in found
 
 
 def test_a_loss_on_test() -> None:
-    found = run_verdict(entrant("learned", 0.92, scores(0.94)), [LAST], 4)
+    found = run_verdict(score("learned", 0.92, scores(0.94)), [LAST], 4)
     assert "but on test it is 1.1 % worse" in found
     assert found.endswith("keep last-4")
 
 
 def test_without_test_scores_compare_is_recommended() -> None:
-    found = run_verdict(entrant("learned", 0.92), [LAST], 4)
+    found = run_verdict(score("learned", 0.92), [LAST], 4)
     assert found.endswith("run 'dips compare' to test it over several splits")
 
 
 def test_the_best_baseline_is_the_reference() -> None:
-    better, worse = entrant("frequent", 0.91), entrant("last", 0.95)
+    better, worse = score("frequent", 0.91), score("last", 0.95)
     for baselines in ([better, worse], [worse, better]):
-        found = run_verdict(entrant("learned", 0.92), baselines, 8)
+        found = run_verdict(score("learned", 0.92), baselines, 8)
         assert found == (
             "frequent is kept: the learned policy is 1.1 % worse on validation (rmse 0.9200 against "
             "0.9100); use frequent-8"
@@ -66,8 +66,8 @@ def test_the_best_baseline_is_the_reference() -> None:
 def test_equal_and_diverged_policies() -> None:
     nothing = "the learned policy is no better than last-4 on validation; use last-4"
     same = nothing.replace(";", ": its sketches equal those of last;")
-    assert run_verdict(entrant("learned", 0.94), [LAST], 4) == same  # to the last bit
-    assert run_verdict(entrant("learned", 0.93), [LAST], 4, taught=False) == nothing
+    assert run_verdict(score("learned", 0.94), [LAST], 4) == same  # exactly equal
+    assert run_verdict(score("learned", 0.93), [LAST], 4, is_trained=False) == nothing
     assert run_verdict(None, [LAST], 4) == "last is kept: the learned policy diverged; use last-4"
 
 

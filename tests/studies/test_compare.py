@@ -137,7 +137,7 @@ def test_each_seed_has_its_own_split(whole):
 
 def test_an_interrupted_comparison_resumes(whole, data, tmp_path, trained):
     out = tmp_path / "results"
-    on_progress = interrupt_when(lambda progress: progress.done > update.total // 2)
+    on_progress = interrupt_when(lambda progress: progress.done > progress.total // 2)
     with pytest.raises(KeyboardInterrupt):
         dips.compare(data, **WHAT, out=out, on_progress=on_progress, **SMALL)
     before = fingerprints(out)

@@ -234,7 +234,7 @@ def test_all_stages_on_a_tiny_data_set(tmp_path, monkeypatch):
         == told["stages"]
     )
     assert len(seen) == before
-    with pytest.raises(RunError, match="made with another epochs"):
+    with pytest.raises(RunError, match="made with other settings .epochs."):
         dips.paper(data, out, quick=True, **{**FAST, "epochs": 2})
 
 

@@ -1,4 +1,4 @@
-"""Where the best sketch is known: `learned` finds it, `last` and `reservoir` do not."""
+"""Data with a known best sketch: `learned` keeps it, `last` and `reservoir` do not."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import dips
 from dips.data.synthetic.planted_world import MEAN, best_rmse, planted, planted_positions
 
 
-def _kept_keys(outcome: Any, data: Any) -> float:
-    """The share of key items that everyone's sketch holds at the end."""
-    found = dips.sketches(outcome, data)
+def _kept_keys(result: Any, data: Any) -> float:
+    """Return the share of key items in the final sketches of all users."""
+    found = dips.sketches(result, data)
     keys = {data.item_ids[item] for item in np.unique(data.item[planted_positions(data)])}
     return float(np.sum([item in keys for item in found["item"]])) / (4 * data.users)
 
 
-def _luck(data: Any) -> float:
-    """How much more than expected the noise of these users happened to be, as a factor of RMSE."""
+def _noise_factor(data: Any) -> float:
+    """Return the factor of the RMSE by which the drawn noise exceeds the expected noise."""
     key = planted_positions(data)
     error = []
     for start, length in zip(data.starts, data.lengths, strict=True):
@@ -44,11 +44,11 @@ def world() -> Any:
 
 
 def _trained(world: Any, policy: str) -> tuple[float, float]:
-    """(share of keys kept, test RMSE relative to the best that anybody can do)."""
+    """Return the share of kept key items, and the test RMSE relative to the best possible one."""
     train, valid, test = world
-    outcome = dips.train(train, valid, policy=policy, size=4, device="cpu")
-    best = best_rmse(test) * _luck(test)
-    return _kept_keys(outcome, test), dips.evaluate(outcome, test)["rmse"] / best
+    result = dips.train(train, valid, policy=policy, size=4, device="cpu")
+    best = best_rmse(test) * _noise_factor(test)
+    return _kept_keys(result, test), dips.evaluate(result, test)["rmse"] / best
 
 
 def test_learned_keeps_the_planted_key_items(world: Any) -> None:

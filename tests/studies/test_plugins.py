@@ -186,7 +186,7 @@ def test_a_plugin_recommender_learns_preferences() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Steep", "does not fit: Steep.read does not lower the loss of what it reads: the inner"),
+        ("Steep", "does not fit: Steep.read does not lower the loss of the entries: inner_lr"),
         ("Mistaken", "does not fit: AttributeError: 'Mistaken' object has no attribute 'stars'"),
         ("Taste", "cannot be made: it is not a dips.Recommender"),
         ("Nobody", "cannot be made: AttributeError"),

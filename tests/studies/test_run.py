@@ -352,7 +352,5 @@ def test_default_baselines_depend_on_the_data(distinct, expected):
     data = from_arrays(user, (item + 3 * user) % distinct, None, np.arange(400))
     result = trained(data, policy="learned", baselines=("last", "frequent"), epochs=1, dim=4)
     assert [one.name for one in result.baselines] == expected
-    assert result.config.policy_training.baselines == [
-        "last",
-        "frequent",
-    ]  # the settings as asked are not changed
+    # The settings as asked are not changed.
+    assert result.config.policy_training.baselines == ("last", "frequent")

@@ -115,7 +115,7 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(data: Interactions, tmp_p
 def test_unsupported_sizes_and_splits_are_refused(
     whole: tuple[Path, TransferResult], data: Interactions, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match="was made with another"):
+    with pytest.raises(RunError, match="was made with other settings"):
         dips.session(data, **WHAT, out=whole[0], **{**SMALL, "learning_rate": 0.5})
     out = tmp_path / "none"
     with pytest.raises(ConfigError, match="has no sketch in it"):

@@ -129,7 +129,7 @@ def test_the_target_model_has_a_repeat_feature_by_default_on_repeats(
     data: Interactions, tmp_path: Path
 ) -> None:
     assert data.repeats > 0.1
-    for given, taken in ((-1, True), (0, False)):
+    for given, taken in ((None, True), (False, False)):
         out = tmp_path / str(given)
         dips.transfer(data, ["last"], [1], [0], out=out, repeat_feature=given, **SMALL)
         assert open_run(out / "runs" / "all-k1-t1-s0").spec.repeat_feature == taken
@@ -187,7 +187,7 @@ def test_an_interrupted_study_resumes(
 def test_other_settings_are_refused(
     whole: tuple[Path, TransferResult], data: Interactions, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match="was made with another epochs"):
+    with pytest.raises(RunError, match="was made with other settings .epochs."):
         dips.transfer(data, **WHAT, out=whole[0], **{**SMALL, "epochs": 2})
     with pytest.raises(RunError, match="was made with another recommender"):
         dips.transfer(data, **WHAT, out=whole[0], recommender="sasrec", **SMALL)
