@@ -44,7 +44,7 @@ bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in o
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.serving
 
 crash: .venv/ready ## 200 kills of a keeper, at random and at marked points; prints what was lost (about a minute)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/serve/crashing.py --kills 200
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.serve.crashing --kills 200
 
 screenshot: .venv/ready browser ## docs/report.png again: a small comparison on made worlds, its report, a picture (minutes)
 	$(BIN)/python docs/screenshot.py

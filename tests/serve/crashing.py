@@ -1,6 +1,6 @@
 """Kill a keeper many times, and compare its store with the fold after each kill.
 
-Run it: `python tests/serve/crashing.py --help`. The killed process applies a log of events and
+Run it: `python -m tests.serve.crashing --help`. The killed process applies a log of events and
 acknowledges them. The expected state is computed outside of it, from the log and the
 acknowledgements alone.
 """

@@ -82,8 +82,8 @@ def test_the_keeper_equals_the_rollout(policy, periods, more, sizes):
     data = random_world(LENGTHS, items=12, explicit=trained.explicit)
     assert list(data.item_ids) == list(trained.item_ids)
     keeper = open_keeper(trained, "memory:")
-    for piece in batched(events_of(data), sizes):
-        assert not keeper.observe_many(piece).refused
+    for batch in batched(events_of(data), sizes):
+        assert not keeper.observe_many(batch).refused
     columns = EventColumns.of(data)
     _, trace = roll_out(trained, data, columns)
     stream = make_stream([data], columns)
@@ -129,8 +129,8 @@ def test_the_same_log_gives_the_same_bytes(policy):
     stores = []
     for sizes in ([1000], [1], [4, 9]):
         store = open_store("memory:")
-        for piece in batched(log, sizes):
-            open_keeper(trained, store).observe_many(piece)  # a new keeper for every batch
+        for batch in batched(log, sizes):
+            open_keeper(trained, store).observe_many(batch)  # a new keeper for every batch
         stores.append(contents(store))
     chunks = [
         "".join(v.decode() for k, v in found[Table.METADATA] if k.startswith(b"items/"))

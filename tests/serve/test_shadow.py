@@ -10,7 +10,7 @@ LOG = events_of(random_world([9, 14, 5], items=12))
 
 
 def test_a_shadow_changes_nothing_and_counts_differences():
-    keeper, alone = (open_keeper(make_model("last", 3), "memory:") for _ in range(2))
+    keeper, plain = (open_keeper(make_model("last", 3), "memory:") for _ in range(2))
     same = keeper.shadow(make_model("last", 3, seed=5))
     keeper.observe_many(LOG[:12])
     assert same.refreshes > 0
@@ -23,6 +23,6 @@ def test_a_shadow_changes_nothing_and_counts_differences():
     assert 0 < report["kept_by_both"] < 1
     assert report["mean_age"]["shadow"] > report["mean_age"]["live"]
     assert keeper.shadow(None) is None
-    alone.observe_many(LOG[:12])
-    alone.observe_many([{**event, "item": f"new {n % 4}"} for n, event in enumerate(LOG[12:])])
-    assert [keeper.sketch(u) for u in "012"] == [alone.sketch(u) for u in "012"]
+    plain.observe_many(LOG[:12])
+    plain.observe_many([{**event, "item": f"new {n % 4}"} for n, event in enumerate(LOG[12:])])
+    assert [keeper.sketch(u) for u in "012"] == [plain.sketch(u) for u in "012"]

@@ -83,8 +83,8 @@ def test_resize_makes_the_choice_of_the_next_refresh(url):
     for user, old in before.items():
         new = kept.sketch(user)
         assert set(new.items) <= set(old.items)
-        wanted = fresh.sketch(user).entries  # the sample is the same as from the start
-        assert [e.position for e in new.entries] == [e.position for e in wanted]
+        expected = fresh.sketch(user).entries  # the sample is the same as from the start
+        assert [e.position for e in new.entries] == [e.position for e in expected]
         assert new.policy == 2
     kept.swap(make_model("reservoir", 6))
     assert kept.resize() == 0

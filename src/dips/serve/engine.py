@@ -49,7 +49,7 @@ class RefreshObserver(Protocol):
     def compare(
         self, sketch: Sketch, arrivals: Sketch, seen: Tensor, user_keys: Tensor, refreshed: Sketch
     ) -> None:
-        """Compare a decision with the observer's own.
+        """Compare a decision of the live model with the decision of the observer.
 
         Args:
             sketch: Sketches before the refresh, [users, size].
