@@ -46,7 +46,8 @@ def _case(runs: int, rows: int, items: int, dim: int, has_repeats: bool) -> list
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(rows))
     width = dim + items * has_repeats
     made = [
-        draw(runs, items, dim) / 2, draw(runs, items) / 3, 1 + draw(runs) / 5 if has_repeats else None,
+        draw(runs, items, dim) / 2, draw(runs, items) / 3,
+        1 + draw(runs) / 5 if has_repeats else None,
         draw(runs, rows, width) / 2, 1 + draw(runs, rows).abs(), draw(runs, rows, width) / 3,
         0.05 + draw(runs, rows).abs() / 10,
     ]  # fmt: skip

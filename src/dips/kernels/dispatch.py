@@ -6,17 +6,18 @@ results of all decision kernels equal the reference path bit for bit.
 
 Decisions (`compiler_for`), for `Greedy` selection:
 
-| scorer | signals, and the recommender that computes them | rollout, numba | rollout, Triton | keeper, numba |
+| scorer | signals and their recommender | rollout: numba | Triton | keeper: numba |
 |---|---|---|---|---|
 | set network, no side information | none | yes | yes | yes |
 | | embedding: `dot`, `mlp` | yes | yes | yes |
 | | residual: `dot`, mse | yes | yes | yes |
-| | predicted score: `dot`, softmax that can be linearised | yes | yes | yes |
+| | predicted score: `dot`, linearised softmax | yes | yes | yes |
 | paper's network, no side information, no dropout | none | yes | yes | yes |
 | hardest | loss: `dot`, mse | yes | yes | yes |
 | hardest:H | loss: `dot`, mse | yes | no | yes |
-| influence, influence:H | read: `dot`, mse; fewer candidates than dimensions | yes | without H | no |
-| last-top:M | predicted score: `dot`, softmax that can be linearised | yes | no | yes |
+| influence, candidates <= dimensions | read: `dot`, mse | yes | yes | no |
+| influence:H, candidates <= dimensions | read: `dot`, mse | yes | no | no |
+| last-top:M | predicted score: `dot`, linearised softmax | yes | no | yes |
 | last, reservoir, mix:M, last-distinct, frequent | none | yes | no | yes |
 
 A recommender with a clock is not supported. The keeper needs a refresh after every interaction.
@@ -297,8 +298,8 @@ def residuals(inputs: ResidualInputs, model: SquaredErrorModel) -> Tensor:
 def has_cpu_softmax(table: Tensor) -> bool:
     """Return whether numba loops compute the softmax over items with these vectors.
 
-    They are `SoftmaxLoss`, `SoftmaxEntryGradients` and `softmax_scores`, for a dot product whose scores do
-    not depend on times.
+    They are `SoftmaxLoss`, `SoftmaxEntryGradients` and `softmax_scores`. They are for dot products
+    whose scores do not depend on times.
     """
     return table.device.type == "cpu" and table.dtype == torch.float32 and installed("numba")
 

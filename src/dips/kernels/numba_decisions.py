@@ -43,6 +43,7 @@ from dips.kernels.numba_fixed_point import (
     add,
     copy,
     dot,
+    inner_loop,
     loop,
     multiply,
     quantize,
@@ -207,7 +208,7 @@ def set_network_scores(inputs, layers, scores, first, stride):
 # --- The transition ---------------------------------------------------------------------------
 
 
-@loop
+@inner_loop
 def refresh(sketch, row, events, begin, new, seen, key, number, scorer, run, buffers):
     """Join `new` events from `begin` on to a sketch, score all, keep the highest, write them.
 
@@ -225,7 +226,7 @@ def refresh(sketch, row, events, begin, new, seen, key, number, scorer, run, buf
     write(sketch, row, events, begin, kept, count, buffers)
 
 
-@loop
+@inner_loop
 def join(sketch, row, events, begin, new, seen, number, buffers):
     """Collect the candidates: the sketch, then the new events; return how many were kept."""
     kept = sketch.position.shape[1]
@@ -258,12 +259,16 @@ def join(sketch, row, events, begin, new, seen, number, buffers):
     return kept
 
 
-@loop
+@inner_loop
 def score(scorer, run, seen, key, kept, count, buffers):
     """Write the scores of all candidates to `buffers.score`."""
     code = scorer.code
     if scorer.signal != NO_SIGNAL:
-        signals(scorer, run, seen, kept, count, buffers)
+        signal = scorer.signal
+        if scorer.squared_error.vectors.size > 0:
+            squared_error_signals(scorer.squared_error, signal, run, kept, count, buffers)
+        else:
+            predicted_scores(scorer.linearised_softmax, run, seen, kept, count, buffers)
     if code == SET_NETWORK:
         _set_network(scorer, run, seen, count, buffers)
     elif code == PAPER_NETWORK:
@@ -271,11 +276,10 @@ def score(scorer, run, seen, key, kept, count, buffers):
     elif code == INFLUENCE:
         _influence(scorer, run, seen, kept, count, buffers)
     else:
-        for slot in range(count):
-            buffers.score[slot] = _rule(scorer, seen, key, count, slot, buffers)
+        _rules(code, scorer.newest, scorer.decay, seen, key, count, buffers)
 
 
-@loop
+@inner_loop
 def choose(buffers, count, size):
     """Mark the `size` highest scores, the newer of equals: `selection.Greedy`."""
     for slot in range(count):
@@ -297,7 +301,7 @@ def choose(buffers, count, size):
         buffers.stays[slot] = above < size
 
 
-@loop
+@inner_loop
 def write(sketch, row, events, begin, kept, count, buffers):
     """Write the candidates that stay to the sketch, in order; unchanged slots are skipped."""
     carried, target = sketch.side.size > 0, 0
@@ -318,7 +322,7 @@ def write(sketch, row, events, begin, kept, count, buffers):
         target += 1
 
 
-@loop
+@inner_loop
 def record(inputs, sketch, state, row, seen, following, new, buffers):
     """Record a refreshed sketch for the predictions that follow it."""
     size = sketch.position.shape[1]
@@ -342,29 +346,38 @@ def record(inputs, sketch, state, row, seen, following, new, buffers):
 # --- Signals ----------------------------------------------------------------------------------
 
 
-@loop
-def signals(scorer, run, seen, kept, count, buffers):
-    """Write the signal of each candidate, from the user vector adapted to the sketch.
+@inner_loop
+def squared_error_signals(model, signal, run, kept, count, buffers):
+    """Write residuals, losses or predictions, from the user vector adapted to the sketch.
 
-    Unknown items have residual and loss 0, and the lowest predicted score of the others.
+    Unknown items have signal 0.
     """
-    squared, linearised = scorer.squared_error, scorer.linearised_softmax
-    user, lowest = buffers.inner.user, np.inf
-    if squared.vectors.size > 0:
-        adapt(squared, run, buffers.row[:kept], buffers.rating, buffers.inner)
-    else:
-        adapt_linearised(linearised, run, buffers.row[:kept], buffers.position, seen, buffers.inner)
+    user = buffers.inner.user
+    adapt(model, run, buffers.row[:kept], buffers.rating, buffers.inner)
     for slot in range(count):
         item, value = buffers.row[slot], 0.0
-        if item >= 0 and squared.vectors.size > 0:
-            value = predict(squared, run, item, user)
-            if scorer.signal == RESIDUAL:
+        if item >= 0:
+            value = predict(model, run, item, user)
+            if signal == RESIDUAL:
                 value = (value - buffers.rating[slot]) * -2.0
-            elif scorer.signal == LOSS:
+            elif signal == LOSS:
                 error = value - buffers.rating[slot]
                 value = error * error
-        elif item >= 0:
-            value = predict_linearised(linearised, run, item, user)
+        buffers.signal[slot] = value
+
+
+@inner_loop
+def predicted_scores(model, run, seen, kept, count, buffers):
+    """Write predicted scores, from the linearised softmax of the sketch.
+
+    Unknown items have the lowest predicted score of the others.
+    """
+    user, lowest = buffers.inner.user, np.inf
+    adapt_linearised(model, run, buffers.row[:kept], buffers.position, seen, buffers.inner)
+    for slot in range(count):
+        item, value = buffers.row[slot], 0.0
+        if item >= 0:
+            value = predict_linearised(model, run, item, user)
             lowest = min(lowest, value)
         buffers.signal[slot] = value
     if lowest < np.inf:
@@ -376,41 +389,46 @@ def signals(scorer, run, seen, kept, count, buffers):
 # --- Rules ------------------------------------------------------------------------------------
 
 
-@loop
-def _rule(scorer, seen, key, count, slot, buffers):
-    """Return the score of one candidate under a rule without parameters."""
-    code, age = scorer.code, seen - 1 - buffers.position[slot]
-    if code == HARDEST:
-        return buffers.signal[slot] * _decay(scorer, age)
-    if code == LAST_TOP:
-        return NEWEST_BONUS - age if age < scorer.newest else buffers.signal[slot]
-    if code == LAST:
-        return -float(age)
-    if code == RESERVOIR:
-        return uniform(key, buffers.position[slot])
-    if code == MIX:
-        if age < scorer.newest:  # in float32, as torch divides integers
-            return float(np.float32(2.0) - np.float32(age) / np.float32(scorer.newest))
-        return uniform(key, buffers.position[slot])
-    outdated = 0.0
-    for other in range(slot + 1, count):
-        if buffers.item[other] == buffers.item[slot]:
-            outdated = 1.0
-    if code == LAST_DISTINCT:
-        return -float(age) - outdated * seen
-    recency = 1.0 - age / (seen + 1.0)  # the only code left: FREQUENT
-    return buffers.repeats[slot] + recency / 2.0 - outdated * (seen + 1.0)
+@inner_loop
+def _rules(code, newest, decay, seen, key, count, buffers):
+    """Score all candidates by a rule without parameters."""
+    for slot in range(count):
+        position = buffers.position[slot]
+        age = seen - 1 - position
+        if code == HARDEST:
+            value = buffers.signal[slot] * _decay(decay, age)
+        elif code == LAST_TOP:
+            value = NEWEST_BONUS - age if age < newest else buffers.signal[slot]
+        elif code == LAST:
+            value = -float(age)
+        elif code == RESERVOIR:
+            value = uniform(key, position)
+        elif code == MIX and age < newest:  # in float32, as torch divides integers
+            value = float(np.float32(2.0) - np.float32(age) / np.float32(newest))
+        elif code == MIX:
+            value = uniform(key, position)
+        else:
+            outdated = 0.0
+            for other in range(slot + 1, count):
+                if buffers.item[other] == buffers.item[slot]:
+                    outdated = 1.0
+            if code == LAST_DISTINCT:
+                value = -float(age) - outdated * seen
+            else:  # FREQUENT
+                recency = 1.0 - age / (seen + 1.0)
+                value = buffers.repeats[slot] + recency / 2.0 - outdated * (seen + 1.0)
+        buffers.score[slot] = value
 
 
-@loop
-def _decay(scorer, age):
+@inner_loop
+def _decay(decay, age):
     """Return the factor of a score at this age: 2 ** (-age / half-life), or 1."""
-    if len(scorer.decay) == 0:
+    if len(decay) == 0:
         return 1.0
-    return scorer.decay[min(max(age, 0), len(scorer.decay) - 1)]
+    return decay[min(max(age, 0), len(decay) - 1)]
 
 
-@loop
+@inner_loop
 def uniform(key, part):
     """Return a random number in [0, 1) from a key and an integer: `hashing.uniform`."""
     value = (key ^ (part * MULTIPLIER_1)) + INCREMENT
@@ -423,7 +441,7 @@ def uniform(key, part):
 # --- Networks ---------------------------------------------------------------------------------
 
 
-@loop
+@inner_loop
 def _set_network(scorer, run, seen, count, buffers):
     """Score all candidates by the set network."""
     layers = scorer.set_network
@@ -442,7 +460,7 @@ def _set_network(scorer, run, seen, count, buffers):
     _network(layers, run, buffers, count, total)
 
 
-@loop
+@inner_loop
 def _start_with_vector(layers, run, vector, buffers, slot):
     """Write the part of an item's vector in the first layer and in the score."""
     copy(buffers.first[slot], layers.item_bias[run])
@@ -452,14 +470,14 @@ def _start_with_vector(layers, run, vector, buffers, slot):
     multiply(buffers.first[slot], buffers.vector, layers.item_weight[run], buffers.nonzero)
 
 
-@loop
+@inner_loop
 def _start_without_item(layers, run, buffers, slot):
     """Write the first layer and the score of an empty slot or an unknown item."""
     copy(buffers.first[slot], layers.item_bias[run])
     buffers.score[slot] = 0.0
 
 
-@loop
+@inner_loop
 def _features(layers, run, seen, buffers, count):
     """Write the features of all candidates on the fixed-point grid; return their total weight."""
     center, spread = layers.scale[run, 0], layers.scale[run, 1]
@@ -491,13 +509,13 @@ def _features(layers, run, seen, buffers, count):
     return total
 
 
-@loop
+@inner_loop
 def _log1p(logs, whole):
     """Return log(1 + a whole number) on the fixed-point grid, from the table if it is there."""
     return logs[whole] if whole < len(logs) else to_state(math.log1p(float(whole)))
 
 
-@loop
+@inner_loop
 def _network(layers, run, buffers, count, total):
     """Add the network's output to the scores, from features and the items' parts."""
     hidden = layers.bias.shape[1]
@@ -524,7 +542,7 @@ def _network(layers, run, buffers, count, total):
         buffers.score[slot] += dot(second, layers.output[run])
 
 
-@loop
+@inner_loop
 def _paper_network(layers, run, count, buffers):
     """Score all candidates by the paper's network, from their ratings."""
     first, second, hidden = buffers.mean, buffers.second[0], layers.input_weight.shape[2]
@@ -548,7 +566,7 @@ def _paper_network(layers, run, count, buffers):
 # --- Influence --------------------------------------------------------------------------------
 
 
-@loop
+@inner_loop
 def _influence(scorer, run, seen, size, count, buffers):
     """Score candidates by the order in which the greedy coreset adds them.
 
@@ -575,8 +593,8 @@ def _influence(scorer, run, seen, size, count, buffers):
                 gain += inner.gram[slot, other] * solved[other]
             gain = slope[slot] * gain
             if len(scorer.decay) > 0:
-                decay = _decay(scorer, seen - 1 - buffers.position[slot])
-                gain = gain * decay if gain > 0 else gain / decay  # age lowers either
+                factor = _decay(scorer.decay, seen - 1 - buffers.position[slot])
+                gain = gain * factor if gain > 0 else gain / factor  # age lowers either
             gain = quantize(gain, SCORE)
             more = gain >= most or gain != gain  # the last among equals; NaN first
             if chosen[slot] == 0.0 and more:
@@ -585,7 +603,7 @@ def _influence(scorer, run, seen, size, count, buffers):
         buffers.score[best] = size - added
 
 
-@loop
+@inner_loop
 def _gram_matrices(model, run, count, buffers):
     """Write the Gram matrix of the candidates, exact and quantized, and their initial scores."""
     inner, vectors, loading = buffers.inner, model.vectors[run], model.constants[run, 0]
@@ -599,7 +617,7 @@ def _gram_matrices(model, run, count, buffers):
             buffers.near[left, right] = buffers.near[right, left] = quantize(product, STATE)
 
 
-@loop
+@inner_loop
 def _refit(model, run, count, rate, buffers):
     """Adapt the user vector to the chosen candidates, by coefficients."""
     inner, dim = buffers.inner, model.vectors.shape[2]
@@ -623,7 +641,7 @@ def _refit(model, run, count, rate, buffers):
         inner.user[place] = quantize(inner.user[place], STATE)
 
 
-@loop
+@inner_loop
 def _eliminate(matrix, target, size):
     """Replace the target by the solution of a linear system: `influence.solve_dense`."""
     for pivot in range(size):

@@ -4,7 +4,7 @@ Sums of numbers on the fixed-point grid do not depend on their order. Fused mult
 (`exact_loop`) is allowed only where it is exact.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, attr-defined"
 from __future__ import annotations
 
 import math
@@ -20,6 +20,15 @@ from dips.numerics.fixed_point import STATE_BITS, STATE_LIMIT
 def loop(function: Callable[..., Any]) -> Any:
     """Compile a function without reordering its arithmetic, cached in `cache_directory`."""
     return _compile(function)
+
+
+def inner_loop(function: Callable[..., Any]) -> Any:
+    """Compile a function that allocates no arrays, without counting references to its arguments.
+
+    The caller must hold all arrays. Named tuples of many arrays are passed at every refresh;
+    counting references to them took five times as long as a refresh by `last`.
+    """
+    return _compile(function, _nrt=False)
 
 
 def exact_loop(function: Callable[..., Any]) -> Any:
@@ -57,7 +66,7 @@ def quantize(value, scale):
 
 @loop
 def to_state(value):
-    """Return a network state on the fixed-point grid, clipped: `fixed_point.quantize_straight_through`."""
+    """Return a clamped network state on the grid: `fixed_point.quantize_clamped`."""
     scaled = min(max(value, -STATE_LIMIT), STATE_LIMIT) * STATE
     return ((scaled + 1.5 * WHOLE) - 1.5 * WHOLE) * (1.0 / STATE)
 

@@ -1,4 +1,4 @@
-"""Adapt user vectors to sketches in numba loops (the inner loop, Eq. 2); importing this needs numba.
+"""Adapt user vectors to sketches (inner loop, Eq. 7) in numba loops; importing this needs numba.
 
 The results equal `descent.descend_linear` (squared error) and `predicted_score` (linearised
 softmax) bit for bit.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import STATE, add, copy, dot, loop, quantize
+from dips.kernels.numba_fixed_point import STATE, add, copy, dot, inner_loop, loop, quantize
 
 
 class InnerWorkspace(NamedTuple):
@@ -35,7 +35,7 @@ def inner_workspace(size, dim):
     return InnerWorkspace(gram, np.empty(size), scores[0], scores[1], gradient, user, product)
 
 
-@loop
+@inner_loop
 def predict(model, run, item, user):
     """Return the score of an item for an adapted user vector (squared error)."""
     dim = model.vectors.shape[2]
@@ -43,7 +43,7 @@ def predict(model, run, item, user):
     return score + model.constants[run, 0] * user[dim]
 
 
-@loop
+@inner_loop
 def adapt(model, run, item, rating, inner):
     """Write the user vector adapted to these items [size] to `inner.user`; -1 is skipped."""
     copy(inner.user, model.prior[run])
@@ -59,7 +59,7 @@ def adapt(model, run, item, rating, inner):
         _adapt_vector(model, run, rate, item, rating, inner)
 
 
-@loop
+@inner_loop
 def _adapt_coefficients(model, run, rate, item, rating, inner):
     """Descend on the coefficients of the entries' vectors: fewer entries than dimensions."""
     size, dim = len(item), model.vectors.shape[2]
@@ -90,7 +90,7 @@ def _adapt_coefficients(model, run, rate, item, rating, inner):
         inner.user[place] = quantize(inner.user[place], STATE)
 
 
-@loop
+@inner_loop
 def _adapt_vector(model, run, rate, item, rating, inner):
     """Descend on the user vector itself: at least as many entries as dimensions."""
     dim = model.vectors.shape[2]
@@ -114,7 +114,7 @@ def _adapt_vector(model, run, rate, item, rating, inner):
                 inner.score[slot] = predict(model, run, item[slot], inner.user)
 
 
-@loop
+@inner_loop
 def adapt_linearised(model, run, item, position, seen, inner):
     """Write the change of the user vector to `inner.user` (linearised softmax); -1 is skipped."""
     oldest, entries, total = model.age_weight.shape[1] - 1, 0, 0.0
@@ -137,7 +137,7 @@ def adapt_linearised(model, run, item, position, seen, inner):
             change[place] = quantize(change[place] + pace * gradient, STATE)
 
 
-@loop
+@inner_loop
 def predict_linearised(model, run, item, change):
     """Return the score of an item after this change of the user vector (linearised softmax)."""
     return model.intercept[run, item] + dot(model.vectors[run, item], change)

@@ -5,7 +5,7 @@ through all steps and back while its probabilities stay in a core's cache. Items
 (`numba_tiles`). With the repeat feature each item has an entry of its own in the user vector; these
 entries start at 0, so only the square of `repeat_scale` matters.
 
-Measured on one core (RATIO_SOFTMAX): see `softmax_cpu`.
+`softmax_cpu` states the measured ratio to the reference path.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import loop, copy, sum_loop
-from dips.kernels.numba_tiles import PADDING, ZERO, ONE, TILE, add_rows, collect, combine, exp
+from dips.kernels.numba_fixed_point import copy, loop, sum_loop
+from dips.kernels.numba_tiles import ONE, PADDING, TILE, ZERO, add_rows, collect, combine, exp
 
 BLOCK = 8
 """Rows in a block; a multiple of 4, as is the width of vectors."""
@@ -171,7 +171,7 @@ def _filter_sketch(problem, buffers, targets, first):
 
 @sum_loop
 def _predict(items, problem, buffers, targets, loss, first):
-    """Write the losses of the targets, and the gradient of their weighted sum in the last vectors."""
+    """Write the losses of the targets, and their weighted gradient in the last user vectors."""
     last, target, weights = len(buffers.power) - 1, targets.target, targets.weight
     _logits(items, buffers, last)
     _filter_sketch(problem, buffers, targets, first)

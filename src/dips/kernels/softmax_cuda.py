@@ -1,7 +1,7 @@
 """Softmax over all items on CUDA: inner loop and adjoint by Triton programs (`triton_softmax`).
 
-Only `dispatch` imports this file; it says when the programs are supported. No logits are stored: one
-launch computes the inner loop, two compute its gradients. The results equal
+Only `dispatch` imports this file; it says when the programs are supported. No logits are stored:
+one launch computes the inner loop, two compute its gradients. The results equal
 `numerics.softmax_descent` up to the rounding of products in tf32. Functions take tensors of one run
 and have rules for `vmap` over runs.
 """
@@ -148,8 +148,8 @@ class LogSumExp(torch.autograd.Function):
 
 
 def _launch_forward(
-    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, constant: Tensor, step: Tensor, decay: Tensor,
-    start: Tensor, steps: int,
+    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, constant: Tensor, step: Tensor,
+    decay: Tensor, start: Tensor, steps: int,
 ) -> list[Tensor]:  # fmt: skip
     """Launch with a leading axis of runs; in the results it is second, after the steps."""
     from dips.kernels import triton_softmax
@@ -167,8 +167,8 @@ def _launch_forward(
 
 
 def _launch_backward(
-    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, step: Tensor, decay: Tensor, users: Tensor,
-    means: Tensor, norms: Tensor, last_adjoint: Tensor,
+    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, step: Tensor, decay: Tensor,
+    users: Tensor, means: Tensor, norms: Tensor, last_adjoint: Tensor,
 ) -> list[Tensor]:  # fmt: skip
     from dips.kernels import triton_softmax
 
@@ -177,15 +177,16 @@ def _launch_backward(
     adjoints[-1] = last_adjoint
     centres, repeat_parts = torch.empty_like(norms), torch.zeros_like(norms)
     triton_softmax.adjoint[_grid(rows, runs)](
-        table, bias, repeat_scale, step, decay, users, means, norms, adjoints, centres, repeat_parts, rows, runs,
+        table, bias, repeat_scale, step, decay, users, means, norms, adjoints, centres,
+        repeat_parts, rows, runs,
         STEPS=layers - 1, **_shape(table, repeat_scale, width),
     )  # fmt: skip
     return [adjoints, centres, repeat_parts]
 
 
 def _launch_item_gradients(
-    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, step: Tensor, users: Tensor, norms: Tensor,
-    adjoints: Tensor | None, centres: Tensor | None,
+    table: Tensor, bias: Tensor, repeat_scale: Tensor | None, step: Tensor, users: Tensor,
+    norms: Tensor, adjoints: Tensor | None, centres: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
     from dips.kernels import triton_softmax
 
@@ -199,8 +200,8 @@ def _launch_item_gradients(
     to_scale = table.new_empty(parts, *bias.shape) if repeat_scale is not None else to_bias
     shape = _shape(table, repeat_scale, users.shape[-1]) | {"R": 64, "N": tile}
     triton_softmax.item_gradients[(tiles, parts, runs)](
-        table, bias, repeat_scale, step, users, norms, adjoints, centres, to_table, to_bias, to_scale,
-        rows, runs, chunk, STEPS=steps, ADJOINT=adjoints is not None, **shape,
+        table, bias, repeat_scale, step, users, norms, adjoints, centres, to_table, to_bias,
+        to_scale, rows, runs, chunk, STEPS=steps, ADJOINT=adjoints is not None, **shape,
     )  # fmt: skip
     return [value.sum(0) for value in (to_table, to_bias, to_scale)]
 

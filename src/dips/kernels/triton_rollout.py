@@ -317,7 +317,8 @@ def roll_out_set_network(
 def roll_out_paper_network(
     start, length, warmup, first_row, refresh_count, refreshes, items, ratings,
     position, repeats, events, event_repeats, event_scores, scores,
-    input_weight, input_bias, hidden_weight, hidden_bias, output_weight, output_bias, scratch, users, runs, count,
+    input_weight, input_bias, hidden_weight, hidden_bias, output_weight, output_bias, scratch,
+    users, runs, count,
     SIZE: tl.constexpr, HIDDEN: tl.constexpr, N: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """Roll out one user under the paper's network, from ratings to a score for each item."""

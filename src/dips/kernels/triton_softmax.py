@@ -2,8 +2,8 @@
 
 Logits are computed tile by tile and not stored, as in attention: user vectors are queries, items
 are keys and values. Rows are independent, so a program takes R rows through all steps. With REPEAT
-each item has an entry of its repeat in the user vector: DIM shared entries, then ITEMS repeat entries.
-D, R and N are powers of two.
+the user vector has one entry per item: DIM shared entries, then ITEMS repeat entries. D, R and N
+are powers of two.
 """
 
 # mypy: disable-error-code="import, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -20,7 +20,7 @@ PADDING = tl.constexpr(-1e30)
 def _tile(
     table, bias, low, DIM: tl.constexpr, ITEMS: tl.constexpr, D: tl.constexpr, N: tl.constexpr
 ):
-    """Return items [N], whether they exist, their vectors [N, D] (or 0), biases [N] (or PADDING)."""
+    """Return items [N], whether they exist, vectors [N, D] (or 0), biases [N] (or PADDING)."""
     item, unit = low + tl.arange(0, N), tl.arange(0, D)
     there = item < ITEMS
     vector = tl.load(
@@ -117,7 +117,8 @@ def descend(
 
 @triton.jit
 def adjoint(
-    table, bias, repeat_scale, step, decay, users, means, norms, adjoints, centres, repeat_parts, rows, runs,
+    table, bias, repeat_scale, step, decay, users, means, norms, adjoints, centres, repeat_parts,
+    rows, runs,
     STEPS: tl.constexpr, DIM: tl.constexpr, ITEMS: tl.constexpr, WIDTH: tl.constexpr,
     REPEAT: tl.constexpr, D: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
     PRECISION: tl.constexpr,

@@ -33,11 +33,11 @@ class Trace(ABC):
 
     @abstractmethod
     def sketches(self, rows: Tensor) -> Tensor:
-        """Return the events in the sketches of predictions, [..., size], oldest first; -1: empty."""
+        """Return the events in the sketches of rows, [..., size], oldest first; -1: empty."""
 
     @abstractmethod
     def repeats_of(self, rows: Tensor) -> Tensor:
-        """Return the repeat count of each entry of `sketches(rows)` while it was kept, [..., size]."""
+        """Return the repeat counts of the entries of `sketches(rows)`, [..., size]."""
 
     @abstractmethod
     def part(self, first: int, last: int) -> Trace:
@@ -134,7 +134,7 @@ class Histories(NamedTuple):
 @final
 @dataclass(eq=False)
 class FullHistoryTrace(Trace):
-    """The trace of the policy `all`: a sketch is the history before the prediction; none is stored."""
+    """The trace of the policy `all`: a sketch is the whole history; none is stored."""
 
     columns: EventColumns
     event: Tensor
