@@ -114,7 +114,7 @@ def time_steps(setting: Setting, seconds: float) -> dict[str, Any]:
         "interactions": len(setting.train),
         "epoch": whole,
         "peak_bytes": peak.bytes(),
-        "users": users,
+        "user_batch": users,
         "update_interval": 1,
         "steps_per_epoch": len(found),
         "steps_timed": timed,

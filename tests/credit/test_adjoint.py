@@ -163,17 +163,15 @@ def test_a_stack_equals_each_model_alone(make: Make, case: MakeCase, kind: str, 
     together = StackedRecommenders.of(models).call(compute, stacked)
     assert not together[2].requires_grad
     for run, model in enumerate(models):
-        alone = compute(model, cases[run])
-        assert isinstance(together[1], type(alone[1]))
-        torch.testing.assert_close(together[2][run], alone[2], **TIGHT)
-        torch.testing.assert_close(together[0][run], alone[0], **TIGHT)
-        for mine, other in zip(together[1], alone[1], strict=True):
+        single = compute(model, cases[run])
+        assert isinstance(together[1], type(single[1]))
+        torch.testing.assert_close(together[2][run], single[2], **TIGHT)
+        torch.testing.assert_close(together[0][run], single[0], **TIGHT)
+        for mine, other in zip(together[1], single[1], strict=True):
             torch.testing.assert_close(mine[run], other, **TIGHT)
 
 
-@pytest.mark.parametrize(
-    "kind", ["dot", "repeat_feature", "recency_decay", "untied", "mlp"]
-)
+@pytest.mark.parametrize("kind", ["dot", "repeat_feature", "recency_decay", "untied", "mlp"])
 def test_chunks_give_the_same_and_stay_small(
     make: Make, case: MakeCase, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

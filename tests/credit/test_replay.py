@@ -241,10 +241,10 @@ def test_sampled_choices_and_short_histories(make: Make) -> None:
     assert not torch.equal(drawn.losses, greedy.losses)
     torch.testing.assert_close(drawn.losses[2:, :3], greedy.losses[2:, :3])
     brief = Candidates(*(f[:, :3] if f.dim() == 2 else f for f in past))
-    roomy = replay(_network(_phi()), model, brief, 5, SCHEDULES[0])
-    assert roomy.losses.shape == (len(LENGTHS), 3)
-    assert roomy.choices == []
-    torch.testing.assert_close(roomy.losses, greedy.losses[:, :3])
+    unlimited = replay(_network(_phi()), model, brief, 5, SCHEDULES[0])
+    assert unlimited.losses.shape == (len(LENGTHS), 3)
+    assert unlimited.choices == []
+    torch.testing.assert_close(unlimited.losses, greedy.losses[:, :3])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -261,9 +261,9 @@ def test_a_stack_equals_each_model_alone(make: Make, schedule: Schedule) -> None
     (slopes,) = torch.autograd.grad(together.sum(), phis)
     for run, model in enumerate(models):
         phi = phis[run].detach().requires_grad_()
-        alone = ask(model, phi, *pasts[run])
-        torch.testing.assert_close(together[run], alone, **TIGHT)
-        (slope,) = torch.autograd.grad(alone.sum(), phi)
+        single = ask(model, phi, *pasts[run])
+        torch.testing.assert_close(together[run], single, **TIGHT)
+        (slope,) = torch.autograd.grad(single.sum(), phi)
         torch.testing.assert_close(slopes[run], slope, **TIGHT)
 
 

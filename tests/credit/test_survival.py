@@ -47,8 +47,12 @@ class History:
             return weight - powers / powers.sum()
         nu = torch.zeros(1, dtype=torch.float64)
         for _ in range(60):
-            chance = torch.sigmoid(score + nu)
-            nu = nu - ((weight * chance).sum() - SIZE) / (weight * chance * (1 - chance)).sum()
+            probability = torch.sigmoid(score + nu)
+            nu = (
+                nu
+                - ((weight * probability).sum() - SIZE)
+                / (weight * probability * (1 - probability)).sum()
+            )
         return weight * torch.sigmoid(score + nu)
 
     def after(self, turn: int, weight: Tensor, length: int) -> Tensor:
@@ -137,7 +141,7 @@ def test_the_order_of_slots_does_not_matter(periods: list[int]) -> None:
 
 def test_users_and_padding_do_not_mix() -> None:
     histories = [History([1] * 4, seed=seed) for seed in (0, 5)]
-    alone = [history.credit(100) for history in histories]
+    single = [history.credit(100) for history in histories]
     both = histories[0]
     for name in FIELDS:
         pair = [getattr(history, name) for history in histories]
@@ -146,7 +150,7 @@ def test_users_and_padding_do_not_mix() -> None:
     both.periods = [1] * 10
     owner = torch.tensor([4] * 4 + [2] * 4 + [-1] * 2)
     mine = both.credit(100, owner)
-    torch.testing.assert_close(mine[:8], torch.cat(alone), **TIGHT)
+    torch.testing.assert_close(mine[:8], torch.cat(single), **TIGHT)
     assert bool(mine.isfinite().all())
 
 

@@ -146,5 +146,5 @@ def test_rows_are_independent(losses: dict[str, Loss]) -> None:
     case = _case(2, 5, 1, torch.float64)
     together = _closed(losses["mse"], case, 0.0)
     for row in range(ROWS):
-        alone = _closed(losses["mse"], {k: v[row : row + 1] for k, v in case.items()}, 0.0)
-        torch.testing.assert_close(alone, together[row : row + 1])
+        single = _closed(losses["mse"], {k: v[row : row + 1] for k, v in case.items()}, 0.0)
+        torch.testing.assert_close(single, together[row : row + 1])

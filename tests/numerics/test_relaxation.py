@@ -27,8 +27,8 @@ def test_values_are_those_of_the_projection_and_the_softmax(scale: float) -> Non
     scores, weight = _case(scale=scale)
     kept = keep_k(scores, weight, K)
     torch.testing.assert_close(kept, project_top_k(scores, K, weight > 0), atol=1e-12, rtol=0)
-    chance = (-scores).masked_fill(weight == 0, -torch.inf).softmax(1)
-    torch.testing.assert_close(drop_one(scores, weight), weight - chance, atol=1e-12, rtol=0)
+    probability = (-scores).masked_fill(weight == 0, -torch.inf).softmax(1)
+    torch.testing.assert_close(drop_one(scores, weight), weight - probability, atol=1e-12, rtol=0)
     assert bool((kept[weight == 0] == 0).all())
 
 

@@ -148,8 +148,8 @@ def test_reinforce_is_unbiased_for_any_loss() -> None:
     scores, loss, count = _normal(4), _normal(4, seed=1) ** 3, 40_000
     dropped = _dropped(count, scores)[1]
     rows = scores.expand(count, -1).clone().requires_grad_()
-    chance = log_removal(rows, torch.ones(count, 4, dtype=torch.bool), dropped)
-    (slopes,) = torch.autograd.grad((loss[dropped] * chance).sum(), rows)
+    probability = log_removal(rows, torch.ones(count, 4, dtype=torch.bool), dropped)
+    (slopes,) = torch.autograd.grad((loss[dropped] * probability).sum(), rows)
     _agree(slopes, _slope_of_expected_loss(scores, loss))
 
 
@@ -178,8 +178,8 @@ def test_gumbel_of_two_against_an_integral(temperature: float) -> None:
     (slopes,) = torch.autograd.grad(kept[:, 0].sum(), rows)
 
     def slope(x: float) -> float:
-        chance = expit((x + 0.9) / temperature)
-        return float(chance * (1 - chance) / temperature * expit(x) * expit(-x))
+        probability = expit((x + 0.9) / temperature)
+        return float(probability * (1 - probability) / temperature * expit(x) * expit(-x))
 
     mean = quad(slope, -40, 40, points=[-0.9, 0.0])[0]
     _agree(slopes, torch.tensor([mean, -mean]).double())

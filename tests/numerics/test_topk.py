@@ -118,16 +118,16 @@ def test_empty_slots_do_not_matter() -> None:
     littered = scores.masked_fill(~present, 1e6)
     assert torch.equal(project_top_k(littered, 2, present), weights)
     for row in range(5):
-        alone = project_top_k(scores[row][present[row]][None], 2)[0]
-        torch.testing.assert_close(weights[row][present[row]], alone)
+        single = project_top_k(scores[row][present[row]][None], 2)[0]
+        torch.testing.assert_close(weights[row][present[row]], single)
 
 
 def test_k_may_differ_by_row() -> None:
     scores, k = _random(3, 6), torch.tensor([1, 4, 6])
     weights = project_top_k(scores, k)
     for row in range(3):
-        alone = project_top_k(scores[row : row + 1], int(k[row]))
-        torch.testing.assert_close(weights[row : row + 1], alone)
+        single = project_top_k(scores[row : row + 1], int(k[row]))
+        torch.testing.assert_close(weights[row : row + 1], single)
 
 
 def test_float32_is_float64_rounded() -> None:
@@ -136,9 +136,9 @@ def test_float32_is_float64_rounded() -> None:
     assert weights.dtype == torch.float32
     assert torch.equal(weights, project_top_k(scores.detach().double(), 3).float())
     exact = scores.detach().double().requires_grad_()
-    pull = _random(50, 9, seed=4)
-    (project_top_k(exact, 3) * pull.float().double()).sum().backward()
-    (weights * pull.float()).sum().backward()
+    direction = _random(50, 9, seed=4)
+    (project_top_k(exact, 3) * direction.float().double()).sum().backward()
+    (weights * direction.float()).sum().backward()
     assert scores.grad is not None
     assert exact.grad is not None
     torch.testing.assert_close(scores.grad, exact.grad.float())
@@ -146,7 +146,7 @@ def test_float32_is_float64_rounded() -> None:
 
 @given(rows, st.integers(1, 6))
 def test_samples_hold_k_and_follow_the_weights(scores: np.ndarray, k: int) -> None:
-    """Integrate over a fine grid of random numbers: shares equal the probabilities up to its width."""
+    """Over a fine grid of random numbers, shares equal the probabilities up to its width."""
     weights = project_top_k(torch.from_numpy(scores[:1]), k)
     grid = 2000
     uniform = (torch.arange(grid).double() + 0.5) / grid

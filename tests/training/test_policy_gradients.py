@@ -360,8 +360,8 @@ def test_a_stack_equals_each_run_alone(lab: Callable[..., Any]) -> None:
 
         together = gradients([0, 1])
         for run in (0, 1):
-            for mine, alone in zip(together, gradients([run]), strict=False):
-                for name, value in alone.items():
+            for mine, single in zip(together, gradients([run]), strict=False):
+                for name, value in single.items():
                     torch.testing.assert_close(mine[name][run], value[0], atol=1e-5, rtol=1e-4)
 
 

@@ -19,8 +19,8 @@ Make = Callable[..., Any]
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
-    """Also where some pieces of a run are padding only."""
+def test_chunks_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Also if some chunks of a run are padding only."""
     world = lab(explicit=False, double=True)
     jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
     fit_state = world.start(jobs)
@@ -30,13 +30,15 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
     for run in range(runs):
         batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
     losses, gradients = recommender_gradients(fit_state.stack, trace, batch)
-    monkeypatch.setitem(chunks.MAX_ELEMENTS, "cpu", 3 * runs * fit_state.stack.template.elements_per_row)
-    widths, cut = [], chunks.split_into_chunks
+    monkeypatch.setitem(
+        chunks.MAX_ELEMENTS, "cpu", 3 * runs * fit_state.stack.template.elements_per_row
+    )
+    widths, split = [], chunks.split_into_chunks
 
     def watched(tensors: Any, breadth: int, axis: int) -> Any:
-        for piece in cut(tensors, breadth, axis):
-            widths.append(piece[-1].shape[1])
-            yield piece
+        for chunk in split(tensors, breadth, axis):
+            widths.append(chunk[-1].shape[1])
+            yield chunk
 
     monkeypatch.setattr(module, "split_into_chunks", watched)
     again, summed = recommender_gradients(fit_state.stack, trace, batch)
@@ -48,10 +50,10 @@ def test_pieces_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_compiled_loops_find_the_same(
+def test_compiled_path_equals_the_reference(
     lab: Make, monkeypatch: pytest.MonkeyPatch, runs: int
 ) -> None:
-    """In training as in evaluation; in float32, so to its rounding."""
+    """In training and in evaluation, up to the rounding of float32."""
     pytest.importorskip("numba")
     world = lab(explicit=False)
     jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]

@@ -165,7 +165,7 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
 def trajectory_adjoint(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
 ) -> tuple[Tensor, TrajectoryAdjoint]:
-    """Return losses and adjoint of predictions for any recommender, from its `slope` alone.
+    """Return losses and adjoint of predictions for any recommender, from its `inner_gradient` only.
 
     Args:
         model: Recommender that adapts by gradient descent (Eq. 7).

@@ -42,7 +42,7 @@ class SurvivalCredit(CreditAssignment):
 
     @torch.no_grad()
     def credit(self, batch: CreditedDecisions) -> Tensor:
-        """Return the recursion over the next `length` decisions, for the candidates alone."""
+        """Return the recursion over the next `length` decisions, for the candidates only."""
         policies, width = batch.policies, batch.inputs.kept.shape[1]
         dropped = self.dropped_candidates if policies.takes_weights else 0
         tracked, weight = with_dropped_candidates(batch.inputs, dropped, width - batch.size)

@@ -88,7 +88,9 @@ def recommender_gradients(
     each = vmap(grad_and_value(loss)) if stack.runs > 1 else _one_run(loss)
     count = mass.sum(1).clamp_min(1)
     rows_of_batch = (evidence, *target, mass)
-    chunked = isinstance(stack.template.loss, FullSoftmax) and not has_compiled_softmax(stack.template)
+    chunked = isinstance(stack.template.loss, FullSoftmax) and not has_compiled_softmax(
+        stack.template
+    )
     chunks = split_into_chunks(rows_of_batch, stack.template.elements_per_row * stack.runs, axis=1)
     parts = (
         each(trained, fixed, *chunk, count) for chunk in (chunks if chunked else [rows_of_batch])
