@@ -1,7 +1,7 @@
-"""The ablations of all data as one table in Markdown; `figure.py` puts it into docs/ablations.md.
+"""The ablations of all data sets as a Markdown table; `figure.py` writes it to docs/ablations.md.
 
-In a cell: by how much the test metric differs, and half the 95 % interval; bold where that
-excludes zero. In the first row: the metric itself.
+A cell has the difference of the test metric and half its 95 % interval, in bold if the interval
+excludes zero. The first row has the metric itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Place = tuple[str, str, str]
 
 
 def ablation_table(files: Mapping[str, Path]) -> str:
-    """A column for each file that is there, under its title; a row for each variant of any."""
+    """Return a Markdown table: one column per existing file, one row per variant."""
     columns = {title: read(path) for title, path in files.items() if path.exists()}
     places = dict.fromkeys(place for rows in columns.values() for place in rows)
     themes = list(dict.fromkeys(theme for theme, _, _ in places))
@@ -30,13 +30,13 @@ def ablation_table(files: Mapping[str, Path]) -> str:
 
 
 def read(path: Path) -> dict[Place, Row]:
-    """The rows of a file of ablations.py."""
+    """Read the rows of ablations.csv."""
     with path.open() as file:
         return {(row["theme"], row["variant"], row["against"]): row for row in csv.DictReader(file)}
 
 
 def cell(row: Row | None) -> str:
-    """What one variant gave on one data set."""
+    """Return the difference of one variant on one data set."""
     if row is None or not row["diff"]:
         return ""
     if not row["against"]:

@@ -1,13 +1,13 @@
-"""What each part of `learned` is worth: its defaults with one thing changed at a time.
+"""Ablations of `learned`: the defaults with one change at a time.
 
     PYTHONPATH=src python3 results/ablations.py DATA OUT [--size 4] [--every 1] [--seeds 2] \
         [--epochs 20] [--only queue,credit] [--max-seconds S]
 
-DATA is as for results/protocol.py, or `world:DURABILITY,DRIFT,USERS,SEED` for a made one. Themes
-are taken in the order in which they are asked for. Leaves a file for each variant in OUT/variants,
-and ablations.csv: test and validation, mean over splits, and the difference to the default (or what
-`AGAINST` names) with its 95 % interval over users. What the data cannot have, and what diverges,
-is left out. Exits with 130 where time was over: the same command goes on.
+DATA is as for results/protocol.py, or `world:DURABILITY,DRIFT,USERS,SEED` for synthetic data.
+Themes run in the given order. Writes one file per variant to OUT/variants, and ablations.csv: test
+and validation, mean over splits, and the difference to the default (or to `AGAINST`) with its 95 %
+interval over users. Variants that the data does not support or that diverge are left out. Exits
+with 130 if the time is over; the same command resumes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ablation_teaching import HeldBack, InTurn, Teaching, taught
-from protocol import clock, note
+from ablation_training import AlternatingUpdates, HeldOutUsers, TrainingVariant, train_as
+from protocol import clock, write_origin
 
 from dips.api import load
 from dips.data.interactions import Interactions
@@ -38,9 +38,9 @@ from dips.training.recipes import build_config
 
 Variant = tuple[str, str]
 """A theme, and a name in it."""
-DRAWN = {"selection": "sampled", "credit": "discount"}
+SAMPLED = {"selection": "sampled", "credit": "discount"}
 SIZES = (2, 8, 16, 32, 64)
-SIDES = {"categories": "categories", "time": "time", "both": "categories,time"}
+SIDES = {"categories": ("categories",), "time": ("time",), "both": ("categories", "time")}
 LONGER = {"policy_freeze_epochs": 8}
 DEFAULT = ("default", "learned")
 LAST = "last with "
@@ -61,7 +61,7 @@ def as_learned(data: Interactions, config: TrainConfig) -> TrainConfig:
 
 
 def with_last(theme: str, changes: dict[str, dict[str, Any]]) -> dict[Variant, dict[str, Any]]:
-    """Variants of `learned`, each with `last` under the same conditions beside it."""
+    """Return variants of `learned`, each with a variant of `last` with the same settings."""
     found: dict[Variant, dict[str, Any]] = {}
     for name, flags in changes.items():
         found |= {(theme, name): flags, (theme, LAST + name): {**flags, "policy": "last"}}
@@ -77,64 +77,66 @@ VARIANTS: dict[Variant, dict[str, Any]] = {
     ("credit", "discount"): {"credit": "discount"},
     **{("queue", f"Q = {length}"): {"queue": length} for length in (1, 5, 20, 100)},
     ("dropped_candidates", "none"): {"dropped_candidates": 0},
-    ("estimator", "straight-through, drawn"): DRAWN,
-    ("estimator", "gumbel, drawn"): {**DRAWN, "estimator": "gumbel"},
-    ("estimator", "reinforce, drawn"): {**DRAWN, "estimator": "reinforce"},
+    ("estimator", "straight-through, sampled"): SAMPLED,
+    ("estimator", "gumbel, sampled"): {**SAMPLED, "estimator": "gumbel"},
+    ("estimator", "reinforce, sampled"): {**SAMPLED, "estimator": "reinforce"},
     ("network", "residuals"): {"residual": True},
     ("network", "no residuals"): {"residual": False},
-    ("age", "the same as an own class"): own("Same"),
-    ("age", "no ages but the slope"): own("RecencyAlone"),
-    ("age", "random start"): own("RandomStart"),
-    ("age", "no ages at all"): own("NoAges"),
-    ("teaching", "policy from users held back"): {},
-    ("teaching", "nobody from users held back"): {},
-    ("teaching", "policy from others each epoch"): {},
-    ("teaching", "nobody from others each epoch"): {},
-    ("teaching", "policy from fewer each epoch"): {},
-    ("teaching", "together for twice as long"): LONGER,
-    ("teaching", "in turn"): LONGER,
-    ("training", "one walk an epoch"): {"user_batches_per_epoch": 1},
-    ("training", "no revert_tolerance"): {"revert_tolerance": 0.0},
+    ("age", "unchanged, as a plug-in"): own("Unchanged"),
+    ("age", "ages only in the recency slope"): own("RecencySlopeOnly"),
+    ("age", "random initialisation"): own("RandomInit"),
+    ("age", "no ages"): own("NoAges"),
+    ("users", "policy on held-out users"): {},
+    ("users", "held-out users unused"): {},
+    ("users", "policy on held-out users, new each epoch"): {},
+    ("users", "held-out users unused, new each epoch"): {},
+    ("users", "policy on fewer users, new each epoch"): {},
+    ("users", "twice the epochs"): LONGER,
+    ("users", "alternating updates"): LONGER,
+    ("training", "one user batch per epoch"): {"user_batches_per_epoch": 1},
+    ("training", "no revert"): {"revert_tolerance": 0.0},
     ("training", "policy rate 1e-3"): {"policy_lr": 1e-3},
     ("training", "policy rate 1e-2"): {"policy_lr": 1e-2},
-    ("reading", "no fading"): {"recency_decay": False},
-    ("reading", "nothing comes back"): {"repeat_feature": False},
-    ("reading", "nothing is told besides"): {"tie_embeddings": True},
+    ("recommender", "no recency decay"): {"recency_decay": False},
+    ("recommender", "no repeat feature"): {"repeat_feature": False},
+    ("recommender", "tied embeddings"): {"tie_embeddings": True},
     **with_last("side", {name: {"side": side} for name, side in SIDES.items()}),
     **with_last("size", {f"K = {size}": {"size": size} for size in SIZES}),
 }
-"""By theme and name, what differs from the default. The drawn ones walk online only."""
-TEACHING = {
-    ("teaching", "policy from users held back"): Teaching(partial(HeldBack, apart=True)),
-    ("teaching", "nobody from users held back"): Teaching(partial(HeldBack, apart=False)),
-    ("teaching", "policy from others each epoch"): Teaching(
-        partial(HeldBack, apart=True, anew=True)
+"""By theme and name: the settings that differ. Sampled selection is for online sketches only."""
+TRAINING_VARIANTS = {
+    ("users", "policy on held-out users"): TrainingVariant(
+        partial(HeldOutUsers, train_policy=True)
     ),
-    ("teaching", "nobody from others each epoch"): Teaching(
-        partial(HeldBack, apart=False, anew=True)
+    ("users", "held-out users unused"): TrainingVariant(partial(HeldOutUsers, train_policy=False)),
+    ("users", "policy on held-out users, new each epoch"): TrainingVariant(
+        partial(HeldOutUsers, train_policy=True, each_epoch=True)
     ),
-    ("teaching", "policy from fewer each epoch"): Teaching(
-        partial(HeldBack, apart=True, anew=True, read=True)
+    ("users", "held-out users unused, new each epoch"): TrainingVariant(
+        partial(HeldOutUsers, train_policy=False, each_epoch=True)
     ),
-    ("teaching", "together for twice as long"): Teaching(lambda block: block, longer=2),
-    ("teaching", "in turn"): Teaching(InTurn, longer=2),
+    ("users", "policy on fewer users, new each epoch"): TrainingVariant(
+        partial(HeldOutUsers, train_policy=True, each_epoch=True, train_recommender=True)
+    ),
+    ("users", "twice the epochs"): TrainingVariant(lambda block: block, epoch_factor=2),
+    ("users", "alternating updates"): TrainingVariant(AlternatingUpdates, epoch_factor=2),
 }
-"""Those in which users are shared otherwise between recommender and policy."""
-SAME = ("age", "the same as an own class")
+"""Variants that change which users train recommender and policy."""
+UNCHANGED = ("age", "unchanged, as a plug-in")
 AGAINST: dict[Variant, Variant] = {
-    **{variant: SAME for variant in VARIANTS if variant[0] == "age" and variant != SAME},
+    **{variant: UNCHANGED for variant in VARIANTS if variant[0] == "age" and variant != UNCHANGED},
     **{(t, name): (t, name.removeprefix(LAST)) for t, name in VARIANTS if name.startswith(LAST)},
 }
-"""What is compared with another variant than the default."""
+"""Variants that are compared with another variant than the default."""
 
 
 def data_of(name: str) -> Interactions:
-    """A prepared file, a source, or a made world."""
-    kind, _, dials = name.partition(":")
+    """Return prepared data, a source, or synthetic data."""
+    kind, _, parameters = name.partition(":")
     if kind != "world":
         return load(name)
     try:
-        durability, drift, users, seed = map(float, dials.split(","))
+        durability, drift, users, seed = map(float, parameters.split(","))
     except ValueError:
         raise SystemExit(
             f"{name}: give world:DURABILITY,DRIFT,USERS,SEED, as 0.5,0.5,500,7"
@@ -150,24 +152,26 @@ def trained(
     seeds: Sequence[int],
     tick: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """For every split validation and test, and what each of its users adds."""
-    teaching = TEACHING.get(variant)
-    epochs *= teaching.longer if teaching else 1
+    """Train a variant; return for every split validation, test and sums by user."""
+    change = TRAINING_VARIANTS.get(variant)
+    epochs *= change.epoch_factor if change else 1
     defaults = {"policy": "learned", "baselines": (), "epochs": epochs, "patience": epochs}
     flags = {**defaults, **same, **VARIANTS[variant]}
     configs = [
         as_learned(data, build_config("default", flags={**flags, "seed": seed})) for seed in seeds
     ]
     jobs = [(split(data, config), config) for config in configs]
-    with taught(teaching):
-        outcomes = train_runs(jobs, on_epoch=lambda moment: tick(f"epoch {moment.epoch} of {moment.epochs}"))
+    with train_as(change):
+        results = train_runs(
+            jobs, on_epoch=lambda report: tick(f"epoch {report.epoch} of {report.epochs}")
+        )
     rows = []
-    for (parts, config), outcome in zip(jobs, outcomes, strict=True):
-        if outcome.test is None:
-            raise TrainingDiverged(f"seed {config.training.seed}: {outcome.error}")
-        sums = user_sums(outcome.test, [parts[2].user_id(user) for user in range(parts[2].users)])
+    for (parts, config), result in zip(jobs, results, strict=True):
+        if result.test is None:
+            raise TrainingDiverged(f"seed {config.training.seed}: {result.error}")
+        sums = user_sums(result.test, [parts[2].user_id(user) for user in range(parts[2].users)])
         rows.append({
-            "seed": config.training.seed, "valid": outcome.valid, "test": outcome.test.metrics,
+            "seed": config.training.seed, "valid": result.valid, "test": result.test.metrics,
             "users": list(sums.users), "count": sums.count.tolist(),
             "sums": {name: total.tolist() for name, total in sums.sums.items()},
         })  # fmt: skip
@@ -175,7 +179,7 @@ def trained(
 
 
 def pooled(rows: Sequence[dict[str, Any]]) -> list[UserSums]:
-    """What `trained` found, for paired tests."""
+    """Return the sums by user of `trained`, for paired tests."""
     return [
         UserSums(
             row["users"],
@@ -187,7 +191,7 @@ def pooled(rows: Sequence[dict[str, Any]]) -> list[UserSums]:
 
 
 def table(found: dict[Variant, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A line for each variant: means, and what it is compared with, paired over users."""
+    """Return one line per variant: means, and the paired difference to its reference."""
     metric = primary_metric(found[DEFAULT][0]["valid"])
     lines = []
     for variant, rows in found.items():
@@ -206,7 +210,7 @@ def table(found: dict[Variant, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def write_table(paths: Mapping[Variant, Path], out: Path) -> None:
-    """Write what there is, where the default is there."""
+    """Write ablations.csv, if the default is finished."""
     found: dict[Variant, Any] = {
         variant: read_json(path) for variant, path in paths.items() if path.exists()
     }
@@ -218,22 +222,22 @@ def write_table(paths: Mapping[Variant, Path], out: Path) -> None:
         print(line, flush=True)
 
 
-def asked_for(text: str) -> list[Variant]:
-    """The default, and what is asked for in that order: themes, or `theme: name`; empty: all."""
+def select_variants(text: str) -> list[Variant]:
+    """Return the default and the given themes, or `theme: name`, in order; empty: all."""
     if not text:
         return list(VARIANTS)
     found = [DEFAULT]
-    for asked in text.split(","):
-        chosen = [variant for variant in VARIANTS if asked in (variant[0], ": ".join(variant))]
+    for part in text.split(","):
+        chosen = [variant for variant in VARIANTS if part in (variant[0], ": ".join(variant))]
         if not chosen:
             known = ", ".join(dict.fromkeys(theme for theme, _ in VARIANTS))
-            raise SystemExit(f"no theme '{asked}': there are {known}")
+            raise SystemExit(f"no theme '{part}': there are {known}")
         found += chosen
     return list(dict.fromkeys(found))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is missing, and write the table of what there is."""
+    """Train missing variants, and write the table."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data")
@@ -245,14 +249,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="themes, or 'theme: name', as a,b")
     parser.add_argument("--max-seconds", default=1e9, type=float)
     given = parser.parse_args(typed)
-    wanted = asked_for(given.only)
+    wanted = select_variants(given.only)
     data, tick = data_of(given.data), clock(given.out.name, given.max_seconds)
     paths = {
         (theme, name): given.out / "variants" / f"{theme}-{name.replace(' ', '-')}.json"
         for theme, name in VARIANTS
     }
     paths[DEFAULT].parent.mkdir(parents=True, exist_ok=True)
-    note(given.out, given.data, ["results/ablations.py", *typed], {})
+    write_origin(given.out, given.data, ["results/ablations.py", *typed], {})
     same = {"size": given.size, "every": given.every}
     try:
         for variant in wanted:

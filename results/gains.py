@@ -1,13 +1,13 @@
-"""Where do gains come from, and what is left? The 2 x 2 and the headroom of a table of results.
+"""Attribute gains to sketches and recommender, and measure the headroom of results.
 
     PYTHONPATH=src python3 results/gains.py RESULTS OUT [--policies last,learned] [--data DATA] \
-        [--sizes 2,4] [--every 1] [--ahead 10] [--device auto] [--max-seconds S]
+        [--sizes 2,4] [--every 1] [--ahead 10] [--device cuda] [--max-seconds S]
 
 RESULTS is a directory of results/protocol.py or `dips compare` with its runs. For every size and
-period the recommenders trained under both policies read the sketches of both (pooled over splits:
-crossed.csv, effects.csv), and the second policy is held against last-K and a hindsight oracle
-(headroom.csv: a row per split and recommender; the mean of the shares is no share of the means).
-Runs with torch, numpy and safetensors alone; goes on where it was stopped.
+period the recommenders of both policies are scored with the sketches of both (pooled over splits:
+crossed.csv, effects.csv). The second policy is compared with last-K and a hindsight oracle
+(headroom.csv: one row per split and recommender). Needs only torch, numpy and safetensors; resumes
+where it stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from protocol import clock, note, numbers
+from protocol import clock, numbers, write_origin
 
 from dips.api import load
 from dips.data.interactions import Interactions
@@ -36,7 +36,7 @@ Pairs = dict[int, list[Path]]
 
 
 def cells_of(runs: Path, policies: Sequence[str]) -> dict[tuple[int, int], Pairs]:
-    """By size and period, the splits on which runs of both policies are finished."""
+    """Return by size and period the splits with finished runs of both policies."""
     found: dict[tuple[int, int], Pairs] = {}
     for place in sorted(runs.glob("*")):
         if (name := re.search(r"-k(\d+)-t(\d+)-s(\d+)$", place.name)) is None:
@@ -48,25 +48,27 @@ def cells_of(runs: Path, policies: Sequence[str]) -> dict[tuple[int, int], Pairs
     return dict(sorted(found.items()))
 
 
-def look(
+def measure(
     pairs: Pairs, policies: Sequence[str], data: Interactions | None, given: Any
 ) -> dict[str, Any]:
-    """The 2 x 2 over all splits, and the headroom in each."""
+    """Return the crossed scores over all splits, and the headroom of each split."""
     both = [(old, new) for old, new in pairs.values()]
     crossed = cross_runs(both, (policies[0], policies[1]), data, device=given.device)
-    rooms = {}
+    headrooms = {}
     for seed, (old, new) in pairs.items():
-        rooms[seed] = headroom(new, data, recommenders=[old], ahead=given.ahead, device=given.device)
-    return {"crossed": crossed, "headroom": rooms}
+        headrooms[seed] = headroom(
+            new, data, recommenders=[old], ahead=given.ahead, device=given.device
+        )
+    return {"crossed": crossed, "headroom": headrooms}
 
 
-def room_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row per split, recommender and metric, then the mean over splits."""
+def headroom_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one row per split, recommender and metric, and the mean over splits."""
     rows = [
         {"recommender": row["recommender"], "seed": seed, "metric": metric, "last": last}
         | {"own": row["own"][metric], "oracle": row["oracle"][metric]}
-        for seed, room in found.items()
-        for row in room["rows"]
+        for seed, split in found.items()
+        for row in split["rows"]
         for metric, last in row["last"].items()
     ]
     for recommender, metric in dict.fromkeys((row["recommender"], row["metric"]) for row in rows):
@@ -74,7 +76,8 @@ def room_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
         means = {name: float(np.mean([row[name] for row in same])) for name in ORDER}
         rows.append({"recommender": recommender, "seed": "mean", "metric": metric, **means})
     return [
-        {**row, "share": share_of_oracle_gain(row["metric"], *(row[name] for name in ORDER))} for row in rows
+        {**row, "share": share_of_oracle_gain(row["metric"], *(row[name] for name in ORDER))}
+        for row in rows
     ]
 
 
@@ -82,7 +85,7 @@ ORDER = ("last", "own", "oracle")
 
 
 def write_tables(found: dict[str, Any], out: Path) -> None:
-    """Everything that was found so far, as tables."""
+    """Write all results so far as CSV."""
     tables: dict[str, list[dict[str, Any]]] = {"crossed": [], "effects": [], "headroom": []}
     for name, one in found.items():
         size, every = (int(part) for part in name.split("/"))
@@ -90,22 +93,22 @@ def write_tables(found: dict[str, Any], out: Path) -> None:
         crossed = one["crossed"]
         tables["crossed"] += [{**cell, "n": crossed["splits"], **row} for row in crossed["rows"]]
         tables["effects"] += [{**cell, **row} for row in crossed["effects"]]
-        tables["headroom"] += [{**cell, **row} for row in room_rows(one["headroom"])]
+        tables["headroom"] += [{**cell, **row} for row in headroom_rows(one["headroom"])]
     for name, rows in tables.items():
         write_table(rows, out / f"{name}.csv")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look at every size and period for which there are runs."""
+    """Measure every size and period that has runs."""
     found = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     found.add_argument("results", type=Path)
     found.add_argument("out", type=Path)
     found.add_argument("--policies", default="last,learned")
-    found.add_argument("--data", default=None, help="the runs' data, where it has moved")
-    found.add_argument("--sizes", default=[], type=numbers, help="else all there are")
-    found.add_argument("--every", default=[], type=numbers, help="else all there are")
+    found.add_argument("--data", default=None, help="the new place of the runs' data")
+    found.add_argument("--sizes", default=[], type=numbers, help="default: all")
+    found.add_argument("--every", default=[], type=numbers, help="default: all")
     found.add_argument("--ahead", default=LOOKAHEAD, type=int)
-    found.add_argument("--device", default="auto")
+    found.add_argument("--device", default=None)
     found.add_argument("--max-seconds", default=1e9, type=float)
     typed = sys.argv[1:] if arguments is None else list(arguments)
     given = found.parse_args(typed)
@@ -122,15 +125,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tick = clock("gains", given.max_seconds)
     path = given.out / "gains.json"
     done: dict[str, Any] = read_json(path) if path.exists() else {}
-    note(given.out, given.results.name, ["results/gains.py", *typed], {"ahead": given.ahead})
+    write_origin(
+        given.out, given.results.name, ["results/gains.py", *typed], {"ahead": given.ahead}
+    )
     try:
         for name, pairs in cells.items():
             if name not in done:
                 tick(f"K/every {name}, {len(pairs)} splits")
-                done[name] = look(pairs, policies, data, given)
+                done[name] = measure(pairs, policies, data, given)
                 write_json(done, path)
     except KeyboardInterrupt:
-        print("stopped: the same command goes on", file=sys.stderr)
+        print("stopped: the same command resumes", file=sys.stderr)
         return 130
     finally:
         if done:

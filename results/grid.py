@@ -1,14 +1,13 @@
-"""Is `learned` ever much worse than the best static policy, and better where it should be?
+"""Compare `learned` with the best static policy over a grid of synthetic data.
 
     python results/grid.py [--seed S] [--users N] [--tasks T] [--sizes 2,4,8] [--every 1,4]
         [--points 0.1/0.5,0.5/0.5]
 
-Draws realistic streams over a grid of durability and drift, with a seed that nobody has seen unless
-one is given, trains every policy with the same trials on all of them, and prints a table per task,
-size and period. Fails unless `learned` is within 1 % of the best static policy in every place and
-better by 3 % in the middle. Few users train, as many validate, and many test: with a hundred the
-best of seven policies is ahead by 1 or 2 % through luck alone. Runs with torch, numpy and
-safetensors alone.
+Generates data over a grid of durability and drift, with a new random seed unless one is given,
+trains every policy with the same trials, and prints a table per task, size and period. Fails unless
+`learned` is within 1 % of the best static policy at every point, and 3 % better in the middle. Most
+users are test users: with a hundred, the best of seven policies leads by 1 or 2 % by chance. Needs
+only torch, numpy and safetensors.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ import numpy as np
 from dips.data.interactions import Interactions, Strings
 from dips.data.splitting import by_users
 from dips.data.synthetic import stream
-from dips.evaluation.metrics import headline
-from dips.studies.result import Moment
-from dips.studies.run import run
+from dips.evaluation.metrics import primary_metric
+from dips.studies.progress import EpochReport
+from dips.studies.run import train_runs
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-DIALS = (0.1, 0.5, 0.9)
+LEVELS = (0.1, 0.5, 0.9)
 Point = tuple[float, float]
-POINTS: list[Point] = list(itertools.product(DIALS, DIALS))  # (durability, drift)
+POINTS: list[Point] = list(itertools.product(LEVELS, LEVELS))  # (durability, drift)
 MIDDLE = (0.5, 0.5)
 NEVER_WORSE, BETTER = 0.01, 0.03
 TEST = 3
-"""Users who test, for each who trains."""
+"""Number of test users per training user."""
 STATIC = {
     "explicit": ["last", "reservoir", "mix:1", "mix:2", "mix:4", "hardest"],
     "implicit": ["last", "reservoir", "mix:1", "mix:2", "mix:4", "last-distinct", "frequent"],
@@ -54,13 +53,13 @@ TRIALS: dict[str, list[dict[str, float]]] = {
     ],
     "implicit": [{}, {"learning_rate": 3e-3}],
 }
-"""Settings that every policy tries on validation."""
+"""Tuning trials of every policy."""
 
 
 def worlds(seed: int, users: int, points: Sequence[Point], *, implicit: bool) -> list[Interactions]:
-    """One world per point, as views of one table, so that runs over all of them go side by side.
+    """Return one data set per point, as views of one table, so that their runs can be stacked.
 
-    An item has the same number in every world and means another thing: each run sees one only.
+    Item indices are shared, but each run sees the data of one point only.
     """
     made = [
         stream(
@@ -95,9 +94,9 @@ def train(
     task: str,
     more: dict[str, Any],
 ) -> dict[tuple[str, int], list[dict[str, float]]]:
-    """By policy and period, for every place: validation and test of the trial that validates best.
+    """Return validation and test of the best trial, by policy, period and point.
 
-    Where all of them diverge, it is as bad as can be.
+    If all trials diverge, both are infinitely bad.
     """
     sign = -1.0 if task == "implicit" else 1.0  # 1: lower is better
     worst = {"valid": sign * math.inf, "test": sign * math.inf, "sign": sign}
@@ -106,65 +105,72 @@ def train(
     jobs: list[tuple[int, TrainConfig]] = []
     for policy, period, trial in itertools.product(policies, every, TRIALS[task]):
         flags = {"policy": policy, "size": size, "every": period, **more, **trial}
-        config = build_config(flags=flags, implicit_data=task == "implicit")
+        config = build_config(flags=flags)
         jobs += [(place, config) for place in range(len(places))]
 
-    def watch(moment: Moment) -> None:
-        text = f"\r{moment.runs} runs: epoch {moment.epoch} of {moment.epochs}"
+    def on_epoch(report: EpochReport) -> None:
+        text = f"\r{report.runs} runs: epoch {report.epoch} of {report.epochs}"
         print(text, end="", file=sys.stderr, flush=True)
 
-    outcomes = run([(parts[place], config) for place, config in jobs], watch=watch)
+    results = train_runs([(parts[place], config) for place, config in jobs], on_epoch=on_epoch)
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     best = {(p, e): [worst for _ in places] for p, e in itertools.product(policies, every)}
-    for (place, config), outcome in zip(jobs, outcomes, strict=True):
-        if outcome.error or outcome.test is None:
+    for (place, config), result in zip(jobs, results, strict=True):
+        if result.error or result.test is None:
             continue
-        name = headline(outcome.valid)
-        valid, test = outcome.valid[name], outcome.test.metrics[name]
-        found = best[config.policy, config.every]
+        name = primary_metric(result.valid)
+        valid, test = result.valid[name], result.test.metrics[name]
+        found = best[config.sketch.policy, config.sketch.every]
         if sign * valid < sign * found[place]["valid"]:
             found[place] = {"valid": valid, "test": test, "sign": sign}
     return best
 
 
 def gain(learned: dict[str, float], static: Sequence[dict[str, float]]) -> float:
-    """How much better `learned` is than the best static policy by test, relative to that."""
+    """Return the relative gain of `learned` over the best static policy on test."""
     sign = learned["sign"]
     best = min(sign * found["test"] for found in static)
     return (best - sign * learned["test"]) / abs(best)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, print, and judge."""
+    """Train all policies, print the table, and return 1 if a point fails."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
-    parser.add_argument("--users", type=int, default=600, help="who train; as many validate")
+    parser.add_argument(
+        "--users", type=int, default=600, help="training users; as many validation users"
+    )
     parser.add_argument("--tasks", default="explicit,implicit")
     parser.add_argument("--sizes", default="2,4,8")
     parser.add_argument("--every", default="1,4")
-    parser.add_argument("--points", help="some of the nine: durability/drift, ...")
+    parser.add_argument("--points", help="points of the grid: durability/drift, ...")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--policy", default="learned", help="what is judged")
-    parser.add_argument("--set", action="append", default=[], help="a setting of it: name=value")
+    parser.add_argument("--policy", default="learned", help="policy to test")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a setting of the policy: name=value"
+    )
     given = parser.parse_args(arguments)
     more = dict(pair.split("=") for pair in given.set)
     own = {name: _value(text) for name, text in more.items()}
     points = POINTS
     if given.points:
         named = {f"{kept}/{drift}": (kept, drift) for kept, drift in POINTS}
-        asked = given.points.split(",")
-        if unknown := [text for text in asked if text not in named]:
+        wanted_points = given.points.split(",")
+        if unknown := [text for text in wanted_points if text not in named]:
             parser.error(f"--points {unknown[0]}: there are {', '.join(named)}")
-        points = [named[text] for text in asked]
-    everyone = given.users * (2 + TEST)
-    print(f"seed {given.seed}, {given.users} of {everyone} users train in each world", flush=True)
+        points = [named[text] for text in wanted_points]
+    all_users = given.users * (2 + TEST)
+    print(
+        f"seed {given.seed}, {given.users} of {all_users} users are training users of each point",
+        flush=True,
+    )
     rows: list[dict[str, Any]] = []
     failed = 0
     periods = list(map(int, given.every.split(",")))
     for task in given.tasks.split(","):
-        places = worlds(given.seed, everyone, points, implicit=task == "implicit")
+        places = worlds(given.seed, all_users, points, implicit=task == "implicit")
         for size in map(int, given.sizes.split(",")):
             began = time.monotonic()
             names = [n for n in STATIC[task] if not n.startswith("mix:") or int(n[4:]) < size]
@@ -189,12 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(
                     f"  every {every}, durability {point[0]:.1f} drift {point[1]:.1f}: learned "
                     f"{ours['test']:.4f}, best static {others[best]['test']:.4f} ({best}), "
-                    f"{100 * lead:+.1f} %{'' if lead >= wanted else '  MISSED'}",
+                    f"{100 * lead:+.1f} %{'' if lead >= wanted else '  FAILED'}",
                     flush=True,
                 )
             if given.json:
                 given.json.write_text(json.dumps({"seed": given.seed, "rows": rows}, indent=1))
-    print(f"\n{len(rows) - failed} of {len(rows)} places hold")
+    print(f"\n{len(rows) - failed} of {len(rows)} points pass")
     return 1 if failed else 0
 
 

@@ -1,9 +1,9 @@
-"""Make one of the first tables again: plans that were cut to minutes; new ones take protocol.py.
+"""Recompute the first tables, with short plans; new results use protocol.py.
 
 PYTHONPATH=src python3 results/make.py PLAN PREPARED.safetensors OUT [SECONDS]
 
-PLAN is paper, ml-1m-implicit, foursquare-nyc or amazon-cds. Stops itself after SECONDS,
-and goes on when called again with the same OUT. Prepare the data first, with `dips data prepare`.
+PLAN is paper, ml-1m-implicit, foursquare-nyc or amazon-cds. Stops after SECONDS,
+and resumes when called again with the same OUT. Prepare the data first, with `dips data prepare`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from protocol import carry_out, clock
+from protocol import clock, run_comparison
 
 from dips.api import load
 from dips.data.interactions import Interactions
 from dips.evaluation import tuning
-from dips.studies import run as experiment
 from dips.studies.checks import split
-from dips.studies.compare import Plan, Table
+from dips.studies.compare import ComparisonPlan, ComparisonTable
+from dips.studies.result import RunResult
+from dips.studies.run import STACK, train_runs
 from dips.studies.run_directory import read_json, write_json
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
@@ -67,9 +68,9 @@ IMPLICIT: dict[str, dict[str, Any]] = {
     },
 }
 """Plans of the implicit table, cut to minutes of one GPU. `tuning`: how many settings each policy
-tries, on how many users, with histories of at most what length; `alike`: who takes another policy's
-settings; `policies`: trained first, then `influence`, the dear one; `stack`: how many fit side by
-side."""
+tries, on how many users, with histories of at most what length; `alike`: policies that take the
+settings of another one; `policies`: trained first, then `influence`; `stack`: maximum number of
+stacked runs."""
 PAPER: dict[str, dict[str, Any]] = {
     "both": {"inner_lr": 0.032, "learning_rate": 0.0107, "weight_decay": 4.6e-5},
     "dips": {"policy_lr": 3e-3},
@@ -77,19 +78,19 @@ PAPER: dict[str, dict[str, Any]] = {
 }
 """The best of six settings at K = 4, every 1, on validation of seed 0 (LOG.md)."""
 POINTS = tuning.trials(8, "implicit")
-"""The settings that are tried; the first changes nothing."""
+"""Tuning trials; the first has the defaults."""
 
 
 def paper(data: Interactions, source: str, out: Path, tick: Callable[[str], None]) -> None:
-    """The paper's own policies on MovieLens 1M, whole histories at a time, tuned at K = 4."""
+    """Compare the paper's policies on MovieLens 1M, with full histories, tuned at K = 4."""
     flags = {"epochs": 10, "patience": 10, **PAPER["both"]}
-    plan = Plan(
+    plan = ComparisonPlan(
         policies=["dips@1", "dips"], sizes=[4, 2, 8], every=[1, 4], seeds=SEEDS,
         settings=lambda policy: build_config(
             "default", flags={**flags, **PAPER[policy], "policy": policy}
         ),
     )  # fmt: skip
-    _show(carry_out(data, plan, source, out, tick))
+    _show(run_comparison(data, plan, source, out, tick))
 
 
 def implicit(
@@ -98,22 +99,22 @@ def implicit(
     """Tune on a part of the users, then train on all of them, `influence` last."""
     what = IMPLICIT[name]
     before = {
-        "repeat_feature": 0,
-        "recency_decay": 0,
-        "separate_input": 0,
+        "repeat_feature": False,
+        "recency_decay": False,
+        "tie_embeddings": True,
     }  # the table is older than all of it
-    settings = build_config(flags={**before, **what["settings"]}, implicit_data=True)
-    experiment.STACK["cuda"] = what["stack"]
+    settings = build_config(flags={**before, **what["settings"]})
+    STACK["cuda"] = what["stack"]
     chosen: dict[str, dict[str, Any]] = {}
     for part in what["tuning"]:
         chosen |= tune(data, settings, out / "trials.json", tick, **part)
     chosen |= {policy: chosen[other] for policy, other in what["alike"].items()}
     for policies in (what["policies"], [*what["policies"], "influence"]):
-        plan = Plan(
+        plan = ComparisonPlan(
             policies=policies, sizes=[4], every=[1], seeds=SEEDS,
             settings=lambda policy: settings.but(**chosen[policy]),
         )  # fmt: skip
-        _show(carry_out(data, plan, source, out, tick))
+        _show(run_comparison(data, plan, source, out, tick))
 
 
 def tune(
@@ -135,8 +136,8 @@ def tune(
     wanted = [(policy, point) for policy in policies for point in points]
     missing = [pair for pair in wanted if _line(*pair) not in lines]
 
-    def keep(index: int, outcome: experiment.RunResult) -> None:
-        lines[_line(*missing[index])] = 0.0 if outcome.error else outcome.valid["recall@20"]
+    def keep(index: int, result: RunResult) -> None:
+        lines[_line(*missing[index])] = 0.0 if result.error else result.valid["recall@20"]
         write_json(lines, path)
 
     if missing:
@@ -144,7 +145,7 @@ def tune(
         configs = [common.but(policy=policy, **point) for policy, point in missing]
         jobs = [(split(data, config), config) for config in configs]
         stage = f"tuning {', '.join(policies)}"
-        experiment.run(jobs, test=False, watch=lambda moment: tick(stage), done=keep)
+        train_runs(jobs, test=False, on_epoch=lambda report: tick(stage), on_result=keep)
     return {
         policy: max(points, key=lambda point: lines[_line(policy, point)]) for policy in policies
     }
@@ -154,13 +155,13 @@ def _line(policy: str, point: dict[str, Any]) -> str:
     return json.dumps([policy, point])
 
 
-def _show(table: Table) -> None:
+def _show(table: ComparisonTable) -> None:
     for row in table.summary:
         print(row, flush=True)
 
 
 def main(kind: str, source: str, out: str, seconds: str = "1e9") -> None:
-    """Carry out one plan, and print the means."""
+    """Run one plan, and print the means."""
     data, place, tick = load(source), Path(out), clock(kind, float(seconds))
     place.mkdir(parents=True, exist_ok=True)
     if kind == "paper":

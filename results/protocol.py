@@ -1,12 +1,12 @@
-"""One table of results by the protocol of docs/protocol.md; goes on where it was stopped.
+"""Train and compare policies by the protocol of docs/protocol.md; resumes where it stopped.
 
     PYTHONPATH=src python3 results/protocol.py DATA OUT --policies last,learned --sizes 2,4,8 \
         --every 1,4 --seeds 5 --trials 8 --tune-once --max-seconds 540
 
-Needs torch, numpy and safetensors alone where DATA is a file of `dips data prepare`. All policies
+Needs only torch, numpy and safetensors if DATA is a file of `dips data prepare`. All policies
 have the same epochs, patience and trials. Writes rows.csv, summary.csv, paired.csv, trials.csv and
 origin.json (command, commit, settings, environment) into OUT, runs into OUT/runs; exits with 130
-where time was over: the same command goes on.
+if the time is over; the same command resumes.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from typing import Any
 from dips.api import load
 from dips.cli.origin import environment
 from dips.data.interactions import Interactions
-from dips.studies import run as experiment
-from dips.studies.compare import Plan, Study, Table, Update, write_rows
+from dips.studies.compare import Comparison, ComparisonPlan, ComparisonTable, write_table
+from dips.studies.progress import StudyProgress
+from dips.studies.run import STACK
 from dips.studies.run_directory import read_json, write_json
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-ALIKE = {"epochs": 20, "patience": 20}
-"""Nobody trains longer than the others unless --set says so, for all."""
+SHARED = {"epochs": 20, "patience": 20}
+"""Settings of all policies; --set changes them."""
 
 
-def carry_out(
-    data: Interactions, plan: Plan, source: str, out: Path, tick: Callable[[str], None]
-) -> Table:
-    """Tune, train and compare; `tick` is told how far it is, and may stop it."""
+def run_comparison(
+    data: Interactions, plan: ComparisonPlan, source: str, out: Path, tick: Callable[[str], None]
+) -> ComparisonTable:
+    """Tune, train and compare; `tick` is called with the progress and may interrupt."""
 
-    def watch(update: Update) -> None:
-        done = f"{update.done} of {update.total} {update.things}"
-        tick(f"{update.stage} {', '.join(plan.policies)}: {done}")
+    def report(progress: StudyProgress) -> None:
+        done = f"{progress.done} of {progress.total} {progress.unit}"
+        tick(f"{progress.phase} {', '.join(plan.policies)}: {done}")
 
-    return Study(data, plan, out, source=source, watch=watch).result()
+    return Comparison(data, plan, out, source=source, on_progress=report).run()
 
 
 def clock(name: str, seconds: float) -> Callable[[str], None]:
-    """Tells the time on standard error, and interrupts when it is over."""
+    """Return a function that prints progress on standard error, and interrupts after `seconds`."""
     began = time.monotonic()
 
     def tick(text: str) -> None:
@@ -61,22 +62,22 @@ def clock(name: str, seconds: float) -> Callable[[str], None]:
 
 
 def commit() -> str:
-    """The commit of this tree, marked where files differ from it; $DIPS_COMMIT where git is not."""
-    asked = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "src", "results"]]
+    """Return the commit of this tree, marked if files differ; without git, $DIPS_COMMIT."""
+    commands = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "src", "results"]]
     try:
         head, changes = (
             subprocess.run(
                 words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
             ).stdout.strip()
-            for words in asked
+            for words in commands
         )
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("DIPS_COMMIT", "unknown")
     return head + (" and changes" if changes else "")
 
 
-def note(out: Path, source: str, typed: Sequence[str], about: dict[str, Any]) -> None:
-    """Write where results come from, with all commands that have worked on them."""
+def write_origin(out: Path, source: str, typed: Sequence[str], about: dict[str, Any]) -> None:
+    """Write origin.json: data, commit, environment and all commands so far."""
     path = out / "origin.json"
     before = read_json(path).get("commands", []) if path.exists() else []
     now = {"command": shlex.join(["python3", *typed]), "commit": commit()}
@@ -87,10 +88,10 @@ def note(out: Path, source: str, typed: Sequence[str], about: dict[str, Any]) ->
 
 
 def chosen_settings(
-    data: Interactions, sets: Sequence[str], task: str, recipe: str | None
+    data: Interactions, sets: Sequence[str], task: str | None, recipe: str | None
 ) -> Callable[[str], TrainConfig]:
-    """From a policy's name to its settings: NAME=VALUE is for all, POLICY:NAME=VALUE for one."""
-    common: dict[str, Any] = {**ALIKE, "task": task}
+    """Return a function from a policy to its settings: NAME=VALUE or POLICY:NAME=VALUE."""
+    common: dict[str, Any] = {**SHARED, "task": task}
     own: dict[str, dict[str, Any]] = {}
     for text in sets:
         name, _, value = text.partition("=")
@@ -99,7 +100,7 @@ def chosen_settings(
 
     def settings(policy: str) -> TrainConfig:
         flags = {**common, **own.get(policy, {}), "policy": policy}
-        return build_config(recipe, flags=flags, implicit_data=not data.explicit)
+        return build_config(recipe, flags=flags)
 
     return settings
 
@@ -112,7 +113,7 @@ def _value(text: str) -> Any:
 
 
 def write_trials(out: Path) -> None:
-    """Every setting that was tried, with its validation, as a table."""
+    """Write all tuning trials with their validation metric, as trials.csv."""
     path = out / "tuning.json"
     if not path.exists():
         return
@@ -124,59 +125,59 @@ def write_trials(out: Path) -> None:
         | {"valid": abs(valid)}
         for (policy, size, every, point), valid in trials
     ]
-    write_rows(rows, out / "trials.csv")
+    write_table(rows, out / "trials.csv")
 
 
 def numbers(text: str) -> list[int]:
-    """2,4,8."""
+    """Return the numbers of a list such as 2,4,8."""
     return [int(part) for part in text.split(",")]
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be asked."""
+    """Return the argument parser."""
     found = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    found.add_argument("data", help="a prepared file, or a name or source where polars is")
+    found.add_argument("data", help="a prepared file; with polars also a name or a source")
     found.add_argument("out", type=Path)
     found.add_argument("--policies", required=True, help="for example last,reservoir,learned")
     found.add_argument("--sizes", default="2,4,8", type=numbers)
     found.add_argument("--every", default="1,4", type=numbers)
-    found.add_argument("--seeds", default="5", help="5 means 0 to 4; 7,8 means exactly these")
-    found.add_argument("--trials", default=8, type=int, help="settings that every policy tries")
-    found.add_argument("--tune-once", action="store_true", help="at the middle size, carried over")
+    found.add_argument("--seeds", default="5", help="5: seeds 0 to 4; 7,8: seeds 7 and 8")
+    found.add_argument("--trials", default=8, type=int, help="tuning trials of every policy")
+    found.add_argument("--tune-once", action="store_true", help="tune at the middle size only")
     found.add_argument("--set", action="append", default=[], metavar="[POLICY:]NAME=VALUE")
-    found.add_argument("--task", default="auto")
+    found.add_argument("--task", default=None)
     found.add_argument("--recipe", default=None)
-    found.add_argument("--stack", default=0, type=int, help="most runs side by side")
+    found.add_argument("--stack", default=0, type=int, help="maximum number of stacked runs")
     found.add_argument("--max-seconds", default=1e9, type=float)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make one table, or as much of it as time allows."""
+    """Run the comparison, as far as the time allows."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
     given = parser().parse_args(typed)
     data = load(given.data)
     settings = chosen_settings(data, given.set, given.task, given.recipe)
     seeds = numbers(given.seeds) if "," in given.seeds else list(range(int(given.seeds)))
-    plan = Plan(
+    plan = ComparisonPlan(
         policies=given.policies.split(","), sizes=given.sizes, every=given.every, seeds=seeds,
         settings=settings, tune=given.trials, tune_once=given.tune_once,
     )  # fmt: skip
     if given.stack:
-        experiment.STACK.update(cpu=given.stack, cuda=given.stack)
-    plan.cells()  # refuses what cannot be before anything is written
+        STACK.update(cpu=given.stack, cuda=given.stack)
+    plan.cells()  # raises for bad plans, before anything is written
     given.out.mkdir(parents=True, exist_ok=True)
     about = {
         "trials": given.trials,
         "tuned": "once" if given.tune_once else "in each cell",
         "settings": {policy: settings(policy).to_dict() for policy in plan.policies},
     }
-    note(given.out, given.data, ["results/protocol.py", *typed], about)
+    write_origin(given.out, given.data, ["results/protocol.py", *typed], about)
     try:
         tick = clock(given.out.name, given.max_seconds)
-        table = carry_out(data, plan, given.data, given.out, tick)
+        table = run_comparison(data, plan, given.data, given.out, tick)
     except KeyboardInterrupt:
-        print("stopped: the same command goes on", file=sys.stderr)
+        print("stopped: the same command resumes", file=sys.stderr)
         return 130
     finally:
         write_trials(given.out)

@@ -1,10 +1,10 @@
-"""Ablations: one thing changed at a time, and the same command goes on."""
+"""Ablations: one change at a time; the same command resumes."""
 
 import csv
 
 import ablations
 import pytest
-from ablations import DEFAULT, asked_for, main
+from ablations import DEFAULT, main, select_variants
 
 from dips.training.recipes import build_config
 
@@ -25,21 +25,25 @@ def read(out):
         return list(csv.DictReader(file))
 
 
-def watched(monkeypatch):
-    """The settings of all that is trained from now on."""
-    taken, real = [], ablations.run
+def record_runs(monkeypatch):
+    """Record the settings of all later runs."""
+    taken, real = [], ablations.train_runs
     monkeypatch.setattr(
-        ablations, "run", lambda jobs, **rest: taken.append(jobs[0][1]) or real(jobs, **rest)
+        ablations, "train_runs", lambda jobs, **rest: taken.append(jobs[0][1]) or real(jobs, **rest)
     )
     return taken
 
 
-def test_a_line_for_each_variant_and_what_is_there_is_kept(variants, tmp_path, monkeypatch, capsys):
-    asked = [*ASKED, str(tmp_path), "--seeds", "2"]
-    assert main([*asked, "--only", "policy"]) == 0
-    taken = watched(monkeypatch)
-    assert main(asked) == 0
-    assert [config.dropped_candidates for config in taken] == [0]  # the others are there
+def test_one_line_per_variant_and_finished_variants_are_kept(
+    variants, tmp_path, monkeypatch, capsys
+):
+    arguments = [*ASKED, str(tmp_path), "--seeds", "2"]
+    assert main([*arguments, "--only", "policy"]) == 0
+    taken = record_runs(monkeypatch)
+    assert main(arguments) == 0
+    assert [config.policy_training.dropped_candidates for config in taken] == [
+        0
+    ]  # the others are there
     rows = read(tmp_path)
     assert [row["variant"] for row in rows] == ["learned", "last", "none"]
     assert float(rows[0]["diff"]) == 0
@@ -49,38 +53,38 @@ def test_a_line_for_each_variant_and_what_is_there_is_kept(variants, tmp_path, m
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_where_time_is_over_it_says_so(variants, tmp_path):
+def test_the_time_limit_is_reported(variants, tmp_path):
     assert main([*ASKED, str(tmp_path), "--max-seconds", "0"]) == 130
     assert not list((tmp_path / "variants").iterdir())
 
 
-def test_in_turn_has_twice_the_epochs_and_what_is_compared_can_differ(tmp_path, monkeypatch):
-    few = {DEFAULT: SHORT, ("teaching", "in turn"): SHORT, ("size", "K = 2"): SHORT,
+def test_alternating_updates_have_twice_the_epochs(tmp_path, monkeypatch):
+    few = {DEFAULT: SHORT, ("users", "alternating updates"): SHORT, ("size", "K = 2"): SHORT,
            ("size", "last with K = 2"): {**SHORT, "policy": "last"}}  # fmt: skip
     monkeypatch.setattr(ablations, "VARIANTS", few)
-    taken = watched(monkeypatch)
-    asked = [*ASKED, str(tmp_path), "--seeds", "1", "--only", "teaching,size: last with K = 2"]
-    assert main(asked) == 0
-    assert [config.epochs for config in taken] == [1, 2, 1]
+    taken = record_runs(monkeypatch)
+    arguments = [*ASKED, str(tmp_path), "--seeds", "1", "--only", "users,size: last with K = 2"]
+    assert main(arguments) == 0
+    assert [config.training.epochs for config in taken] == [1, 2, 1]
     line = read(tmp_path)[-1]
     assert (line["variant"], line["against"], line["diff"]) == ("last with K = 2", "K = 2", "")
-    assert main([*asked[:-1], "size"]) == 0
+    assert main([*arguments[:-1], "size"]) == 0
     line = read(tmp_path)[-1]
     assert float(line["diff"]) != 0
 
 
-def test_what_is_asked_for_comes_in_that_order():
-    found = asked_for("queue,policy: last")
+def test_variants_keep_the_requested_order():
+    found = select_variants("queue,policy: last")
     assert found[0] == DEFAULT
     assert found[-1] == ("policy", "last")
     assert {theme for theme, _ in found[1:-1]} == {"queue"}
-    assert asked_for("") == list(ablations.VARIANTS)
+    assert select_variants("") == list(ablations.VARIANTS)
     with pytest.raises(SystemExit, match="no theme 'quue': there are default, policy"):
-        asked_for("quue")
+        select_variants("quue")
 
 
-def test_what_the_data_cannot_have_is_left_out(tmp_path, monkeypatch, capsys):
-    few = {DEFAULT: SHORT, ("side", "odd"): {**SHORT, "side": "colour"}}
+def test_variants_that_the_data_does_not_support_are_left_out(tmp_path, monkeypatch, capsys):
+    few = {DEFAULT: SHORT, ("side", "odd"): {**SHORT, "side": ("colour",)}}
     monkeypatch.setattr(ablations, "VARIANTS", few)
     assert main([*ASKED, str(tmp_path), "--seeds", "1"]) == 0
     assert "side: odd is left out" in capsys.readouterr().err

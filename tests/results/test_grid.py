@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 
-def test_a_point_is_the_same_world_alone_and_among_all():
+def test_a_point_does_not_depend_on_other_points():
     """Its seed follows from where it stands in the grid."""
     point = (0.5, 0.1)
     place = grid.POINTS.index(point)
@@ -31,15 +31,15 @@ def test_a_gain_is_relative_to_the_best(sign, ours, others, wanted):
 
 @pytest.mark.parametrize("points", ["0.1/0.5", "0.1/0.5,0.5/0.5"])
 def test_a_small_grid(points, tmp_path, monkeypatch, capsys):
-    """Three times as many test as train; the code says whether all places hold."""
+    """There are three test users per training user; the exit code says whether all points pass."""
     seen = []
-    real = grid.run
+    real = grid.train_runs
 
     def run(jobs, **rest):
         seen.extend(tuple(part.users for part in parts) for parts, _ in jobs)
         return real(jobs, **rest)
 
-    monkeypatch.setattr(grid, "run", run)
+    monkeypatch.setattr(grid, "train_runs", run)
     monkeypatch.setitem(grid.TRIALS, "explicit", [{"epochs": 1}])
     monkeypatch.setitem(grid.STATIC, "explicit", ["last", "reservoir", "mix:4"])
     out = tmp_path / "grid.json"
@@ -56,7 +56,7 @@ def test_a_small_grid(points, tmp_path, monkeypatch, capsys):
         for row in rows
     )
     assert code == int(missed > 0)
-    assert f"{len(rows) - missed} of {len(rows)} places hold" in capsys.readouterr().out
+    assert f"{len(rows) - missed} of {len(rows)} points pass" in capsys.readouterr().out
 
 
 def test_points_that_are_not_there_are_refused(capsys):

@@ -12,7 +12,7 @@ from dips.data.synthetic import stream
 
 WHAT = [
     "--policies", "last,learned", "--sizes", "2,3", "--every", "1", "--seeds", "2", "--trials", "2",
-    "--tune-once", "--set", "epochs=2", "--set", "dim=6", "--set", "batch=256",
+    "--tune-once", "--set", "epochs=2", "--set", "dim=6", "--set", "batch_size=256",
     "--set", "device=cpu", "--set", "learned:policy_lr=0.01",
 ]  # fmt: skip
 
@@ -35,7 +35,7 @@ def results(tmp_path_factory):
     return data, out
 
 
-def test_everything_is_written(results):
+def test_all_files_are_written(results):
     data, out = results
     origin = json.loads((out / "origin.json").read_text())
     assert origin["data"] == "made"
@@ -65,13 +65,13 @@ def test_a_second_call_trains_nothing(results, capsys):
     assert "verdict: " in seen.out
 
 
-def test_where_gains_come_from(results, tmp_path):
+def test_the_attribution_of_gains(results, tmp_path):
     _, out = results
     typed = [str(out), str(tmp_path), "--device", "cpu"]
     assert gains.main([*typed, "--max-seconds", "0"]) == 130
     assert gains.main(typed) == 0
     crossed = table(tmp_path / "crossed.csv")
-    assert [(row["size"], row["reader"], row["sketches"]) for row in crossed[:4]] == [
+    assert [(row["size"], row["recommender"], row["sketches"]) for row in crossed[:4]] == [
         ("2", "last", "last"), ("2", "last", "learned"),
         ("2", "learned", "last"), ("2", "learned", "learned"),
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_where_gains_come_from(results, tmp_path):
             assert float(row["share"]) == pytest.approx((last - found) / (last - oracle))
 
 
-def test_without_runs_there_is_nothing_to_look_at(tmp_path, capsys):
+def test_without_runs_there_are_no_gains(tmp_path, capsys):
     assert gains.main([str(tmp_path), str(tmp_path / "out")]) == 2
     assert "no finished runs" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

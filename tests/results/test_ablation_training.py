@@ -1,22 +1,22 @@
-"""Who learns from whom: in turn, or from users held back."""
+"""Alternating updates and held-out users."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
-from ablation_teaching import HeldBack, InTurn, Teaching, taught
+from ablation_training import AlternatingUpdates, HeldOutUsers, TrainingVariant, train_as
 
-from dips.studies import run as experiment
-from dips.training.batches import Block
+from dips.studies import run as run_module
+from dips.training.batches import TrainingBlock
 from dips.training.config import TrainConfig
 from dips.training.policy_batches import PolicyBatch
 
 SEEDS, USERS = [3, 4], 40
-CONFIG = TrainConfig(policy_batch_size=30)
+CONFIG = TrainConfig.of(policy_batch_size=30)
 
 
-class Known(Block):
-    """Two runs of the same users, three predictions each; all are in one batch, and one lesson."""
+class Known(TrainingBlock):
+    """Two runs with the same users and three predictions each, in one policy batch."""
 
     def __init__(self):
         user = torch.arange(USERS).repeat_interleave(3).repeat(2)
@@ -27,7 +27,7 @@ class Known(Block):
         return list(torch.split(self.rows, size, 1))
 
     def policy_batches(self, clock, seeds, epoch, config):
-        self.widths.append(config.policy_batch_size)
+        self.widths.append(config.policy_training.policy_batch_size)
         places = torch.arange(3 * USERS).repeat(2, 1)
         return [PolicyBatch(self.rows, self.rows, places[..., None])]
 
@@ -36,9 +36,9 @@ def users_of(block, rows, run):
     return set(block.trace.user[rows[run][rows[run] >= 0]].tolist())
 
 
-def test_in_turn():
+def test_alternating_updates():
     known = Known()
-    block = InTurn(known)
+    block = AlternatingUpdates(known)
     assert block.ends
     odd, even = (block.batches(SEEDS, epoch, 50) for epoch in (1, 2))
     assert torch.equal(torch.cat(odd, 1), known.rows)
@@ -47,52 +47,55 @@ def test_in_turn():
     assert len(block.policy_batches(None, SEEDS, 2, CONFIG)) == 1
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_users_held_back(apart):
+@pytest.mark.parametrize("train_policy", [True, False])
+def test_held_out_users(train_policy):
     known = Known()
-    block = HeldBack(known, apart=apart)
+    block = HeldOutUsers(known, train_policy=train_policy)
     rows = torch.cat(list(block.batches(SEEDS, 1, 50)), 1)
     (policy_batch,) = block.policy_batches(None, SEEDS, 1, CONFIG)
-    assert known.widths == [120 if apart else 40]  # as many who teach as else in a lesson
+    assert known.widths == [120 if train_policy else 40]  # the usual number of decisions
     for run in range(2):
-        read, chose = users_of(block, rows, run), users_of(block, policy_batch.decided, run)
+        read, decided = users_of(block, rows, run), users_of(block, policy_batch.decided, run)
         assert 0.6 * USERS < len(read) < 0.9 * USERS
-        assert chose == (set(range(USERS)) - read if apart else read)
-    assert users_of(block, rows, 0) != users_of(block, rows, 1)  # each run draws its own
+        assert decided == (set(range(USERS)) - read if train_policy else read)
+    assert users_of(block, rows, 0) != users_of(block, rows, 1)  # runs hold out different users
     assert torch.equal(policy_batch.held[..., 0] >= 0, policy_batch.decided >= 0)
 
 
-def test_others_are_held_back_in_each_epoch():
-    fixed, anew = (HeldBack(Known(), apart=True, anew=anew) for anew in (False, True))
+def test_held_out_users_change_with_the_epoch():
+    fixed, changing = (
+        HeldOutUsers(Known(), train_policy=True, each_epoch=each_epoch)
+        for each_epoch in (False, True)
+    )
     read = [
         [
             users_of(block, torch.cat(list(block.batches(SEEDS, epoch, 50)), 1), 0)
             for epoch in (1, 2)
         ]
-        for block in (fixed, anew)
+        for block in (fixed, changing)
     ]
     assert read[0][0] == read[0][1]
     assert read[1][0] != read[1][1]
 
 
-def test_they_may_be_read_as_well():
-    block = HeldBack(Known(), apart=True, read=True)
+def test_held_out_users_may_also_train_the_recommender():
+    block = HeldOutUsers(Known(), train_policy=True, train_recommender=True)
     rows = torch.cat(list(block.batches(SEEDS, 1, 50)), 1)
     (policy_batch,) = block.policy_batches(None, SEEDS, 1, CONFIG)
     assert len(users_of(block, rows, 0)) == USERS
     assert 0.1 * USERS < len(users_of(block, policy_batch.decided, 0)) < 0.4 * USERS
 
 
-def test_experiments_teach_so_meanwhile():
-    before = experiment.fit
+def test_the_training_function_is_patched_and_restored():
+    before = run_module.fit
 
     def fail():
-        with taught(Teaching(InTurn)):
-            assert experiment.fit is not before
+        with train_as(TrainingVariant(AlternatingUpdates)):
+            assert run_module.fit is not before
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert experiment.fit is before
-    with taught(None):
-        assert experiment.fit is before
+    assert run_module.fit is before
+    with train_as(None):
+        assert run_module.fit is before
