@@ -45,7 +45,7 @@ class BlockWrapper(TrainingBlock, ABC):
     """A block with the users and steps of another block."""
 
     def __init__(self, inner: TrainingBlock) -> None:
-        self.inner, self.trace, self.ends = inner, inner.trace, inner.ends
+        self.inner, self.trace, self.is_last = inner, inner.trace, inner.is_last
 
 
 @final

@@ -21,7 +21,7 @@ class Known(TrainingBlock):
     def __init__(self):
         user = torch.arange(USERS).repeat_interleave(3).repeat(2)
         self.trace = SimpleNamespace(user=user, run_rows=[0, 3 * USERS, 6 * USERS])
-        self.ends, self.rows, self.widths = True, torch.arange(6 * USERS).view(2, -1), []
+        self.is_last, self.rows, self.widths = True, torch.arange(6 * USERS).view(2, -1), []
 
     def batches(self, seeds, epoch, size):
         return list(torch.split(self.rows, size, 1))
@@ -39,7 +39,7 @@ def users_of(block, rows, run):
 def test_alternating_updates():
     known = Known()
     block = AlternatingUpdates(known)
-    assert block.ends
+    assert block.is_last
     odd, even = (block.batches(SEEDS, epoch, 50) for epoch in (1, 2))
     assert torch.equal(torch.cat(odd, 1), known.rows)
     assert [bool((rows == -1).all()) for rows in even] == [True]
