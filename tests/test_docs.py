@@ -45,7 +45,6 @@ def test_every_block_of_extending_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("DIPS_CACHE", str(tmp_path / "cache"))
     before = set(sys.modules)
     assert {language for language, _ in BLOCKS} == {"python", "sh"}
     for language, code in BLOCKS:
