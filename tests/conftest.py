@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,9 @@ from dips.recommender.losses import (
 )
 from dips.stream.users import EventColumns, Stream, make_stream
 from dips.testing import random_world
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "dips"))
+"""Commands that tests start with a cache of their own still share the compiled kernels."""
 
 settings.register_profile("dips", deadline=None, derandomize=True, max_examples=40, database=None)
 settings.load_profile("dips")

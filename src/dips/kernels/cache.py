@@ -30,7 +30,7 @@ def sources_hash() -> str:
 def cache_directory() -> str:
     """Return the directory of compiled programs, created if missing; "" if it is not writable.
 
-    It is `kernels-<hash>` under $DIPS_CACHE, else under $NUMBA_CACHE_DIR, else under `dips` in the
+    It is `kernels-<hash>` under $NUMBA_CACHE_DIR, else under $DIPS_CACHE, else under `dips` in the
     user's cache directory ($XDG_CACHE_HOME or ~/.cache). Several processes may share it: numba
     writes a file under another name and renames it.
     """
@@ -44,7 +44,7 @@ def cache_directory() -> str:
 
 
 def _root() -> Path:
-    for variable in ("DIPS_CACHE", "NUMBA_CACHE_DIR"):
+    for variable in ("NUMBA_CACHE_DIR", "DIPS_CACHE"):
         if os.environ.get(variable):
             return Path(os.environ[variable])
     base = os.environ.get("XDG_CACHE_HOME")
