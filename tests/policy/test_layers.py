@@ -104,9 +104,9 @@ def test_the_papers_network_equals_a_dense_one(seed: int, monkeypatch: pytest.Mo
         dense.bias.copy_(network.input_bias)
     draw = torch.rand(candidates.position.shape, generator=torch.Generator().manual_seed(7))
     weight = draw.double().requires_grad_()
-    told = network.side(candidates).detach()
+    features = network.side(candidates).detach()
     age = torch.where(candidates.present, candidates.age, 0).double().log1p()
-    values = [candidates.rating.double(), *told.unbind(2), age]
+    values = [candidates.rating.double(), *features.unbind(2), age]
     wide = torch.cat([_spread(candidates, weight * value) for value in values], 1)
     hidden = network.hidden(dense(wide).relu()).relu()
     theirs = (hidden @ network.output_weight.T + network.output_bias[:, 0]).gather(
@@ -162,9 +162,9 @@ def _score(network: Network, candidates: Candidates) -> Tensor:
 @pytest.mark.parametrize("kind", ["paper", "set"])
 def test_every_parameter_has_a_gradient(kind: str) -> None:
     network, candidates = _network(kind), _many(200)
-    pull = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double()
+    gradient = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double()
     scores = network.score(candidates, fake_signals(candidates, arrivals=2))
-    (scores * pull * candidates.present).sum().backward()
+    (scores * gradient * candidates.present).sum().backward()
     still = [
         name for name, value in network.named_parameters() if not bool((value.grad != 0).any())
     ]

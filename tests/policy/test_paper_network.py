@@ -58,8 +58,8 @@ def test_it_equals_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch)
     network, candidates = _network(seed), _many(40, seed)
     dense, weight = _dense(network), _weight(candidates)
     assert bool((candidates.item[:, :, None] == candidates.item[:, None, :]).sum() > 300)  # repeats
-    pull = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).double()
-    pull = pull * candidates.present
+    gradient = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).double()
+    gradient = gradient * candidates.present
     ours = network.score_weighted(candidates, Signals(), weight)
     theirs = _dense_scores(dense, candidates, weight)
     torch.testing.assert_close(ours * candidates.present, theirs * candidates.present,
@@ -67,8 +67,8 @@ def test_it_equals_the_dense_network(seed: int, monkeypatch: pytest.MonkeyPatch)
     own = [network.input_weight, network.input_bias, network.hidden.weight, network.hidden.bias,
            network.output_weight, network.output_bias, weight]  # fmt: skip
     other = [*dense.parameters(), weight]
-    mine = torch.autograd.grad((ours * pull).sum(), own)
-    slopes = torch.autograd.grad((theirs * pull).sum(), other)
+    mine = torch.autograd.grad((ours * gradient).sum(), own)
+    slopes = torch.autograd.grad((theirs * gradient).sum(), other)
     for left, right in zip(mine, slopes, strict=True):
         found = left.T if left.shape != right.shape and left.T.shape == right.shape else left
         torch.testing.assert_close(found.reshape(right.shape), right, atol=1e-12, rtol=0)

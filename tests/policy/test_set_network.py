@@ -58,7 +58,7 @@ def test_it_is_last_initially(period: int, dim: int) -> None:
 
 
 def test_it_is_close_to_frequent_initially_if_items_repeat() -> None:
-    """The oldest of a favourite goes, a single one before what was met twice, the older first."""
+    """Duplicates go first, then items with fewer repeats, then older ones."""
     network = make_policy("learned", size=3, residual=False, repeat_feature=True)
     item, repeats = torch.tensor([[3, 5, 7, 3]]), torch.tensor([[50, 1, 1, 51]])
     rest = torch.zeros(1, 4, dtype=torch.int64)
@@ -106,8 +106,8 @@ def test_with_predicted_scores_small_sketches_are_last_initially(size: int) -> N
 def test_the_output_layer_learns_first_then_every_parameter() -> None:
     for trained in (False, True):
         network, candidates = _network(trained=trained), _many(50)
-        pull = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)).double()
-        (_score(network, candidates) * pull * candidates.present).sum().backward()
+        gradient = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)).double()
+        (_score(network, candidates) * gradient * candidates.present).sum().backward()
         moved = {name for name, p in network.named_parameters() if bool((p.grad != 0).any())}
         assert moved >= {"output", "slope"}
         assert trained == (moved == {name for name, _ in network.named_parameters()})

@@ -31,10 +31,10 @@ class Own(nn.Module, Policy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fade = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+        self.slope = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        return signals.loss - self.fade * candidates.age
+        return signals.loss - self.slope * candidates.age
 
 
 def _made(kind: str, seed: int) -> nn.Module:
@@ -92,11 +92,11 @@ def test_gradients_in_the_parameters(policies: list[nn.Module], runs: int) -> No
     candidates = _candidates(runs)
     stacked, signals = StackedPolicies.of(policies[:runs]), _signals(candidates)
     answers = signals.select(stacked.required_signals)
-    pull = torch.randn(runs * USERS, 5, generator=torch.Generator().manual_seed(1)).double()
-    pull = pull * candidates.present
+    gradient = torch.randn(runs * USERS, 5, generator=torch.Generator().manual_seed(1)).double()
+    gradient = gradient * candidates.present
 
     def total(state: dict[str, Tensor]) -> Tensor:
-        return (stacked.call(state, candidates, answers) * pull).sum()
+        return (stacked.call(state, candidates, answers) * gradient).sum()
 
     found = torch.func.grad(total)(stacked.state)
     state = {name: value.clone().requires_grad_() for name, value in stacked.state.items()}
@@ -105,7 +105,7 @@ def test_gradients_in_the_parameters(policies: list[nn.Module], runs: int) -> No
         part = _part(candidates, run)
         policy.eval().zero_grad()
         scores = policy.score(part, _signals(part))  # type: ignore[operator]
-        (scores * pull[run * USERS : (run + 1) * USERS]).sum().backward()
+        (scores * gradient[run * USERS : (run + 1) * USERS]).sum().backward()
         for name, parameter in policy.named_parameters():
             torch.testing.assert_close(found[name][run], parameter.grad)
             torch.testing.assert_close(state[name].grad[run], parameter.grad)  # type: ignore[index]

@@ -27,10 +27,10 @@ def _case() -> tuple[Evidence, Tensor]:
     return past, torch.tensor([[4], [2], [0], [5]])
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.4])
+@pytest.mark.parametrize("penalty", [0.0, 0.4])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_closed_forms_are_the_generic_ones(dot: Dot, kind: dict[str, int], pull: float) -> None:
-    model = dot(FullSoftmax(), prior_penalty=pull, **kind).double()
+def test_closed_forms_are_the_generic_ones(dot: Dot, kind: dict[str, int], penalty: float) -> None:
+    model = dot(FullSoftmax(), prior_penalty=penalty, **kind).double()
     past, _ = _case()
     user = model.read(past)
     assert user.shape[1] == 6 + 8 * kind["repeat_feature"]

@@ -36,13 +36,13 @@ def _evidence(items: Tensor, weight: Tensor | None = None) -> Evidence:
 def _cell(model: GRU) -> nn.GRUCell:
     cell = nn.GRUCell(4, 4).double()
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    reader = model.layer
-    own = (reader.input_weight, reader.state_weight, reader.input_bias, reader.state_bias)
+    layer = model.layer
+    own = (layer.input_weight, layer.state_weight, layer.input_bias, layer.state_bias)
     cell.load_state_dict(dict(zip(names, own, strict=True)))
     return cell.requires_grad_(False)
 
 
-def test_every_prefix_is_what_the_cell_says() -> None:
+def test_states_equal_those_of_a_gru_cell() -> None:
     model = _model()
     cell, state = _cell(model), model.user_prior.expand(2, -1)
     states = model.states(ITEMS)
@@ -53,13 +53,13 @@ def test_every_prefix_is_what_the_cell_says() -> None:
             state = cell(model.vectors[ITEMS[:, step]], state)
 
 
-def test_nothing_to_read() -> None:
+def test_empty_histories() -> None:
     model = _model()
     nothing = model.states(torch.zeros(2, 0, dtype=torch.int64))
     assert torch.equal(nothing, model.user_prior.expand(2, 1, -1))
 
 
-def test_an_entry_of_weight_0_is_not_there_and_one_of_a_half_counts_half() -> None:
+def test_weights_scale_the_steps_of_the_state() -> None:
     model = _model()
     weight = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
     read = model.read(_evidence(ITEMS, weight))

@@ -1,4 +1,4 @@
-"""Cosines times a heat, against a slow form; lengths do not count, and old ways are unchanged."""
+"""Cosine scores against a slow form, and dot products."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _evidence(items: Tensor) -> Evidence:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_scores_are_cosines_times_the_heat(form: type[LinearScores]) -> None:
+def test_scores_are_cosines_times_the_logit_scale(form: type[LinearScores]) -> None:
     model = _model(form, cosine=True)
     model.logit_scale.fill_(1.3)
     user = model.read(_evidence(ITEMS))
@@ -55,7 +55,7 @@ def test_scores_are_cosines_times_the_heat(form: type[LinearScores]) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_lengths_do_not_count_with_cosines_alone(form: type[LinearScores]) -> None:
+def test_only_cosines_ignore_norms(form: type[LinearScores]) -> None:
     for cosine in (True, False):
         model, longer = _model(form, cosine=cosine), _model(form, cosine=cosine)
         longer.vectors.mul_(torch.linspace(1, 4, 6)[:, None])
@@ -64,7 +64,7 @@ def test_lengths_do_not_count_with_cosines_alone(form: type[LinearScores]) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_prefixes_are_read_as_sketches_that_hold_them(form: type[LinearScores]) -> None:
+def test_prefixes_equal_sketches_with_the_same_entries(form: type[LinearScores]) -> None:
     model = _model(form, cosine=True, filter_sketch=True)
     assert isinstance(model, Sequential)
     found = model.states_after(ITEMS, torch.tensor([0, 1, 1]), torch.tensor([0, 3, 5]))
@@ -75,7 +75,7 @@ def test_prefixes_are_read_as_sketches_that_hold_them(form: type[LinearScores]) 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_nobody_read_from_can_be_learned_from(form: type[LinearScores]) -> None:
+def test_an_empty_sketch_has_finite_gradients(form: type[LinearScores]) -> None:
     """The state before the first item is 0 at the start, and points nowhere."""
     model = _model(form, cosine=True).requires_grad_(True)
     nothing = model.read(_evidence(ITEMS[:, :0]))
@@ -84,7 +84,7 @@ def test_what_nobody_read_from_can_be_learned_from(form: type[LinearScores]) -> 
     assert 0 < model.user_prior.grad.abs().max() < 1e5
 
 
-def test_what_policies_see_is_what_is_read() -> None:
+def test_policies_see_the_input_vectors() -> None:
     model = _model(GRU, cosine=True)
     assert torch.equal(model.embedding(ITEMS), model.input_vectors(ITEMS))
     torch.testing.assert_close(
@@ -97,14 +97,14 @@ def test_what_policies_see_is_what_is_read() -> None:
     assert torch.equal(plain.input_vectors(ITEMS), plain.vectors[ITEMS])
 
 
-def test_decay_spares_the_heat() -> None:
+def test_the_logit_scale_has_no_weight_decay() -> None:
     for form in FORMS:
         model = _model(form, cosine=True)
         assert "logit_scale" in set(dict(model.named_parameters())) & set(form.no_weight_decay)
         assert "logit_scale" not in dict(_model(form).named_parameters())
 
 
-def test_numbers_of_items_have_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_items_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "MAX_ITEMS", 10)
     GRU(items=11, loss=FullSoftmax(), dim=4)
     with pytest.raises(

@@ -40,7 +40,7 @@ def _case(loss: Loss) -> tuple[Tensor, Tensor]:
     return output, rating if loss.listwise else rating.double()
 
 
-def test_slope_is_the_derivative_of_value(loss: Loss) -> None:
+def test_derivatives_equal_automatic_differentiation(loss: Loss) -> None:
     output, rating = _case(loss)
     leaf = output.clone().requires_grad_()
     value = loss.value(leaf, rating)
@@ -66,7 +66,7 @@ def test_binary_cross_entropy_is_the_log_loss() -> None:
     assert extreme.tolist() == [800.0, 800.0]
 
 
-def test_categorical_cross_entropy_is_the_log_loss_over_stars() -> None:
+def test_categorical_cross_entropy_is_the_log_loss_over_rating_values() -> None:
     loss = CategoricalCrossEntropy((1.0, 2.0, 3.0, 4.0, 5.0))
     output, rating = _case(loss)
     chance = output.softmax(-1).reshape(-1, 5).numpy()
@@ -111,12 +111,12 @@ def _one(loss: SampledLoss, own: float, others: list[float]) -> float:
     return -math.log(wins) + 0.5 * sum(s * other**2 for s, other in zip(soft, others, strict=True))
 
 
-def _contrasts() -> list[SampledLoss]:
+def _sampled_losses() -> list[SampledLoss]:
     return [SampledSoftmax(3), *(kind(3) for kind in SAMPLED_LOSSES.values())]
 
 
-@pytest.mark.parametrize("loss", _contrasts(), ids=lambda loss: type(loss).__name__)
-def test_contrasts_are_the_formulas_of_the_papers(loss: SampledLoss) -> None:
+@pytest.mark.parametrize("loss", _sampled_losses(), ids=lambda loss: type(loss).__name__)
+def test_sampled_losses_are_the_formulas_of_the_papers(loss: SampledLoss) -> None:
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(4, 2, generator=generator, dtype=torch.float64) * 2
     others = torch.randn(4, 2, 3, generator=generator, dtype=torch.float64) * 2
@@ -130,7 +130,7 @@ def test_contrasts_are_the_formulas_of_the_papers(loss: SampledLoss) -> None:
     torch.testing.assert_close(loss.derivative(own, others), expected_slope)
 
 
-@pytest.mark.parametrize("loss", _contrasts(), ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("loss", _sampled_losses(), ids=lambda loss: type(loss).__name__)
 def test_extreme_scores_and_the_item_itself_among_the_negatives(loss: SampledLoss) -> None:
     others = torch.tensor([[[900.0, -900.0, MASKED_SCORE]]], requires_grad=True)
     own = torch.tensor([[-800.0]], requires_grad=True)

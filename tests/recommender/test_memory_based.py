@@ -43,7 +43,7 @@ def test_popularity(part: Interactions) -> None:
     assert popularity(part).tolist() == [counts[item] for item in range(ITEMS)]
 
 
-def test_followers_are_shares_of_what_came_next(part: Interactions) -> None:
+def test_markov_neighbours_are_relative_frequencies(part: Interactions) -> None:
     after = Counter(pair for history in _histories(part) for pair in pairwise(history))
     table = _dense(markov_neighbours(part, ITEMS))
     for item in range(ITEMS):
@@ -53,7 +53,7 @@ def test_followers_are_shares_of_what_came_next(part: Interactions) -> None:
 
 
 @pytest.mark.parametrize("shrink", [0.0, 2.0])
-def test_companions_share_users(
+def test_knn_neighbours_share_users(
     part: Interactions, shrink: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neighbours, "BLOCK", 3)
@@ -69,13 +69,13 @@ def test_companions_share_users(
             assert float(table[item, other]) == pytest.approx(shared / max(norm, 1e-9))
 
 
-def test_the_nearest_stay(part: Interactions) -> None:
+def test_the_best_neighbours_are_kept(part: Interactions) -> None:
     full, near = _dense(knn_neighbours(part, ITEMS)), knn_neighbours(part, 2)
     assert near.item.shape == (ITEMS, 2)
     torch.testing.assert_close(near.score, full.topk(2, 1).values)
 
 
-def test_scores_fade_and_ties_go_to_the_popular() -> None:
+def test_scores_decay_and_ties_go_to_the_popular() -> None:
     near = Neighbours(torch.tensor([[1, 2], [3, 0], [0, 0], [0, 0]]),
                       torch.tensor([[0.5, 0.25], [0.5, 0.0], [0.0, 0.0], [0.0, 0.0]]))  # fmt: skip
     popular = torch.tensor([1.0, 2.0, 3.0, 4.0])

@@ -39,11 +39,11 @@ def _evidence(item: Tensor, rating: Tensor, weight: Tensor) -> Evidence:
     return Evidence.new(item, rating, weight, (weight > 0).sum(1))
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.4])
+@pytest.mark.parametrize("penalty", [0.0, 0.4])
 @pytest.mark.parametrize("n", [1, 3, 9])
-def test_closed_forms_are_the_generic_ones(dot: Dot, loss: Loss, n: int, pull: float) -> None:
-    """On both sides of n < dim, and with a pull towards the prior."""
-    model = dot(loss, prior_penalty=pull).double()
+def test_closed_forms_are_the_generic_ones(dot: Dot, loss: Loss, n: int, penalty: float) -> None:
+    """On both sides of n < dim, and with a prior penalty."""
+    model = dot(loss, prior_penalty=penalty).double()
     item, rating, weight = _case(4, n, model.items)
     past = _evidence(item, rating, weight)
     user = model.read(past)
@@ -75,17 +75,17 @@ def _reference(model: NCF, past: Evidence, item: Tensor, rating: Tensor) -> Tens
     return model.losses(user, item[:, None], rating[:, None]).sum()
 
 
-def _perceptron(loss: Loss, **settings: float) -> NCF:
+def _mlp(loss: Loss, **settings: float) -> NCF:
     generator = torch.Generator().manual_seed(0)
     return MLP(items=8, loss=loss, dim=5, generator=generator, **settings)
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.4])
+@pytest.mark.parametrize("penalty", [0.0, 0.4])
 @pytest.mark.parametrize("kind", ["dot", "mlp"])
 def test_meta_gradients_are_those_of_double_backward(
-    dot: Dot, loss: Loss, kind: str, pull: float
+    dot: Dot, loss: Loss, kind: str, penalty: float
 ) -> None:
-    model: NCF = (dot if kind == "dot" else _perceptron)(loss, prior_penalty=pull).double()
+    model: NCF = (dot if kind == "dot" else _mlp)(loss, prior_penalty=penalty).double()
     item, rating, weight = _case(5, 4, model.items)
     past = _evidence(item[:, 1:], rating[:, 1:], weight[:, 1:])
     names = [name for name, _ in model.named_parameters()]
@@ -145,7 +145,7 @@ def test_the_rate_is_a_constant_of_the_number_of_entries(dot: Dot) -> None:
 
 
 @pytest.mark.parametrize("name", ["mse", "bce", "cce", "softmax"])
-def test_the_perceptron_learns(losses: dict[str, Loss], name: str) -> None:
+def test_the_mlp_learns(losses: dict[str, Loss], name: str) -> None:
     """A few steps of Adam on the meta-loss: the next interaction is predicted better."""
     loss = losses[name]
     offset = 3.0 if name == "mse" else 0.0
@@ -229,7 +229,7 @@ def test_categories_add_their_vectors_and_biases(form: str, loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("form", list(FORMS))
-def test_conforms_with_categories(form: str, loss: Loss) -> None:
+def test_it_passes_all_checks_with_categories(form: str, loss: Loss) -> None:
     check_recommender(made(form, loss, KINDS))
 
 
@@ -283,8 +283,8 @@ def test_decisions_do_not_depend_on_the_batch(losses: dict[str, Loss]) -> None:
     for row in range(20):
         one = slice(row, row + 1)
         own = Sketch(*(field[one] for field in sketch))
-        asked = Candidates(*(field[one] for field in candidates))
-        assert torch.equal(recommender_signals(alone, own, asked).loss, together[one])
+        one_candidates = Candidates(*(field[one] for field in candidates))
+        assert torch.equal(recommender_signals(alone, own, one_candidates).loss, together[one])
 
 
 def test_categories_are_part_of_the_state(losses: dict[str, Loss]) -> None:

@@ -35,7 +35,7 @@ def _evidence(size: int) -> Evidence:
 @pytest.mark.parametrize(
     "more", [{}, {"recency_decay": True}, {"recency_decay": True, "tie_embeddings": False}], ids=str
 )
-def test_close_to_the_start_it_is_what_is_read(
+def test_close_to_the_prior_it_equals_the_inner_loop(
     dot: Dot, losses: dict[str, Loss], more: dict[str, bool], size: int
 ) -> None:
     """What is left is of second order: with a tenth of the way it is about a hundredth."""
@@ -96,7 +96,7 @@ def test_ages_are_capped(
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce"])
-def test_of_ratings_it_is_what_is_predicted(dot: Dot, losses: dict[str, Loss], loss: str) -> None:
+def test_for_ratings_it_is_the_prediction(dot: Dot, losses: dict[str, Loss], loss: str) -> None:
     """By reading as it is: [users, candidates] of any loss."""
     model = dot(losses[loss], items=ITEMS, dim=DIM)
     quantized = StackedRecommenders.of([model]).quantized()

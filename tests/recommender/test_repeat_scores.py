@@ -1,4 +1,4 @@
-"""What was read speaks for itself: own scores by hand, and the same in every way of reading."""
+"""Scores of repeated items: by hand, and for every recommender that has them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _evidence(items: Tensor) -> Evidence:
     return Evidence(items, once, once, once.sum(1).long(), age, once)
 
 
-def test_own_scores_by_hand() -> None:
+def test_repeat_scores_by_hand() -> None:
     gain, odds, scale, power = 0.5, 1.2, 0.7, 0.3
     loading = torch.tensor([gain, odds, scale, power]).double()
     weight = torch.tensor([[1.0, 0.5, 0.0, 1.0]]).double()
@@ -60,14 +60,14 @@ def test_own_scores_by_hand() -> None:
     assert scores == pytest.approx([score(0.5 * lasting(4)), 0, score(lasting(9), lasting(0)), 0])
 
 
-def test_own_scores_can_be_learned() -> None:
+def test_repeat_scores_have_gradients() -> None:
     loading = torch.tensor(REPEAT_START).double().requires_grad_()
     weight = torch.tensor([[1.0, 0.5, 0.2]]).double().requires_grad_()
     item, age = torch.tensor([[1, 0, 1]]), torch.tensor([[5.0, 1.0, 0.0]]).double()
     assert gradcheck(lambda *at: repeat_scores(at[0], item, at[1], age).score, (loading, weight))
 
 
-def test_own_scores_of_any_items() -> None:
+def test_repeat_scores_of_any_items() -> None:
     own = RepeatScores(
         torch.tensor([[4, 1, 0], [2, 0, 0]]), torch.tensor([[0.5, 2.0, 0.0], [3.0, 0, 0]])
     )
@@ -80,7 +80,7 @@ def test_own_scores_of_any_items() -> None:
     assert torch.equal(nothing.of(some.expand(2, -1)), torch.zeros(2, 5))
 
 
-def test_an_entry_tells_of_what_was_met_before_it_unless_an_older_one_does() -> None:
+def test_an_entry_counts_repeats_that_no_older_duplicate_counts() -> None:
     item = torch.tensor([[7, 0, 7, 0, 0, 7]])
     repeats = torch.tensor([[2, 1, 5, 4, 1, 6]]).double()
     weight = torch.tensor([[1, 0, 1, 1, 0, 0.5]]).double()  # the first 0 is an empty slot
@@ -93,16 +93,16 @@ def test_an_entry_tells_of_what_was_met_before_it_unless_an_older_one_does() -> 
 
 
 @pytest.mark.parametrize("form", [GRU, SASRec, SessionGRU])
-def test_what_was_met_often_speaks_louder(form: type[LinearScores]) -> None:
+def test_scores_grow_with_the_repeat_count(form: type[LinearScores]) -> None:
     model, once = _model(form), _evidence(torch.tensor([[3, 1, 4, 5]]))
     often = once._replace(repeats=torch.tensor([[1.0, 6, 1, 1]]).double())
     change = model.predict_all(model.read(often)) - model.predict_all(model.read(once))
-    louder = torch.zeros(1, 6, dtype=torch.bool).index_fill(1, torch.tensor([1]), True)
-    assert torch.equal(change > 1e-9, louder)
+    higher = torch.zeros(1, 6, dtype=torch.bool).index_fill(1, torch.tensor([1]), True)
+    assert torch.equal(change > 1e-9, higher)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
+def test_only_items_that_were_read_get_repeat_scores(
     form: type[LinearScores],
 ) -> None:
     plain, model = _model(form, repeat_feature=False), _model(form)
@@ -119,7 +119,7 @@ def test_what_was_read_scores_higher_by_its_own_score_and_nothing_else_does(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[LinearScores]) -> None:
+def test_filtered_items_rank_last_at_any_age(form: type[LinearScores]) -> None:
     plain, model = (
         _model(form, repeat_feature=False),
         _model(form, repeat_feature=False, filter_sketch=True),
@@ -139,7 +139,7 @@ def test_what_never_comes_back_is_struck_out_whatever_its_age(form: type[LinearS
 
 
 @pytest.mark.parametrize("form", [GRU, SASRec])
-def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(
+def test_prefixes_equal_sketches_with_the_same_entries(
     form: type[LinearScores],
 ) -> None:
     model = _model(form)
@@ -152,7 +152,7 @@ def test_prefixes_of_a_history_are_read_as_sketches_that_hold_them(
         torch.testing.assert_close(*same)
 
 
-def test_decay_spares_the_loading() -> None:
+def test_repeat_parameters_have_no_weight_decay() -> None:
     for form in FORMS:
         assert "repeat_params" in set(dict(_model(form).named_parameters())) & set(
             form.no_weight_decay

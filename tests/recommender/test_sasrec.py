@@ -59,9 +59,7 @@ def _literally(model: SASRec, items: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("window", [64, 3, 2, 1])
-def test_every_prefix_is_what_the_formula_says(
-    window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_equal_the_formula(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "WINDOW", window)
     model = _model()
     states = model.states(ITEMS)
@@ -80,7 +78,7 @@ def test_a_sketch_looks_like_the_end_of_a_history(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(model.states(ITEMS)[:, -1], model.read(_evidence(ITEMS[:, -3:])))
 
 
-def test_nothing_to_read() -> None:
+def test_empty_histories() -> None:
     model = _model()
     nothing = torch.zeros(2, 0, dtype=torch.int64)
     prior = model.user_prior.expand(2, -1)
@@ -89,7 +87,7 @@ def test_nothing_to_read() -> None:
     assert torch.equal(model.read(_evidence(ITEMS, torch.zeros(2, 7))), prior)
 
 
-def test_an_entry_of_weight_0_is_not_there_wherever_it_stands() -> None:
+def test_entries_of_weight_zero_do_not_matter() -> None:
     model = _model()
     weight = torch.tensor([[0.0, 1, 0, 1, 1, 0, 0], [1.0, 1, 0, 0, 0, 0, 1]])
     read = model.read(_evidence(ITEMS, weight))
@@ -105,7 +103,7 @@ def test_reading_can_be_differentiated_in_the_weights() -> None:
     torch.testing.assert_close(faint, model.read(_evidence(ITEMS[:, :-1])))
 
 
-def test_dropping_touches_what_is_read_every_branch_and_what_is_said() -> None:
+def test_dropout_applies_to_inputs_branches_and_states() -> None:
     model, seen = _model(), []
 
     def drop(value: Tensor) -> Tensor:

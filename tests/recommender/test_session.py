@@ -1,4 +1,4 @@
-"""Two readers, one of the session and one of the sketch, and scores from both."""
+"""Two GRU layers, one for the session and one for the sketch, and scores from both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _evidence(items: list[list[int]]) -> Evidence:
 
 
 def _read(model: SessionGRU, *items: int) -> tuple[Tensor, Tensor]:
-    """What each of the readers makes of these items alone."""
+    """Return the state of each layer after these items."""
     now, past = model.user_prior[None].chunk(2, 1)
     vectors = model.vectors[torch.tensor(items, dtype=torch.int64)][None]
     weight = torch.ones(1, len(items)).double()
@@ -36,7 +36,7 @@ def _read(model: SessionGRU, *items: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def test_the_last_three_places_are_the_sessions() -> None:
+def test_the_last_three_places_are_the_session() -> None:
     model = _model()
     read = model.read(_evidence([[3, 1, -1, 4, 2, -1], [0, 2, 5, -1, -1, -1]]))
     first = torch.cat([_read(model, 4, 2)[0], _read(model, 3, 1)[1]], 1)
@@ -44,7 +44,7 @@ def test_the_last_three_places_are_the_sessions() -> None:
     torch.testing.assert_close(read, torch.cat([first, second]))
 
 
-def test_without_a_sketch_its_reader_stays_at_the_start() -> None:
+def test_without_a_sketch_its_state_is_the_prior() -> None:
     model = _model()
     read = model.read(_evidence([[4, 2, 1]]))
     assert torch.equal(read[:, 3:], model.user_prior[None, 3:])
@@ -58,22 +58,26 @@ def test_both_states_score() -> None:
     user = model.read(_evidence([[3, 1, 4, 2, -1]]))
     now, past = user[0].chunk(2)
     expected = torch.stack(
-        [model.vectors[i] @ now + (model.vectors[i] @ model.sketch_projection) @ past + model.bias[i, 0]
-         for i in range(6)]
-    )[None]  # fmt: skip
+        [
+            model.vectors[i] @ now
+            + (model.vectors[i] @ model.sketch_projection) @ past
+            + model.bias[i, 0]
+            for i in range(6)
+        ]
+    )[None]
     torch.testing.assert_close(model.predict_all(user), expected)
     items = torch.tensor([[5, 0]])
     torch.testing.assert_close(model.predict(user, items), expected.gather(1, items))
     torch.testing.assert_close(model.predict_some(user, items[0]), expected[:, items[0]])
 
 
-def test_what_was_read_in_session_or_sketch_ranks_last() -> None:
+def test_items_of_session_and_sketch_are_filtered() -> None:
     model = _model(filter_sketch=True)
     scores = model.predict_all(model.read(_evidence([[3, -1, 4, 2, -1]])))[0]
     assert set(scores.argsort()[:3].tolist()) == {2, 3, 4}
 
 
-def test_cosines_do_not_count_lengths_as_they_are_read_or_score() -> None:
+def test_cosines_ignore_norms_of_inputs_and_outputs() -> None:
     past = _evidence([[3, 1, 4, 2, -1]])
     for cosine in (True, False):
         model, longer = _model(cosine=cosine), _model(cosine=cosine)

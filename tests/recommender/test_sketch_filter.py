@@ -1,4 +1,4 @@
-"""What the sketch strikes out is no rival of what comes."""
+"""Losses of predictions with sketch items filtered from the softmax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dot = Callable[..., DotProduct]
 
 
 def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
-    """Users, sketches and two outcomes each: an empty slot, a twin, an outcome that was read."""
+    """Return users, sketches and two targets each; with an empty slot and a duplicate."""
     draw = torch.Generator().manual_seed(2)
     user = torch.randn(4, 6, generator=draw).double()
     item = torch.tensor([[0, 1, 2], [3, 3, 4], [5, 6, 7], [0, 4, 6]])
@@ -27,7 +27,7 @@ def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
     return user, evidence, torch.tensor([[5, 2], [6, 0], [6, 1], [2, 7]])
 
 
-def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) -> None:
+def test_losses_are_those_of_the_remaining_items(dot: Dot, losses: dict[str, Loss]) -> None:
     """Written out with a mask: who came twice goes once, and what is predicted stays."""
     model = dot(losses["softmax"]).double()
     model.masks_sketch = True
@@ -45,10 +45,10 @@ def test_losses_are_those_among_what_is_left(dot: Dot, losses: dict[str, Loss]) 
     ("loss", "masks_sketch", "repeat_feature"),
     [("softmax", False, False), ("mse", True, False), ("softmax", True, True)],
 )
-def test_else_they_are_the_losses(
+def test_without_a_filter_they_are_the_losses(
     dot: Dot, losses: dict[str, Loss], loss: str, masks_sketch: bool, repeat_feature: bool
 ) -> None:
-    """With ratings, without striking, and where items come back."""
+    """With ratings, without a filter, and with a repeat feature."""
     model = dot(losses[loss], repeat_feature=repeat_feature).double()
     model.masks_sketch = masks_sketch
     assert not filters_in_loss(model)
@@ -60,7 +60,9 @@ def test_else_they_are_the_losses(
     assert torch.equal(prediction_losses(model, user, evidence, comes, ratings), plain)
 
 
-def test_even_where_all_else_is_struck_out(dot: Dot, losses: dict[str, Loss]) -> None:
+def test_losses_are_finite_if_all_other_items_are_filtered(
+    dot: Dot, losses: dict[str, Loss]
+) -> None:
     """A loss of about nothing, and a number."""
     model = dot(losses["softmax"]).float()
     model.masks_sketch = True

@@ -1,4 +1,4 @@
-"""Vectors that start from who met what: items of one circle of users lie together."""
+"""Spectral item vectors: items that share users are close to each other."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_items_that_share_users_lie_together() -> None:
 
 def test_with_room_for_all_products_are_weighted_cosines() -> None:
     data = random_world([9, 3, 12, 5, 7, 11, 4, 8], items=6, seed=2, explicit=False)
-    met = torch.zeros(data.users, 6, dtype=torch.float64)
+    counts = torch.zeros(data.users, 6, dtype=torch.float64)
     for user in range(data.users):
         for place in range(data.starts[user], data.starts[user] + data.lengths[user]):
-            met[user, data.item[place]] += 1
-    scaled = met / (met.sum(0) + 1).sqrt() / met.sum(1, keepdim=True) ** 0.25
+            counts[user, data.item[place]] += 1
+    scaled = counts / (counts.sum(0) + 1).sqrt() / counts.sum(1, keepdim=True) ** 0.25
     length = scaled.norm(dim=0)
     expected = scaled.T @ scaled / (length[:, None] * length)
     vectors = _start(data, 10).double()  # more than there are items

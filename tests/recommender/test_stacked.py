@@ -9,15 +9,11 @@ import torch
 from torch import Tensor
 
 from dips.numerics.fixed_point import PARAMETER_BITS, STATE_BITS, quantize
-from dips.recommender import signals as signals_module
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.mlp import MLP
-from dips.recommender.signals import recommender_signals, rounding
+from dips.recommender.signals import rounding
 from dips.recommender.stacked import StackedRecommenders
-from dips.sketch.records import Candidates, Sketch
-from dips.testing import random_candidates
 
 Dot = Callable[..., DotProduct]
 
@@ -34,7 +30,7 @@ def _inputs(runs: int, items: int = 8) -> tuple[Tensor, ...]:
     return item, rating, torch.ones(runs, 5, 3)
 
 
-def test_a_stack_is_each_run_alone(dot: Dot, loss: Loss) -> None:
+def test_stacked_runs_equal_single_runs(dot: Dot, loss: Loss) -> None:
     models = [dot(loss, seed=seed, inner_lr=rate) for seed, rate in enumerate((0.1, 0.05, 0.2))]
     inputs = _inputs(3)
     together = StackedRecommenders.of(models).call(_task, *inputs)
@@ -63,7 +59,7 @@ def test_select_one_and_names(dot: Dot, losses: dict[str, Loss]) -> None:
     assert not torch.equal(stack.one(0).bias, models[0].bias)  # type: ignore[arg-type]
 
 
-def test_settled_parameters_lie_on_the_grid(dot: Dot, losses: dict[str, Loss]) -> None:
+def test_quantized_parameters_are_on_the_grid(dot: Dot, losses: dict[str, Loss]) -> None:
     model = dot(losses["mse"], inner_lr=0.1)
     quantized = StackedRecommenders.of([model]).quantized()
     for name in quantized.trainable:
@@ -81,7 +77,7 @@ def _read(model: Recommender, *fields: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("width", [2, 12], ids=["few entries", "more entries than dimensions"])
-def test_settled_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: int) -> None:
+def test_quantized_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: int) -> None:
     """To the last bit: alone, together, entries in any order, and in a stack."""
     more = (
         {"repeat_feature": True, "recency_decay": True, "tie_embeddings": False}
@@ -108,7 +104,7 @@ def test_settled_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: i
     assert torch.equal(both.call(_read, *(torch.stack([f, f]) for f in past))[0], together)
 
 
-def test_unsettled_reading_is_not(dot: Dot, losses: dict[str, Loss]) -> None:
+def test_reading_in_float_depends_on_the_batch(dot: Dot, losses: dict[str, Loss]) -> None:
     """Or the test above could not fail."""
     stack = StackedRecommenders.of([dot(losses["softmax"], items=300, dim=32)])
     generator = torch.Generator().manual_seed(1)
@@ -120,82 +116,6 @@ def test_unsettled_reading_is_not(dot: Dot, losses: dict[str, Loss]) -> None:
     assert not torch.equal(torch.cat(alone), together)
 
 
-@pytest.mark.parametrize("kind", [DotProduct, MLP])
-def test_signals(monkeypatch: pytest.MonkeyPatch, loss: Loss, kind: type[DotProduct | MLP]) -> None:
-    """What policies are told is what the recommender says, in pieces of any size."""
-    model = kind(items=8, loss=loss, dim=5, generator=torch.Generator().manual_seed(0))
-    quantized = StackedRecommenders.of([model]).quantized()
-    exact = quantized.one(0)
-    sketch, candidates = random_candidates(users=9, seed=2)
-    signals = recommender_signals(quantized, sketch, candidates)
-    present = sketch.present.double()
-    user = exact.read(
-        Evidence.new(sketch.item, sketch.rating.double(), present, present.sum(1).long()), rounding
-    )
-    rating = candidates.rating.double()
-    expected = exact.losses(user, candidates.item, rating).detach()
-    torch.testing.assert_close(signals.loss, expected, atol=1e-9, rtol=1e-9)
-    assert not signals.loss.requires_grad
-    assert torch.equal(signals.embedding, exact.embedding(candidates.item))
-    weights = candidates.present.double() / 2
-    past = Evidence.new(candidates.item, rating, weights, candidates.present.sum(1))
-    other = exact.losses(exact.read(past, rounding), candidates.item, rating).detach()
-    torch.testing.assert_close(signals.read(weights).losses(), other, atol=1e-9, rtol=1e-9)
-    effect = exact.influences(
-        exact.read(past, rounding), candidates.item, rating, candidates.present.double(), 0.7
-    )
-    told = signals.read(weights).influences(0.7)
-    torch.testing.assert_close(told, effect.detach(), atol=1e-8, rtol=1e-8)
-    if loss.channels == 1:
-        slope = exact.loss_gradients(user, candidates.item, rating)
-        assert signals.residual.shape == slope.shape[:2]
-    answers = (signals.loss, told)
-    monkeypatch.setitem(signals_module.CHUNK, "cpu", 64 * 2)
-    pieces = recommender_signals(quantized, sketch, candidates)
-    for one, two in zip(answers, (pieces.loss, pieces.read(weights).influences(0.7)), strict=True):
-        assert torch.equal(quantize(one, 20), quantize(two, 20))
-
-
-def test_residuals_are_minus_the_slope_in_the_score(dot: Dot, losses: dict[str, Loss]) -> None:
-    sketch, candidates = random_candidates(users=5, seed=4)
-    for name in ("mse", "bce", "softmax"):
-        quantized = StackedRecommenders.of([dot(losses[name])]).quantized()
-        exact = quantized.one(0)
-        present = sketch.present.double()
-        evidence = Evidence.new(sketch.item, sketch.rating.double(), present, present.sum(1).long())
-        user = exact.read(evidence, rounding)
-        rating = candidates.rating.double()
-        scores = exact.predict_all(user).detach() if name == "softmax" else exact.predict(
-            user, candidates.item
-        ).detach()  # fmt: skip
-        residual = recommender_signals(quantized, sketch, candidates).residual
-        for slot in range(candidates.item.shape[1]):
-            leaf = scores.clone().requires_grad_()
-            target = candidates.item if name == "softmax" else rating
-            value = exact.loss.value(leaf, target)[:, slot].sum()
-            (slope,) = torch.autograd.grad(value, leaf)
-            own = slope.gather(1, candidates.item[:, slot : slot + 1])[:, 0] if (
-                name == "softmax"
-            ) else slope[:, slot]  # fmt: skip
-            torch.testing.assert_close(residual[:, slot], -own)
-
-
-def test_rows_belong_to_runs_in_order(dot: Dot, losses: dict[str, Loss]) -> None:
-    models = [dot(losses["mse"], seed=seed) for seed in range(2)]
-    sketch, candidates = random_candidates(users=6, seed=1)
-    together = recommender_signals(
-        StackedRecommenders.of(models).quantized(), sketch, candidates
-    ).loss
-    for run, model in enumerate(models):
-        half = slice(3 * run, 3 * run + 3)
-        one_sketch = Sketch(*(field[half] for field in sketch))
-        one = Candidates(*(field[half] for field in candidates))
-        alone = recommender_signals(
-            StackedRecommenders.of([model]).quantized(), one_sketch, one
-        ).loss
-        assert torch.equal(quantize(alone, 20), quantize(together[half], 20))
-
-
 def test_among_some_items(dot: Dot, losses: dict[str, Loss]) -> None:
     """Numbered anew, they score and read as before; so they do as decisions see them."""
     stack = StackedRecommenders.of([dot(losses["mse"], seed=seed) for seed in range(2)])
@@ -205,12 +125,12 @@ def test_among_some_items(dot: Dot, losses: dict[str, Loss]) -> None:
         (stack, stack.among(items)),
         (stack.quantized(), stack.among(items).quantized()),
     ):
-        asked = (rating.to(whole.state["vectors"].dtype), weight)
+        given = (rating.to(whole.state["vectors"].dtype), weight)
         assert few.state["vectors"].shape[1] == 3
-        assert torch.equal(few.call(_task, place, *asked), whole.call(_task, items[place], *asked))
+        assert torch.equal(few.call(_task, place, *given), whole.call(_task, items[place], *given))
 
 
-def test_one_run_is_seen_as_often_as_asked(dot: Dot, losses: dict[str, Loss]) -> None:
+def test_a_single_run_can_be_selected_repeatedly(dot: Dot, losses: dict[str, Loss]) -> None:
     model = dot(losses["mse"], seed=3)
     twice = StackedRecommenders.of([model]).select([0, 0])
     inputs = [field.expand(2, -1, -1) for field in _inputs(1)]

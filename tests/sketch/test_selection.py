@@ -34,7 +34,7 @@ def cases(draw: st.DrawFn) -> tuple[Sketch, Candidates, Tensor]:
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=repr)
 @given(case=cases())
-def test_keeps_as_many_as_fit_in_order_and_invents_nothing(
+def test_it_keeps_as_many_as_fit_in_order(
     selector: Selector, case: tuple[Sketch, Candidates, Tensor]
 ) -> None:
     sketch, candidates, scores = case
@@ -114,7 +114,7 @@ def test_infinite_scores_are_certain() -> None:
     assert stats.chisquare(counts[1:4], share * 4000).pvalue > 0.001
 
 
-def test_draws_change_with_time_and_key_only() -> None:
+def test_random_numbers_change_with_time_and_key_only() -> None:
     candidates, scores = _crowd(SCORES, 500)
     for size in (2, 4):
         first = Sampled().choose(scores, candidates, size)
@@ -126,7 +126,7 @@ def test_draws_change_with_time_and_key_only() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_draws_do_not_depend_on_the_batch(size: int) -> None:
+def test_random_numbers_do_not_depend_on_the_batch(size: int) -> None:
     candidates, scores = _crowd(SCORES, 60)
     noise = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).double()
     scores = scores + noise
@@ -143,7 +143,7 @@ def test_draws_do_not_depend_on_the_batch(size: int) -> None:
         assert torch.equal(torch.cat(parts), together)
 
 
-def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
+def test_selection_and_policy_use_different_random_numbers() -> None:
     rows, width, size = 400, 6, 2
     position = torch.arange(width).expand(rows, -1)
     blank = torch.zeros(rows, width)
@@ -158,7 +158,7 @@ def test_a_choice_does_not_share_its_draws_with_the_lots_of_a_policy() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
-def test_what_is_dropped_is_the_largest_of_noise_minus_score(temperature: float) -> None:
+def test_the_dropped_candidate_has_the_largest_of_noise_minus_score(temperature: float) -> None:
     candidates = random_candidates(users=300, size=4, period=1, seed=4)[1]
     scores = _normal(300, 5)
     slots = Sampled(temperature).choose(scores, candidates, 4)

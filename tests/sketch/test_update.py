@@ -14,7 +14,7 @@ KEY = torch.tensor([7])
 
 
 def _arrivals(items: list[int], first: int) -> Sketch:
-    """One user's interactions from position `first` on; all fields tell of the position."""
+    """One user's interactions from position `first` on; all fields depend on the position."""
     place = torch.arange(first, first + len(items))[None]
     item = torch.tensor([items])
     return Sketch(place, item, place / 2.0, place * 10, torch.ones_like(place), place * 7)
@@ -24,7 +24,7 @@ def _newest(_: Sketch, candidates: Candidates) -> torch.Tensor:
     return candidates.position.double()
 
 
-def _walk(items: list[int], size: int, periods: list[int]) -> Sketch:
+def _roll_out(items: list[int], size: int, periods: list[int]) -> Sketch:
     sketch, seen = empty(1, size), 0
     for period in periods:
         arrivals = _arrivals(items[seen : seen + period], seen)
@@ -37,26 +37,26 @@ def _walk(items: list[int], size: int, periods: list[int]) -> Sketch:
 def test_one_by_one_or_in_batches_repeats_are_the_same(
     items: list[int], data: st.DataObject
 ) -> None:
-    """While nothing is forgotten, repeats count the item's occurrences so far."""
+    """While nothing is dropped, repeats count the item's occurrences so far."""
     cuts = sorted(data.draw(st.sets(st.integers(1, 11))))
     periods = [end - start for start, end in zip([0, *cuts], [*cuts, 12], strict=True)]
-    batched, single = _walk(items, 12, periods), _walk(items, 12, [1] * 12)
+    batched, single = _roll_out(items, 12, periods), _roll_out(items, 12, [1] * 12)
     for one, other in zip(batched, single, strict=True):
         assert torch.equal(one, other)
     expected = [items[: place + 1].count(items[place]) for place in range(12)]
     assert single.repeats.tolist() == [expected]
 
 
-def test_forgotten_items_start_counting_anew() -> None:
-    sketch = _walk([5, 5, 8, 9, 5], size=2, periods=[1] * 5)
+def test_dropped_items_start_counting_anew() -> None:
+    sketch = _roll_out([5, 5, 8, 9, 5], size=2, periods=[1] * 5)
     assert sketch.item.tolist() == [[9, 5]]
     assert sketch.repeats.tolist() == [[1, 1]]
-    remembered = _walk([5, 5, 8, 5], size=2, periods=[1] * 4)
+    remembered = _roll_out([5, 5, 8, 5], size=2, periods=[1] * 4)
     assert remembered.repeats.tolist() == [[1, 3]]
 
 
 def test_empty_slots_count_nothing() -> None:
-    """An empty slot holds item 0; an arriving item 0 must not meet it."""
+    """An empty slot holds item 0; an arriving item 0 is not its repeat."""
     candidates = join(empty(1, 3), _arrivals([0, 0], 0), torch.tensor([2]), KEY)
     assert candidates.repeats.tolist() == [[0, 0, 0, 1, 2]]
     gap = _arrivals([0, 4], 0)
@@ -66,14 +66,14 @@ def test_empty_slots_count_nothing() -> None:
 
 
 def test_fields_stay_together() -> None:
-    sketch = _walk([3, 1, 4, 1, 5], size=2, periods=[2, 3])
+    sketch = _roll_out([3, 1, 4, 1, 5], size=2, periods=[2, 3])
     assert sketch.position.tolist() == [[3, 4]]
     assert sketch.item.tolist() == [[1, 5]]
     assert sketch.rating.tolist() == [[1.5, 2.0]]
     assert sketch.time.tolist() == [[30, 40]]
 
 
-def test_scores_come_with_what_is_kept() -> None:
+def test_scores_are_those_of_the_kept_interactions() -> None:
     arrivals = _arrivals([1, 2, 3], 0)
     fresh, scores = decide(empty(1, 2), arrivals, torch.tensor([3]), KEY, _newest, Greedy())
     assert fresh.position.tolist() == [[1, 2]]
@@ -87,7 +87,7 @@ def test_a_policy_sees_the_sketch_before_and_age_and_elapsed_time() -> None:
         seen.append((sketch, candidates))
         return _newest(sketch, candidates)
 
-    sketch = _walk([1, 2], 3, [2])
+    sketch = _roll_out([1, 2], 3, [2])
     refresh(sketch, _arrivals([7, 8], 2), torch.tensor([4]), KEY, look, Greedy())
     before, candidates = seen[0]
     assert before is sketch
@@ -108,7 +108,7 @@ def test_filling_keeps_everything_in_order() -> None:
 
 
 def test_a_smaller_size_may_be_chosen() -> None:
-    sketch = _walk([1, 2, 3, 4], 4, [4])
+    sketch = _roll_out([1, 2, 3, 4], 4, [4])
     fresh, scores = decide(
         sketch, _arrivals([5], 4), torch.tensor([5]), KEY, _newest, Greedy(), size=2
     )

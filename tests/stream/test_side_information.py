@@ -24,7 +24,7 @@ NOISE = 0.3
 
 
 def _cold(users: int = 150, items: int = 400, length: int = 20) -> Interactions:
-    """Ratings depend on the category alone, and each item is met a handful of times."""
+    """Ratings depend on the category alone, and each item occurs a few times."""
     rng = np.random.default_rng(0)
     kind, effect = rng.integers(6, size=items), rng.normal(size=6)
     item = rng.integers(items, size=users * length)
@@ -41,7 +41,7 @@ def _cold(users: int = 150, items: int = 400, length: int = 20) -> Interactions:
 
 
 def _informative(names: bool, users: int = 200, length: int = 24) -> Interactions:
-    """A quarter of the events tell the user's sign, the rest a coin's; only a column says which."""
+    """A quarter of the ratings follow the user's sign, the rest are random; a column says which."""
     rng = np.random.default_rng(0)
     user, count = np.repeat(np.arange(users), length), users * length
     informative = rng.random(count) < 0.25

@@ -29,8 +29,8 @@ def test_users_are_sorted_by_length_and_ties_keep_their_order(
     assert stream.user.tolist() == [[3, 1, 4, 0, 2]]
     assert stream.start.tolist() == [[9, 2, 16, 0, 7]]
     assert (stream.runs, stream.longest) == (1, 7)
-    crowd = stream_of([world([1, 2] * 100)]).user[0]
-    assert crowd.tolist() == [*range(1, 200, 2), *range(0, 200, 2)]
+    many = stream_of([world([1, 2] * 100)]).user[0]
+    assert many.tolist() == [*range(1, 200, 2), *range(0, 200, 2)]
 
 
 def test_runs_of_fewer_users_are_padded(world: World, stream_of: StreamOf) -> None:
@@ -69,9 +69,7 @@ def test_columns_fill_in_what_is_absent() -> None:
     assert given.rating.dtype == torch.float32
 
 
-def test_large_data_wait_in_host_memory_for_a_gpu(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_data_stay_in_host_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are, not copied; the CPU has them at once."""
     data = world([2, 5])
     monkeypatch.setattr(users, "MAX_RESIDENT_EVENTS", 6)
@@ -86,20 +84,20 @@ def test_large_data_wait_in_host_memory_for_a_gpu(
     assert EventColumns.of(data).item.dtype == torch.int64
 
 
-def test_what_is_mapped_from_a_file_is_copied(world: World) -> None:
+def test_memory_maps_are_copied(world: World) -> None:
     """Torch warns of memory that must not be written to, and here warnings are errors."""
     data = world([2, 5])
     data.item.flags.writeable = False
     assert EventColumns.of(data).item.tolist() == data.item.tolist()
 
 
-@pytest.mark.parametrize("asked", ["", "time"])
-def test_a_stream_of_waiting_events_tells_the_same(world: World, asked: str) -> None:
+@pytest.mark.parametrize("names", ["", "time"])
+def test_a_stream_from_host_memory_is_the_same(world: World, names: str) -> None:
     """Each run has the events of its own users, wherever they lie."""
     data = replace(world([2, 5, 3, 4]), warmup=np.array([1, 4, 2, 0]))
     parts, sides = (
         [data, data.select([2, 0])],
-        SideInformation.of(data, parse_names(asked), timed=True),
+        SideInformation.of(data, parse_names(names), timed=True),
     )
     usual = make_stream(parts, EventColumns.of(data, side_information=sides))
     moved = make_stream(parts, EventColumns.on_host(data, "cpu", sides))
@@ -113,7 +111,7 @@ def test_a_stream_of_waiting_events_tells_the_same(world: World, asked: str) -> 
 
 
 def _told(stream: Stream, name: str) -> list[list[float]]:
-    """What a column tells of every user of every run."""
+    """Return the events of a column for every user of every run."""
     column: torch.Tensor = getattr(stream.columns, name)
     ways = zip(stream.start.flatten().tolist(), stream.length.flatten().tolist(), strict=True)
     return [column[start : start + length].tolist() for start, length in ways]
@@ -137,7 +135,7 @@ def test_some_users_of_every_run(world: World, stream_of: StreamOf) -> None:
     assert some.columns is stream.columns
 
 
-def test_what_events_name(world: World) -> None:
+def test_the_index_of_items(world: World) -> None:
     columns = EventColumns.of(
         replace(world([5, 3]), item=np.array([9, 4, 9, 7, 4, 4, 9, 2], np.int32))
     )

@@ -82,7 +82,7 @@ class Careless(nn.Module, Policy):
         return _age(candidates) * self.slope * self.more
 
 
-class Haunted(Network):
+class Leaky(Network):
     """Says what is wrong with `weigh` by a function of (candidates, weight)."""
 
     def __init__(self, function):
@@ -139,15 +139,15 @@ BROKEN = {
     ),
     "works_stacked": (Branching, "must run under torch.func.vmap"),
     "ignores_candidates_of_weight_zero-weights": (
-        partial(Haunted, lambda c, w: w.sum(1, keepdim=True)),
+        partial(Leaky, lambda c, w: w.sum(1, keepdim=True)),
         "differs from its score though every weight is 1",
     ),
     "ignores_candidates_of_weight_zero-others": (
-        partial(Haunted, lambda c, w: c.present.sum(1, keepdim=True) - w.sum(1, keepdim=True)),
+        partial(Leaky, lambda c, w: c.present.sum(1, keepdim=True) - w.sum(1, keepdim=True)),
         "lets a candidate of weight 0 change the others' scores",
     ),
     "ignores_candidates_of_weight_zero-nan": (
-        partial(Haunted, lambda c, w: torch.where(w > 0, 0.0, torch.nan)),
+        partial(Leaky, lambda c, w: torch.where(w > 0, 0.0, torch.nan)),
         "is not a number for a candidate of weight 0",
     ),
     "declares_signals": (lambda p, c, s: s.loss, "name it in the policy's `required_signals`"),
@@ -166,12 +166,12 @@ def test_a_check_fails_with_a_sentence(name: str) -> None:
         check(function() if isinstance(function, type | partial) else Broken(function))
 
 
-def test_draws_without_use_of_the_key_is_refused() -> None:
+def test_is_random_without_use_of_the_key_is_refused() -> None:
     with pytest.raises(AssertionError, match=re.escape("ignores candidates.key")):
         checks.declares_randomness(Broken(lambda p, c, s: _age(c), is_random=True))
 
 
-def test_every_signal_is_named() -> None:
+def test_every_signal_must_be_declared() -> None:
     both = Broken(lambda p, c, s: s.loss + s.residual, required_signals=("loss",))
     with pytest.raises(
         AssertionError, match=re.escape("signals.residual is not available: name it")
@@ -182,7 +182,7 @@ def test_every_signal_is_named() -> None:
         checks.declares_signals(both)
 
 
-def test_a_module_is_checked_as_it_decides_and_left_as_it_was() -> None:
+def test_a_module_is_checked_in_evaluation_mode_and_not_changed() -> None:
     policy = Forgetful()
     check_policy(policy)
     assert policy.training
