@@ -134,10 +134,10 @@ def test_items_are_matched_by_their_original_id(model, parts, tmp_path):
 def test_data_with_other_items_only_is_refused(model):
     other = stream(users=5, items=80, events=9, seed=3)
     with pytest.raises(DataError, match="none of its items are known to the run"):
-        dips.evaluate(model, strangers(other))
+        dips.evaluate(model, renamed_users(other))
 
 
-def strangers(data):
+def renamed_users(data):
     from dataclasses import replace
 
     from dips.data.interactions import Strings

@@ -31,23 +31,23 @@ def assert_one_sentence(found, reason):
         (["--periods", "3,0"], "periods"),
         (["--epochs", 0], "epochs is 0: it must be at least 1"),
         (["--loss", "softmax"], "loss 'softmax' does not fit the task: use mse, bce or cce"),
-        (["--loss", "hinge"], "loss is 'hinge': choose one of auto, mse, bce, cce, softmax"),
+        (["--loss", "hinge"], "loss is 'hinge': choose one of mse, bce, cce, softmax"),
         (["--task", "implicit", "--loss", "bce"], "loss 'bce' does not fit the task: use softmax"),
         (["--split", "items"], "split is 'items': choose one of users, time"),
         (["--recommender", "tree"], "recommender is 'tree': choose one of dot, mlp"),
         (["--recipe", "paella"], "unknown recipe 'paella': choose one of"),
-        (["--device", "tpu"], "device 'tpu': choose one of auto, cpu, cuda"),
+        (["--device", "tpu"], "device 'tpu': choose one of cpu, cuda"),
         (["--learning-rate", "nan"], "learning_rate is nan"),
         (["--max-users", 2], "a split by users needs at least 3"),
         (["--valid-data", "x.csv"], "--valid-data and --test-data go together"),
         (["--config", "missing.toml"], "missing.toml: there is no such configuration file"),
-        (["--inner-lr", "1e6"], "lower the inner rate first, then the learning rate"),
+        (["--inner-lr", "1e6"], "lower inner_lr first, then learning_rate"),
     ],
 )
 def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, tmp_path):
     out = tmp_path / "run"
     found = command("train", worlds["explicit"], "--out", out, *FAST, *arguments)
-    if "--inner-lr" in arguments:  # the one that is found out in training only
+    if "--inner-lr" in arguments:  # detected in training only
         assert found.code == 2
         assert reason in found.err.splitlines()[-1]
         assert [path.name for path in out.iterdir()] == ["config.json"]
@@ -128,7 +128,7 @@ def test_a_finished_run_is_not_overwritten(command, worlds, trained):
 def test_an_interrupted_run_is_not_overwritten(command, worlds, tmp_path):
     (tmp_path / "checkpoint.safetensors").write_bytes(b"precious")
     found = command("train", worlds["explicit"], "--out", tmp_path, *FAST)
-    assert_one_sentence(found, "holds an interrupted run: go on with --resume, or remove it")
+    assert_one_sentence(found, "holds an interrupted run: continue it with --resume, or remove it")
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == b"precious"
 
 

@@ -57,7 +57,7 @@ def test_training_users_are_never_scored(command, trained, worlds, tmp_path):
 def test_users_of_other_data_are_scored(command, trained, tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "others.safetensors"
-    names = [f"stranger {user}" for user in range(5)]
+    names = [f"new user {user}" for user in range(5)]
     events = (np.repeat(np.arange(5), 8), rng.integers(0, 64, 40), rng.integers(1, 6, 40))
     write(from_arrays(*events, user_ids=names), path)
     found = command("evaluate", trained(), path, "--json")

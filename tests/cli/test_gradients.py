@@ -13,15 +13,15 @@ def test_a_run_of_dips_is_studied(command, trained):
     assert "3 of 3 steps" in found.err
     assert json.loads((run / "gradients.json").read_text()) == found.json
     assert (run / "gradients.png").read_bytes().startswith(b"\x89PNG")
-    told = found.json
-    assert [told[name] for name in ("policy", "size", "users", "steps")] == ["dips", 2, 4, 3]
-    assert (told["queue"], told["tolerance"]) == (100, 1e-12)
-    assert told["entries"] == 64 * 2 * 128 + 128 + 128 * 128 + 128 + 64
-    assert told["paper_ml_1m"]["dips"]["preserved"] == 0.74
-    for shares in told["ours"].values():
+    reported = found.json
+    assert [reported[name] for name in ("policy", "size", "users", "steps")] == ["dips", 2, 4, 3]
+    assert (reported["queue"], reported["tolerance"]) == (100, 1e-12)
+    assert reported["entries"] == 64 * 2 * 128 + 128 + 128 * 128 + 128 + 64
+    assert reported["paper_ml_1m"]["dips"]["preserved"] == 0.74
+    for shares in reported["ours"].values():
         assert sum(shares[n] for n in ("preserved", "negated", "zeroed")) == pytest.approx(1.0)
-    assert told["ours"]["dips"]["zeroed"] < told["ours"]["dips@1"]["zeroed"]
-    assert [list(row) for row in told["by_step"]] == [
+    assert reported["ours"]["dips"]["zeroed"] < reported["ours"]["dips@1"]["zeroed"]
+    assert [list(row) for row in reported["by_step"]] == [
         ["step", "users", "nonzero", "dips", "dips@1"]
     ] * 3
 

@@ -1,4 +1,4 @@
-"""`dips headroom` and `dips cross`, as people call them."""
+"""The commands `dips headroom` and `dips cross`."""
 
 import pytest
 
@@ -81,8 +81,8 @@ def test_training_users_of_either_run_are_not_scored(command, trained, worlds):
     assert alike.json["users"] == 8
     assert 0 < found.json["users"] < 8
     assert {found.json["old"], found.json["new"]} == {str(first), str(second)}
-    everyone = command("cross", first, second, worlds["explicit"], "--device", "cpu", "--json")
-    assert everyone.json["users"] == found.json["users"]
+    all_users = command("cross", first, second, worlds["explicit"], "--device", "cpu", "--json")
+    assert all_users.json["users"] == found.json["users"]
 
 
 def test_a_kept_baseline_is_printed(command, trained):

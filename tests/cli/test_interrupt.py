@@ -106,7 +106,9 @@ def test_control_c_exits_with_130_and_resumes(started, command, worlds, tmp_path
 
 
 @pytest.mark.parametrize("chance", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_a_run_killed_at_any_time_resumes(chance, started, command, worlds, tmp_path, uninterrupted):
+def test_a_run_killed_at_any_time_resumes(
+    chance, started, command, worlds, tmp_path, uninterrupted
+):
     out = tmp_path / "run"
     process = started("train", worlds["explicit"], "--out", out, *TRAIN)
     wait_for(out / "checkpoint.safetensors", process)

@@ -1,11 +1,11 @@
-"""`dips paper` from the shell."""
+"""The command `dips paper`."""
 
 from dataclasses import replace
 
 import pytest
 
 from dips import api
-from dips.cli.paper import in_words
+from dips.cli.paper import describe_stage
 from dips.studies.paper_plan import QUICK, Grid
 from dips.studies.progress import StudyProgress
 from dips.studies.stages import StageProgress
@@ -40,10 +40,10 @@ def test_an_interrupted_paper_command_resumes(command, worlds, tmp_path, monkeyp
     monkeypatch.setattr(api, "transfer", interrupted)
     stopped = command(*wanted)
     assert stopped.code == 130
-    assert "interrupted; go on with the same command" in stopped.err
+    assert "interrupted; continue with the same command" in stopped.err
     assert "stage 1/2 compare, training" in " ".join(stopped.err.split())
     monkeypatch.setattr(api, "transfer", transfer)
-    monkeypatch.setattr(api, "compare", interrupted)  # it is done: nobody asks for it again
+    monkeypatch.setattr(api, "compare", interrupted)  # it is done and must not be called again
     found = command(*wanted, "--json")
     assert found.code == 0, found.err
     assert [stage["state"] for stage in found.json["stages"].values()] == ["done", "done"]
@@ -62,7 +62,7 @@ def test_a_skipped_stage_is_printed_and_reported(command, worlds, tmp_path):
     assert found.code == 0, found.err
     shown = " ".join(found.out.replace("│", " ").split())
     assert "session skipped" in shown
-    assert "20-core" in shown  # there is none in a world so small
+    assert "20-core" in shown  # such small data has no 20-core
     assert "20-core" in (out / "report.html").read_text()
 
 
@@ -88,9 +88,12 @@ def test_bad_arguments_are_refused_before_anything_is_written(
     ("left", "words"),
     [
         (None, "stage 2/5 session, policies"),
-        (30.0, "stage 2/5 session, policies (30.0 s to go)"),
-        (7200.0, "stage 2/5 session, policies (2:00 h to go)"),
+        (30.0, "stage 2/5 session, policies (30.0 s left)"),
+        (7200.0, "stage 2/5 session, policies (2:00 h left)"),
     ],
 )
 def test_the_description_of_progress(left, words):
-    assert in_words(StageProgress(2, 5, "session", StudyProgress("policies", 1, 2), left)) == words
+    assert (
+        describe_stage(StageProgress(2, 5, "session", StudyProgress("policies", 1, 2), left))
+        == words
+    )

@@ -55,7 +55,8 @@ def test_a_coreset_with_negatives(command, worlds, tmp_path):
 def test_learned_policies_learn_with_negatives(command, worlds, tmp_path):
     found = command(
         "train", worlds["implicit"], "--out", tmp_path / "run", "--policy", "learned", "--size", 2,
-        "--loss", "bpr", "--policy-warmup-epochs", 0, "--policy-freeze-epochs", 0, "--baselines", "", *SMALL, *FAST,
+        "--loss", "bpr", "--policy-warmup-epochs", 0, "--policy-freeze-epochs", 0,
+        "--baselines", "", *SMALL, *FAST,
     )  # fmt: skip
     assert found.code == 0, found.err
 

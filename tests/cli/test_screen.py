@@ -1,4 +1,4 @@
-"""What tables say, and what they leave out."""
+"""Printed tables and sentences."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_kept_baseline_is_printed(capsys):
     row = {"policy": "learned", "size": 4, "every": 1, "seed": 0, "kept_policy": "learned"}
     print_kept([row, {**row, "every": 8, "seed": 1, "kept_policy": "frequent"}])
     assert capsys.readouterr().out == (
-        "learned at 4 every 8, seed 1: frequent chose, better on validation than what was learned\n"
+        "learned at 4 every 8, seed 1: the baseline frequent is kept: it is better on validation\n"
     )
 
 

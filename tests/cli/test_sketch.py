@@ -57,7 +57,7 @@ def test_parquet_and_csv_hold_the_same(trained, table):
 def test_the_table_equals_the_rollout(policy, trained, table, worlds):
     run = trained("explicit", "--policy", policy, "--size", "3", "--every", "2", "--seed", "4")
     frame = table(run, "--at", "each")
-    data, trace = walk(run, worlds["explicit"])
+    data, trace = roll_out_run(run, worlds["explicit"])
     wanted = []
     for row in range(len(trace.event)):
         user, t = int(trace.user[row]), int(trace.step[row])
@@ -75,15 +75,15 @@ def test_the_table_equals_the_rollout(policy, trained, table, worlds):
 def test_the_last_sketch_equals_the_rollout(trained, table, worlds):
     run = trained("explicit", "--policy", "reservoir", "--size", "3", "--every", "2", "--seed", "4")
     frame = table(run)
-    data, trace = walk(run, worlds["explicit"])
+    data, trace = roll_out_run(run, worlds["explicit"])
     order = np.argsort(-data.lengths, kind="stable")  # streams go from long to short
     for row, user in enumerate(order):
         kept = frame.filter(polars.col("user") == data.user_id(int(user)))
         assert kept["position"].to_list() == trace.final.position[row].tolist()
 
 
-def walk(run, path):
-    """The same walk, done here step by step."""
+def roll_out_run(run, path):
+    """Return a rollout of the run's policy."""
     trained, data = open_model(run), open_prepared(path)
     stream = make_stream([data], EventColumns.of(data))
     from dips.recommender.stacked import StackedRecommenders

@@ -27,11 +27,11 @@ def test_the_story_as_text(command, trained, monkeypatch):
 def test_the_story_as_json(command, trained, world):
     run = trained(world, *LAST)
     user = somebody(run, "train")
-    told = command("story", run, "--user", user, "--steps", "0", "--json").json
-    assert (told["user"], told["part"], told["size"]) == (user, "train", 2)
-    assert told["explicit"] == (world == "explicit")
-    assert len(told["steps"]) == told["length"]
-    assert len(told["refreshes"]) == told["length"] - 2
+    reported = command("story", run, "--user", user, "--steps", "0", "--json").json
+    assert (reported["user"], reported["part"], reported["size"]) == (user, "train", 2)
+    assert reported["explicit"] == (world == "explicit")
+    assert len(reported["steps"]) == reported["length"]
+    assert len(reported["refreshes"]) == reported["length"] - 2
 
 
 @pytest.mark.parametrize(

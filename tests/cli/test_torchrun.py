@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 ARGUMENTS = (
     "--policy", "learned", "--baselines", "", "--size", "2", "--epochs", "2", "--dim", "4",
-    "--policy-warmup-epochs", "0", "--policy-freeze-epochs", "0", "--batch-size", "64", "--device", "cpu", "--json",
+    "--policy-warmup-epochs", "0", "--policy-freeze-epochs", "0", "--batch-size", "64",
+    "--device", "cpu", "--json",
 )  # fmt: skip
 LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 

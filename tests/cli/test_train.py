@@ -186,7 +186,9 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
     for leaf in leaf_fields():
         assert f"--{leaf.name.replace('_', '-')}"[:18] in text
     assert "How many interactions a sketch keeps" in text
-    assert text.index(BASIC) < text.index("--size") < text.index(ADVANCED) < text.index("--inner-lr")
+    assert (
+        text.index(BASIC) < text.index("--size") < text.index(ADVANCED) < text.index("--inner-lr")
+    )
     for policy in POLICIES:
         assert re.search(rf"{policy}[,;: ]", text)
     assert sum(leaf.metadata["basic"] for leaf in leaf_fields()) <= 12  # what users need

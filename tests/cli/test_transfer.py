@@ -6,12 +6,12 @@ FAST = ("--epochs", 1, "--dim", 4, "--batch-size", 256, "--inner-steps", 2, "--d
 FEW = ("--max-users", 20, "--seeds", 1)
 
 
-@pytest.mark.parametrize("reader", ["gru", "sasrec"])
-def test_transfer(reader, command, worlds, tmp_path):
+@pytest.mark.parametrize("target", ["gru", "sasrec"])
+def test_transfer(target, command, worlds, tmp_path):
     out = tmp_path / "out"
     arguments = (
         "transfer", worlds["implicit"], "--out", out, "--policies", "last,reservoir",
-        "--sizes", "1,2", "--recommender", reader, *FEW, *FAST,
+        "--sizes", "1,2", "--recommender", target, *FEW, *FAST,
     )  # fmt: skip
     found = command(*arguments, "--json")
     assert found.code == 0, found.err
@@ -25,7 +25,7 @@ def test_transfer(reader, command, worlds, tmp_path):
     text = " ".join(again.out.split())
     assert "at best last at" in text or "last is never as good as reservoir" in text
     assert "the paper: DiPS needs up to 50 % fewer" in text
-    assert f"read by {reader}" in text
+    assert f"target model {target}" in text
 
 
 def test_results_of_another_kind_are_not_overwritten(command, worlds, tmp_path):
@@ -46,10 +46,10 @@ def test_results_of_another_kind_are_not_overwritten(command, worlds, tmp_path):
             refused = call(other, out)
             assert refused.code == 2
             named = "comparison" if kind == "compare" else kind
-            told = " ".join(refused.err.split())
-            assert f"results of another kind ({named}): give --out another directory" in told
+            reported = " ".join(refused.err.split())
+            assert f"results of another kind ({named}): give --out another directory" in reported
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-        assert call(kind, out).code == 0  # its own are gone on from
+        assert call(kind, out).code == 0  # results of the same kind are resumed
 
 
 def test_session(command, worlds, tmp_path):
@@ -72,7 +72,8 @@ def test_session(command, worlds, tmp_path):
 def test_a_kept_baseline_is_printed(name, command, worlds, tmp_path):
     found = command(
         name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
-        2, "--baselines", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        2, "--baselines", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05,
+        *FEW, *FAST,
         "--json",
     )  # fmt: skip
     assert found.code == 0, found.err

@@ -27,7 +27,7 @@ def data(world: Callable[..., Interactions]) -> Interactions:
     return world([9, 3, 14, 6, 11], items=ITEMS, seed=1)
 
 
-def bundle_of(policy: str, data: Interactions, seed: int) -> TrainedModel:
+def untrained_model(policy: str, data: Interactions, seed: int) -> TrainedModel:
     spec = RecommenderSpec(
         kind="dot", loss="mse", items=ITEMS, dim=4, offset=3.0, low=2.0, high=4.0
     )
@@ -45,7 +45,10 @@ def bundle_of(policy: str, data: Interactions, seed: int) -> TrainedModel:
 
 
 def test_crossed_scores_equal_single_evaluations(data: Interactions) -> None:
-    models = {"last": bundle_of("last", data, 1), "reservoir": bundle_of("reservoir", data, 2)}
+    models = {
+        "last": untrained_model("last", data, 1),
+        "reservoir": untrained_model("reservoir", data, 2),
+    }
     stream = make_stream([data], EventColumns.of(data))
     policies = {name: SourcePolicy.of(trained) for name, trained in models.items()}
     found = cross_scores(models, policies, stream)
@@ -61,7 +64,7 @@ def test_crossed_scores_equal_single_evaluations(data: Interactions) -> None:
 
 
 def test_a_policy_that_keeps_everything_has_no_sketches(data: Interactions) -> None:
-    everything = SourcePolicy.of(bundle_of("all", data, 1))
+    everything = SourcePolicy.of(untrained_model("all", data, 1))
     with pytest.raises(ConfigError, match="'all' keeps everything"):
         cross_scores({}, {"all": everything}, make_stream([data], EventColumns.of(data)))
 
@@ -81,7 +84,7 @@ def test_differences_are_new_minus_old_and_add_up() -> None:
         for place, mean in recall.items()
     }
     rows = paired_effects(found, "a", "b")
-    told = {(row["changed"], row["while"]): row for row in rows}
+    reported = {(row["changed"], row["while"]): row for row in rows}
     expected = {
         ("sketches", "recommender of a"): 0.1,
         ("sketches", "recommender of b"): 0.25,
@@ -89,11 +92,11 @@ def test_differences_are_new_minus_old_and_add_up() -> None:
         ("recommender", "sketches of b"): 0.2,
         ("both", ""): 0.3,
     }
-    assert list(told) == list(expected)
+    assert list(reported) == list(expected)
     for place, diff in expected.items():
-        assert told[place]["diff"] == pytest.approx(diff, abs=0.01)
-        assert 0 < told[place]["low"] < told[place]["diff"] < told[place]["high"]
-        assert told[place]["p"] < 0.01
+        assert reported[place]["diff"] == pytest.approx(diff, abs=0.01)
+        assert 0 < reported[place]["low"] < reported[place]["diff"] < reported[place]["high"]
+        assert reported[place]["p"] < 0.01
     parts = effect_shares(rows, "recall@20")
     assert parts["sketches"] + parts["recommender"] == pytest.approx(parts["both"])
     assert parts["sketches"] == pytest.approx(0.175, abs=0.01)

@@ -32,7 +32,7 @@ ITEMS = 12
 LENGTHS = [9, 3, 26, 1, 17, 14]
 
 
-def bundle_of(data: Interactions, period: int = 1, policy: str = "reservoir") -> TrainedModel:
+def untrained_model(data: Interactions, period: int = 1, policy: str = "reservoir") -> TrainedModel:
     explicit = data.explicit
     spec = RecommenderSpec(
         kind="dot", loss="mse" if explicit else "softmax", items=ITEMS, dim=4, inner_lr=0.2,
@@ -117,14 +117,14 @@ def test_the_oracle_equals_a_slow_loop(
     world: Callable[..., Interactions], explicit: bool, period: int, ahead: int
 ) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
-    trained = bundle_of(data, period)
+    trained = untrained_model(data, period)
     trace = oracle_sketches(trained, stream(data), ahead)
     assert positions(trace) == slow_oracle(trained, data, ahead)
 
 
 def test_the_oracle_respects_filter_sketch(world: Callable[..., Interactions]) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=False, seed=3)
-    trained = bundle_of(data)
+    trained = untrained_model(data)
     plain = positions(oracle_sketches(trained, stream(data)))
     trained.recommender.masks_sketch = True
     found = positions(oracle_sketches(trained, stream(data)))
@@ -147,7 +147,7 @@ def test_no_decision_uses_an_even_numbered_interaction_before_it_is_revealed(
     world: Callable[..., Interactions], explicit: bool
 ) -> None:
     data = world(LENGTHS, items=ITEMS, explicit=explicit, seed=3)
-    trained = bundle_of(data)
+    trained = untrained_model(data)
     before = positions(oracle_sketches(trained, stream(data)))
     noticed = 0
     for since in range(1, max(LENGTHS), 4):
@@ -166,7 +166,7 @@ def test_selected_predictions_keep_their_sketches(
     world: Callable[..., Interactions], even: bool
 ) -> None:
     data = world([20] * 3, items=ITEMS, explicit=False, seed=2)
-    trace = SourcePolicy.of(bundle_of(data, policy="last")).roll_out(stream(data))
+    trace = SourcePolicy.of(untrained_model(data, policy="last")).roll_out(stream(data))
     assert isinstance(trace, StoredTrace)
     rows = torch.arange(len(trace.event))[trace.step % 2 == int(even)]
     whole, some = trace.evidence(rows), select_parity(trace, even=even)
@@ -180,7 +180,7 @@ def test_the_oracle_beats_last_on_odd_numbered_interactions(
     world: Callable[..., Interactions], explicit: bool
 ) -> None:
     data = world([40] * 12, items=ITEMS, explicit=explicit, seed=1)
-    trained = bundle_of(data, policy="last")
+    trained = untrained_model(data, policy="last")
     last = SourcePolicy.of(trained).roll_out(stream(data))
     assert isinstance(last, StoredTrace)
     traces = (oracle_sketches(trained, stream(data)), last)
@@ -197,7 +197,7 @@ def test_all_are_scored_on_even_numbered_interactions_only(
     world: Callable[..., Interactions],
 ) -> None:
     data = world(LENGTHS, items=ITEMS, seed=3)
-    trained = bundle_of(data)
+    trained = untrained_model(data)
     found = score_against_oracle(trained, {"own": SourcePolicy.of(trained)}, stream(data))
     assert list(found) == ["own", "last", "oracle"]
     for scores in found.values():

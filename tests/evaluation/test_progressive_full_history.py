@@ -63,7 +63,7 @@ def test_one_pass_over_a_history_equals_one_pass_per_prediction(
 
 
 def test_one_pass_filters_the_same_items(data: Interactions, model: GRU) -> None:
-    """A reader in order of one's own is struck out by the ranking, in whole histories too."""
+    """A sequential recommender filters sketch items also with full histories."""
     plain = predict(StackedRecommenders.of([model]), _walk(data, "all", 1), 0).output
     model.masks_sketch = True
     stack = StackedRecommenders.of([model])

@@ -1,4 +1,4 @@
-"""Who chooses and who reads are two; and at which sizes policies are equally good."""
+"""Source policies and target models, and sizes of equal quality."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def data(world: Callable[..., Interactions]) -> Interactions:
     return world([9, 3, 14, 1, 6], items=ITEMS, explicit=False, seed=1)
 
 
-def _bundle(policy: str, data: Interactions) -> TrainedModel:
+def _untrained_model(policy: str, data: Interactions) -> TrainedModel:
     spec = RecommenderSpec(kind="dot", loss="softmax", items=ITEMS, dim=4)
     named = PolicySpec(name=policy, size=2, items=ITEMS, dim=4)
     model = make_recommender(spec, seed=5)
@@ -57,13 +57,13 @@ def _bundle(policy: str, data: Interactions) -> TrainedModel:
 def test_the_target_model_reads_the_sketches_of_the_source_policy(
     policy: str, data: Interactions
 ) -> None:
-    trained, columns = _bundle(policy, data), EventColumns.of(data)
-    reader = GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
+    trained, columns = _untrained_model(policy, data), EventColumns.of(data)
+    target = GRU(items=ITEMS, loss=FullSoftmax(), dim=6).requires_grad_(False)
     source_policy = SourcePolicy.of(trained)
     stream = make_stream([data], columns)
     trace = source_policy.roll_out(stream)
-    found = score_transfer(reader, source_policy, data, columns)
-    by_hand = evaluate_scores(lambda past: reader.predict_all(reader.read(past)), trace, 0, ITEMS)
+    found = score_transfer(target, source_policy, data, columns)
+    by_hand = evaluate_scores(lambda past: target.predict_all(target.read(past)), trace, 0, ITEMS)
     assert found.metrics == by_hand.metrics
     assert torch.equal(found.count, by_hand.count)
     assert isinstance(trace, StoredTrace)
@@ -74,7 +74,7 @@ def test_the_target_model_reads_the_sketches_of_the_source_policy(
 
 
 def test_signals_come_from_the_source_recommender(data: Interactions) -> None:
-    trained = _bundle("hardest", data)
+    trained = _untrained_model("hardest", data)
     stream = make_stream([data], EventColumns.of(data))
     own = SourcePolicy.of(trained).roll_out(stream)
     trained.recommender.bias.copy_(

@@ -1,4 +1,4 @@
-"""One line that says what the numbers say: gains, losses, chance, and what nobody knows."""
+"""Verdicts: gains, losses, differences that may be chance, and missing values."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_the_best_baseline_is_the_reference() -> None:
     for baselines in ([better, worse], [worse, better]):
         found = run_verdict(score("learned", 0.92), baselines, 8)
         assert found == (
-            "frequent is kept: the learned policy is 1.1 % worse on validation (rmse 0.9200 against "
-            "0.9100); use frequent-8"
+            "frequent is kept: the learned policy is 1.1 % worse on validation (rmse 0.9200 "
+            "against 0.9100); use frequent-8"
         )
 
 

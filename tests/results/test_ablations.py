@@ -9,7 +9,7 @@ from ablations import DEFAULT, main, select_variants
 from dips.training.recipes import build_config
 
 SHORT = {"dim": 4, "queue": 3}
-ASKED = ["world:0.5,0.5,25,3", "--size", "2", "--epochs", "1"]
+ARGUMENTS = ["world:0.5,0.5,25,3", "--size", "2", "--epochs", "1"]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def record_runs(monkeypatch):
 def test_one_line_per_variant_and_finished_variants_are_kept(
     variants, tmp_path, monkeypatch, capsys
 ):
-    arguments = [*ASKED, str(tmp_path), "--seeds", "2"]
+    arguments = [*ARGUMENTS, str(tmp_path), "--seeds", "2"]
     assert main([*arguments, "--only", "policy"]) == 0
     taken = record_runs(monkeypatch)
     assert main(arguments) == 0
@@ -54,7 +54,7 @@ def test_one_line_per_variant_and_finished_variants_are_kept(
 
 
 def test_the_time_limit_is_reported(variants, tmp_path):
-    assert main([*ASKED, str(tmp_path), "--max-seconds", "0"]) == 130
+    assert main([*ARGUMENTS, str(tmp_path), "--max-seconds", "0"]) == 130
     assert not list((tmp_path / "variants").iterdir())
 
 
@@ -63,7 +63,7 @@ def test_alternating_updates_have_twice_the_epochs(tmp_path, monkeypatch):
            ("size", "last with K = 2"): {**SHORT, "policy": "last"}}  # fmt: skip
     monkeypatch.setattr(ablations, "VARIANTS", few)
     taken = record_runs(monkeypatch)
-    arguments = [*ASKED, str(tmp_path), "--seeds", "1", "--only", "users,size: last with K = 2"]
+    arguments = [*ARGUMENTS, str(tmp_path), "--seeds", "1", "--only", "users,size: last with K = 2"]
     assert main(arguments) == 0
     assert [config.training.epochs for config in taken] == [1, 2, 1]
     line = read(tmp_path)[-1]
@@ -86,7 +86,7 @@ def test_variants_keep_the_requested_order():
 def test_variants_that_the_data_does_not_support_are_left_out(tmp_path, monkeypatch, capsys):
     few = {DEFAULT: SHORT, ("side", "odd"): {**SHORT, "side": ("colour",)}}
     monkeypatch.setattr(ablations, "VARIANTS", few)
-    assert main([*ASKED, str(tmp_path), "--seeds", "1"]) == 0
+    assert main([*ARGUMENTS, str(tmp_path), "--seeds", "1"]) == 0
     assert "side: odd is left out" in capsys.readouterr().err
     assert [line["variant"] for line in read(tmp_path)] == ["learned"]
 

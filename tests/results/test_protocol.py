@@ -1,4 +1,4 @@
-"""The script of the protocol: stops, goes on, and writes where results come from."""
+"""The protocol script: it stops, resumes, and writes the origin of results."""
 
 import csv
 import json

@@ -63,7 +63,7 @@ def test_unsupported_settings_are_refused(
     "settings",
     [
         {"dropout": 0.0, "discount": 1.0},
-        {"policy": "last", "estimator": "reinforce"},  # nobody asks for it
+        {"policy": "last", "estimator": "reinforce"},  # not used by a static policy
         {**SAMPLED, "estimator": "reinforce", "credit": "discount"},
         {**SAMPLED, "estimator": "gumbel", "credit": "survival"},
         {"policy": "dips", "update_interval": 1, "every": 4},

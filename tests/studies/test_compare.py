@@ -178,14 +178,14 @@ def test_other_settings_in_the_same_directory_are_refused(whole, data, change, n
     out, _ = whole
     before = fingerprints(out)
     with pytest.raises(
-        RunError, match=f"was made with other settings .{named}.: give --out another"
+        RunError, match=rf"was made with other settings \({named}\): give --out another"
     ):
         dips.compare(data, **WHAT, out=out, **{**SMALL, **change})
     assert fingerprints(out) == before
 
 
 def test_other_data_in_the_same_directory_is_refused(whole, data):
-    with pytest.raises(RunError, match="was made with other settings .data."):
+    with pytest.raises(RunError, match=r"was made with other settings \(data\)"):
         dips.compare(data, **WHAT, out=whole[0], source="elsewhere", **SMALL)
 
 
@@ -245,7 +245,9 @@ def test_interrupted_tuning_resumes(data, tmp_path, trained):
     what = {**WHAT, **SMALL, "tune": 2, "out": tmp_path}
     with pytest.raises(KeyboardInterrupt):
         dips.compare(data, on_progress=interrupt_when(lambda progress: progress.done > 8), **what)
-    with pytest.raises(RunError, match="was tuned with other settings .epochs.: give --out another"):
+    with pytest.raises(
+        RunError, match=r"was tuned with other settings \(epochs\): give --out another"
+    ):
         dips.compare(data, **{**what, "epochs": 3})
     trained.clear()
     dips.compare(data, **what)

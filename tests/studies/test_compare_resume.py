@@ -1,4 +1,4 @@
-"""A study that is stopped in the middle of a stack goes on from its last epoch."""
+"""An interrupted comparison resumes stacked runs from their last epoch."""
 
 import pytest
 
@@ -32,6 +32,6 @@ def test_interrupted_stacked_runs_resume_from_their_checkpoint(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         Comparison(DATA, PLAN, broken, source="synthetic", on_progress=stop_after_two_epochs).run()
     table = Comparison(DATA, PLAN, broken, source="synthetic", on_progress=follow).run()
-    assert seen == [2, 4, 6, 8]  # two runs side by side, each epoch once
+    assert seen == [2, 4, 6, 8]  # two stacked runs, each epoch once
     assert table.to_dict() == whole.to_dict()
     assert not (broken / "stacks").exists()

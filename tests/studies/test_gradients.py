@@ -102,7 +102,9 @@ def test_an_unlimited_queue_equals_replay_with_identity_credit(every: int) -> No
             refresh_table, 50, rollout.base, stream.length, range(t, t + 1)
         )
         assert policy_batch is not None
-        queue_gradient = policy_gradients(stack, policies, trace, refresh_table, policy_batch, config)
+        queue_gradient = policy_gradients(
+            stack, policies, trace, refresh_table, policy_batch, config
+        )
         past = history(trace, (rollout.base + t)[stream.length > t])
         assert past.item.shape == ((stream.length > t).sum(), t + 1)
         arguments = (stack, policies, past, SIZE, config.sketch.schedule)
@@ -111,7 +113,10 @@ def test_an_unlimited_queue_equals_replay_with_identity_credit(every: int) -> No
         for name, value in queue_gradient.items():
             torch.testing.assert_close(value, expected[name], atol=1e-12, rtol=1e-9)
         lasting = t < SIZE + 2 * every  # the first sketch still predicts
-        assert all(torch.allclose(exact[name], queue_gradient[name]) for name in queue_gradient) == lasting
+        assert (
+            all(torch.allclose(exact[name], queue_gradient[name]) for name in queue_gradient)
+            == lasting
+        )
 
 
 def _network(policy: Policy) -> torch.nn.Module:
@@ -192,7 +197,10 @@ def test_the_trained_model_is_not_changed() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "sentence"),
-    [("last", "'last' has no gradient to study"), ("learned", "'learned' reads signals of the recommender")],
+    [
+        ("last", "'last' has no gradient to study"),
+        ("learned", "'learned' reads signals of the recommender"),
+    ],
 )
 def test_other_policies_are_refused(policy: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

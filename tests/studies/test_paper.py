@@ -35,14 +35,14 @@ FAST = {
 
 
 class Bench:
-    """StudyFunctions that note what they are asked to do, and leave what the commands leave."""
+    """Functions that record their arguments and write the files of the commands."""
 
     def __init__(self):
-        self.asked = {}
+        self.calls = {}
 
     def __call__(self, name):
         def tool(data, policies=(), sizes=(), **options):
-            self.asked[name] = {"data": data, "policies": policies, "sizes": sizes, **options}
+            self.calls[name] = {"data": data, "policies": policies, "sizes": sizes, **options}
             if "out" in options:
                 options["out"].mkdir(parents=True)
                 (options["out"] / "figure.png").write_text("")
@@ -60,8 +60,8 @@ def bench():
     return Bench()
 
 
-def rated(**dials):
-    return stream(users=60, items=64, events=40, **dials)
+def rated(**parameters):
+    return stream(users=60, items=64, events=40, **parameters)
 
 
 def study(data, out, bench, plan=QUICK):
@@ -72,34 +72,34 @@ def test_ratings_are_compared_and_likes_are_transferred(tmp_path, bench, monkeyp
     monkeypatch.setitem(RECIPES, "implicit", replace(RECIPES["implicit"], core=3))
     data = rated()
     study(data, tmp_path, bench).run(["compare", "transfer", "session"], lambda progress: None)
-    assert bench.asked["compare"]["data"].explicit
+    assert bench.calls["compare"]["data"].explicit
     for name in ("transfer", "session"):
-        asked = bench.asked[name]
+        asked = bench.calls[name]
         assert not asked["data"].explicit
         assert asked["data"].lengths.sum() < data.lengths.sum()
         assert asked["data"].name == "synthetic-implicit"
         assert dips.load(asked["source"]).lengths.sum() == asked["data"].lengths.sum()
         assert asked["command"] == "dips paper"
-    assert bench.asked["compare"]["every"] == (1,)
-    assert bench.asked["session"]["sizes"][0] == 0
+    assert bench.calls["compare"]["every"] == (1,)
+    assert bench.calls["session"]["sizes"][0] == 0
     assert json.loads((tmp_path / "paper.json").read_text())["items"].startswith("ratings above")
 
 
 def test_the_result_has_the_verdict_of_the_comparison(tmp_path, bench):
     data = rated(implicit=True)
-    told = study(data, tmp_path, bench).run(["compare"], lambda progress: None)
-    assert "learned" in told["verdict"]
-    assert "last" in told["verdict"]
-    assert "story" not in told  # nobody asked for one
+    reported = study(data, tmp_path, bench).run(["compare"], lambda progress: None)
+    assert "learned" in reported["verdict"]
+    assert "last" in reported["verdict"]
+    assert "story" not in reported  # the story stage was not requested
 
 
 def test_implicit_data_is_not_converted(tmp_path, bench):
     data = rated(implicit=True)
     work = study(data, tmp_path, bench, FULL)
     work.run(["compare", "transfer"], lambda progress: None)
-    assert bench.asked["compare"]["data"] is data
-    assert bench.asked["compare"]["source"] == data.name
-    assert bench.asked["transfer"]["data"] is data
+    assert bench.calls["compare"]["data"] is data
+    assert bench.calls["compare"]["source"] == data.name
+    assert bench.calls["transfer"]["data"] is data
 
 
 def test_the_reduced_version_cuts_histories(tmp_path, bench):
@@ -107,7 +107,7 @@ def test_the_reduced_version_cuts_histories(tmp_path, bench):
     plan = replace(QUICK, longest=10)
     study(data, tmp_path, bench, plan).run(["compare", "transfer"], lambda progress: None)
     for name in ("compare", "transfer"):
-        asked = bench.asked[name]
+        asked = bench.calls[name]
         cut = asked["data"]
         assert cut.lengths.tolist() == np.minimum(data.lengths, 10).tolist()
         assert cut.name == data.name
@@ -142,10 +142,10 @@ def test_ratings_other_than_stars_are_all_kept():
 def test_a_skipped_stage_has_a_reason(tmp_path, bench):
     short = stream(users=30, items=64, events=4, implicit=True)
     short = replace(short, lengths=np.minimum(short.lengths, 4))
-    told = study(short, tmp_path, bench).run(["compare", "session"], lambda progress: None)
-    assert told["stages"]["compare"]["state"] == "done"
-    assert told["stages"]["session"]["state"] == "skipped"
-    assert "no history is longer than a session of 4" in told["stages"]["session"]["why"]
+    reported = study(short, tmp_path, bench).run(["compare", "session"], lambda progress: None)
+    assert reported["stages"]["compare"]["state"] == "done"
+    assert reported["stages"]["session"]["state"] == "skipped"
+    assert "no history is longer than a session of 4" in reported["stages"]["session"]["why"]
 
 
 def test_without_any_stage_there_is_no_report(tmp_path, bench):
@@ -153,7 +153,7 @@ def test_without_any_stage_there_is_no_report(tmp_path, bench):
     short = replace(short, lengths=np.minimum(short.lengths, 4))
     with pytest.raises(RunError, match="no stage could be run: session: synthetic"):
         study(short, tmp_path, bench).run(["session"], lambda progress: None)
-    assert "report" not in bench.asked
+    assert "report" not in bench.calls
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,9 @@ def test_the_scale_names_the_reduced_version(tmp_path, bench):
         "60 users, 5 splits, default epochs of each policy"
     )
     some = study(data, tmp_path, bench, FULL.but([0], {"max_users": 9})).scale()
-    assert some.startswith("9 of 60 users, 1 split, default epochs of each policy: a reduced version")
+    assert some.startswith(
+        "9 of 60 users, 1 split, default epochs of each policy: a reduced version"
+    )
     assert "1 split, up to 1 epoch:" in study(data, tmp_path, bench, QUICK.but(None, ONE)).scale()
     assert (
         "60 users, the first 80 of their interactions, 1 split, up to 5 epochs: a"
@@ -215,26 +217,26 @@ def test_all_stages_on_a_tiny_data_set(tmp_path, monkeypatch):
     """The real tools: what each stage leaves, the page, and nothing done twice."""
     monkeypatch.setattr("dips.api.QUICK", TINY)
     data, out, seen = stream(users=40, items=64, events=14, implicit=True), tmp_path / "out", []
-    told = dips.paper(data, out, quick=True, on_progress=seen.append, **FAST)
-    assert {name: stage["state"] for name, stage in told["stages"].items()} == dict.fromkeys(
+    reported = dips.paper(data, out, quick=True, on_progress=seen.append, **FAST)
+    assert {name: stage["state"] for name, stage in reported["stages"].items()} == dict.fromkeys(
         STAGES, "done"
     )
-    assert all(stage["seconds"] > 0 for stage in told["stages"].values())
+    assert all(stage["seconds"] > 0 for stage in reported["stages"].values())
     page = (out / "report.html").read_text()
     for words in ("Policy transfer", "Sessions with a sketch", "Signs of the true policy gradient",
                   "Stages", 'href="story.html"'):  # fmt: skip
         assert words in page
-    assert told["story"] == str(out / "story.html")
+    assert reported["story"] == str(out / "story.html")
     assert "The story of user" in (out / "story.html").read_text()
     assert {progress.number for progress in seen} == {1, 2, 3, 4, 5}
     assert seen[-1].seconds_left is not None
     before = len(seen)
     assert (
         dips.paper(data, out, quick=True, on_progress=seen.append, **FAST)["stages"]
-        == told["stages"]
+        == reported["stages"]
     )
     assert len(seen) == before
-    with pytest.raises(RunError, match="made with other settings .epochs."):
+    with pytest.raises(RunError, match=r"made with other settings \(epochs\)"):
         dips.paper(data, out, quick=True, **{**FAST, "epochs": 2})
 
 

@@ -80,7 +80,8 @@ class Forgetful(Taste):
 '''
 MODULE = "plugin_module"
 SMALL: dict[str, Any] = {
-    "size": 3, "dim": 5, "epochs": 2, "inner_steps": 3, "device": "cpu", "user_batch": None, "update_interval": None,
+    "size": 3, "dim": 5, "epochs": 2, "inner_steps": 3, "device": "cpu", "user_batch": None,
+    "update_interval": None,
     "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.05, "policy_batch_size": 64,
 }  # fmt: skip
 DATA = {name: stream(users=30, items=64, events=12, implicit=name) for name in (False, True)}
@@ -192,7 +193,9 @@ def test_a_plugin_recommender_learns_preferences() -> None:
         ("Nobody", "cannot be made: AttributeError"),
     ],
 )
-def test_a_plugin_that_fails_its_checks_is_refused(name: str, sentence: str, tmp_path: Path) -> None:
+def test_a_plugin_that_fails_its_checks_is_refused(
+    name: str, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"recommender '{MODULE}:{name}' {sentence}")):
         dips.train(*parts(), recommender=f"{MODULE}:{name}", out=tmp_path / "run", **SMALL)
     assert not (tmp_path / "run").exists()

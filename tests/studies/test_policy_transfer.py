@@ -1,4 +1,4 @@
-"""Who chose gets the credit; what is begun or finished with other settings is told apart."""
+"""Savings name the kept policies; source policies and target models have own settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dips.training.config import TrainConfig
 
 
 def _result(kept: list[str]) -> TransferResult:
-    """Two seeds of `learned` at size 2, whose choosers are given, and reservoir."""
+    """Return a result with two seeds of `learned` with the given kept policies, and reservoir."""
     curves = {("learned", 2): 0.2, ("reservoir", 2): 0.1, ("reservoir", 4): 0.2}
     summary = [
         {"policy": policy, "size": size, "metric": "recall@20", "mean": mean}

@@ -64,7 +64,8 @@ def test_the_best_of_several_baselines_is_kept():
     parts = split(EXPLICIT, chosen)
     found = train_runs([(parts, chosen)])[0]
     single = [
-        train_runs([(parts, chosen.but(policy=name, baselines=()))])[0] for name in chosen.policy_training.baselines
+        train_runs([(parts, chosen.but(policy=name, baselines=()))])[0]
+        for name in chosen.policy_training.baselines
     ]
     assert found.valid == min((one.valid for one in single), key=lambda valid: valid["rmse"])
     assert found.metrics()["kept_policy"] == "reservoir"

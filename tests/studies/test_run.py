@@ -172,7 +172,7 @@ def test_split_by_time_scores_only_the_window(by_time):
 
 
 def test_split_by_time_continues_sketches(by_time):
-    """The window's predictions are those of a walk over the whole history."""
+    """The predictions of the window equal those of a rollout over the full history."""
     test = by_time.parts[2]
     columns = EventColumns.of(test)
     stack, trace = roll_out(by_time.trained, test, columns)
@@ -334,7 +334,10 @@ def test_filter_sketch_changes_rankings_but_not_training():
     for name, value in filtered.trained.recommender.state_dict().items():
         assert torch.equal(value, others[name])
     assert filtered.resolved.config.model.filter_sketch
-    for found, other in ((filtered.valid, plain.valid), (filtered.test.metrics, plain.test.metrics)):
+    for found, other in (
+        (filtered.valid, plain.valid),
+        (filtered.test.metrics, plain.test.metrics),
+    ):
         assert found["mrr@20"] > other["mrr@20"]
 
 

@@ -142,7 +142,9 @@ def test_a_used_run_directory_is_refused(run, tmp_path):
     (tmp_path / "new" / checkpoint.FILE).write_bytes(b"")
     with pytest.raises(RunError, match="holds an interrupted run: continue it with --resume"):
         run_directory.prepare_directory(tmp_path / "new", TrainConfig.of(), "x", resume=False)
-    with pytest.raises(RunError, match="was started with other settings .epochs, data.: resume with"):
+    with pytest.raises(
+        RunError, match=r"was started with other settings \(epochs, data\): resume with"
+    ):
         run_directory.prepare_directory(tmp_path / "new", config, "y", resume=True)
     run_directory.prepare_directory(
         tmp_path / "new", TrainConfig.of(max_seconds=5), "x", resume=True

@@ -89,12 +89,16 @@ def test_an_interrupted_session_model_resumes_exactly(
         dips.session(data, **WHAT, out=out, on_progress=interrupt, **SMALL)
     assert (out / "cells" / "reservoir-k2-t4-s0" / checkpoint.FILE).exists()
     assert not (out / "rows.csv").exists()
-    told: list[tuple[int, str]] = []
+    reported: list[tuple[int, str]] = []
     result = dips.session(
-        data, **WHAT, out=out, on_progress=lambda now: told.append((now.done, now.phase)), **SMALL
+        data,
+        **WHAT,
+        out=out,
+        on_progress=lambda now: reported.append((now.done, now.phase)),
+        **SMALL,
     )
     assert result.rows == whole[1].rows
-    models = [done for done, stage in told if stage == "session models"]
+    models = [done for done, stage in reported if stage == "session models"]
     assert models == [4, 5, 6]  # the first model is finished, and an epoch of the second
 
 
@@ -133,12 +137,12 @@ def test_unsupported_sizes_and_splits_are_refused(
 
 
 def test_session_models_have_their_own_epochs(data: Interactions, tmp_path: Path) -> None:
-    told: list[StudyProgress] = []
+    reported: list[StudyProgress] = []
     what: dict[str, Any] = {"policies": ["hardest"], "sizes": [2], "seeds": [0]}
     dips.session(
-        data, **what, target_epochs=3, out=tmp_path / "out", on_progress=told.append, **SMALL
+        data, **what, target_epochs=3, out=tmp_path / "out", on_progress=reported.append, **SMALL
     )
-    totals = {update.phase: update.total for update in told}
+    totals = {update.phase: update.total for update in reported}
     assert totals == {"policies": 2, "session models": 3}
 
 
@@ -172,7 +176,7 @@ def test_session_models_filter_sketches_and_start_from_spectral_embeddings(
 
 
 def test_a_sketch_helps_where_the_session_has_no_information(tmp_path: Path) -> None:
-    """Everybody has an item of their own, met in every session as the last of four."""
+    """Each user has one item that is the last of every session."""
     users, events = 40, 24
     rng = np.random.default_rng(0)
     own = rng.integers(0, 30, users)

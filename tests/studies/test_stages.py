@@ -22,7 +22,7 @@ class Clock:
 
 
 class Bench:
-    """Stages of two steps each, one second a step, and a note of what was done."""
+    """Stages with two steps of one second each; records what was run."""
 
     def __init__(self, folder):
         self.folder, self.clock, self.ran, self.seen = folder, Clock(), [], []
@@ -62,7 +62,7 @@ def test_stages_run_once(bench):
     bench.go(*stages)
     found = json.loads((bench.folder / "paper.json").read_text())
     assert found["data"] == "a world"
-    assert {name: told["state"] for name, told in found["stages"].items()} == {
+    assert {name: reported["state"] for name, reported in found["stages"].items()} == {
         "a": "done",
         "b": "done",
     }
@@ -116,7 +116,9 @@ def test_a_refused_plan_does_not_change_the_journal(bench):
 
 def test_a_needed_stage_with_another_plan_is_refused(bench):
     bench.go(bench.stage("a"))
-    with pytest.raises(RunError, match="a, which was run with other settings .seeds.: give the same settings"):
+    with pytest.raises(
+        RunError, match=r"a, which was run with other settings \(seeds\): give the same settings"
+    ):
         bench.go(bench.stage("b", needs=(bench.stage("a", plan=2),)))
     bench.go(bench.stage("b", needs=(bench.stage("a"),)))
     assert bench.ran == ["a", "b"]
@@ -130,8 +132,8 @@ def test_every_stage_records_its_own_scale(bench):
 
 def test_progress_counts_stages_and_estimates_the_remaining_time(bench):
     bench.go(bench.stage("a", cost=4.0), bench.stage("b", cost=2.0))
-    told = [(p.number, p.stages, p.stage, p.study.phase, p.seconds_left) for p in bench.seen]
-    assert told == [
+    reported = [(p.number, p.stages, p.stage, p.study.phase, p.seconds_left) for p in bench.seen]
+    assert reported == [
         (1, 2, "a", "beginning", None),
         (1, 2, "a", "working", 2.0 + 2.0),  # a second for a unit of cost
         (1, 2, "a", "working", 2.0),

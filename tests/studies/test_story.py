@@ -42,7 +42,9 @@ def test_users_of_all_parts_are_found(parts, part):
 def test_the_story_names_the_run_policy_and_the_kept_policy(parts, tmp_path):
     run = shutil.copytree(parts / "run", tmp_path / "run")
     settings = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**settings, "asked": {**settings["asked"], "policy": "learned"}}))
+    (run / "config.json").write_text(
+        json.dumps({**settings, "asked": {**settings["asked"], "policy": "learned"}})
+    )
     story = user_story(run, api.load(str(parts / "test.safetensors")).user_id(0))
     assert (story.policy, story.run_policy) == ("last", "learned")
 
