@@ -108,7 +108,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         prior_penalty=model.prior_penalty,
         repeat_feature=bool(model.repeat_feature),
         recency_decay=bool(model.recency_decay),
-        separate_input=not model.tie_embeddings,
+        tie_embeddings=model.tie_embeddings is not False,
         filter_sketch=bool(model.filter_sketch),
         cosine=bool(model.cosine),
         negatives=model.negatives or 0,
@@ -124,7 +124,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
     if len(stars) > 20:
         raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
     offset = float(ratings.mean()) if model.loss == "mse" else 0.0
-    return replace(spec, low=low, high=high, stars=stars, offset=offset)
+    return replace(spec, low=low, high=high, rating_values=stars, offset=offset)
 
 
 def _check_model(config: TrainConfig) -> None:
