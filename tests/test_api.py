@@ -1,3 +1,4 @@
+import doctest
 import math
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 import torch
 
 import dips
+from dips import api
 from dips.data.prepared import write
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError, TrainingDiverged
@@ -254,3 +256,22 @@ def test_resume_keeps_the_best_epoch(parts, tmp_path):
 def test_settings_are_given_by_name_or_as_config(data):
     with pytest.raises(ConfigError, match="epochs"):
         dips.compare(data, ["last"], config=dips.TrainConfig(), epochs=3)
+
+
+EXAMPLES = {
+    found.name.removeprefix("dips.api."): found
+    for found in doctest.DocTestFinder().find(api, "dips.api")
+    if found.examples
+}
+
+
+def test_every_public_function_has_an_example():
+    public = {name for name in dips.__all__ if getattr(dips, name).__module__ == "dips.api"}
+    assert public | {"report", "story"} <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_the_example_of_a_docstring_runs(name):
+    output = []
+    doctest.DocTestRunner().run(EXAMPLES[name], out=output.append)
+    assert not output, "".join(output)

@@ -135,6 +135,7 @@ def train_with(
     source: run_directory.Source,
     test: bool,
     resume: bool = False,
+    on_start: Callable[[], None] = lambda: None,
     on_epoch: EpochCallback | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> RunResult:
@@ -147,6 +148,7 @@ def train_with(
         source: How the data was named.
         test: Whether to score the test users.
         resume: Whether to continue the interrupted run in `out`.
+        on_start: Called after all checks, before training.
         on_epoch: Called after each epoch.
         process_group: Processes that share the users.
 
@@ -160,6 +162,7 @@ def train_with(
     out = out if process_group.is_main else None  # only the leader writes
     if out is not None:
         run_directory.prepare_directory(out, config, source, resume=resume)
+    on_start()
     job = (parts, config)
     (result,) = train_runs(
         [job],
@@ -201,7 +204,9 @@ def evaluate(model: Model, data: Interactions) -> dict[str, float]:
     """
     trained = _trained_model(model)
     known = reindex_items(trained, data)
-    return score_users(trained, known, EventColumns.of(known, side_information=trained.side)).metrics
+    return score_users(
+        trained, known, EventColumns.of(known, side_information=trained.side)
+    ).metrics
 
 
 def compare(
@@ -569,7 +574,7 @@ def paper(
         >>> import tempfile, dips
         >>> data = dips.load("synthetic-implicit").select(range(40))
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     found = dips.paper(data, out, quick=True, stages=["session"], epochs=1)
+        ...     found = dips.paper(data, out, quick=True, stages=["session"], epochs=1, dim=4)
         >>> found["stages"]["session"]["state"]
         'done'
     """

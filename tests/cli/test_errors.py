@@ -41,7 +41,7 @@ def assert_one_sentence(found, reason):
         (["--max-users", 2], "a split by users needs at least 3"),
         (["--valid-data", "x.csv"], "--valid-data and --test-data go together"),
         (["--config", "missing.toml"], "missing.toml: there is no such configuration file"),
-        (["--inner-lr", "1e6"], "lower inner_lr first, then learning_rate"),
+        (["--inner-lr", "1e6", "--policy", "last"], "lower inner_lr first, then learning_rate"),
     ],
 )
 def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, tmp_path):
@@ -61,7 +61,7 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
     [
         (
             "sise = 3",
-            "unknown setting 'sise': known are lr_schedule, batch, revert_tolerance, choice",
+            "unknown setting 'sise': known are baselines, batch_size",
         ),
         ("size = 0", "size is 0: it must be at least 1"),
         ('size = "four"', "size is 'four': it must be a whole number"),
@@ -70,7 +70,7 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
         ("[train]\nsize = 3", "unknown setting 'train'"),
         ("periods = 3", "periods is 3"),
         ('policy = "newest"', "unknown policy 'newest'"),
-        ("choice = true", "choice is True"),
+        ("selection = true", "selection is True"),
     ],
 )
 def test_bad_config_files_are_refused(text, reason, command, worlds, tmp_path):

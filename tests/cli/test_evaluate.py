@@ -51,7 +51,7 @@ def test_training_users_are_never_scored(command, trained, worlds, tmp_path):
     write(data.select(users), tmp_path / "known.safetensors")
     refused = command("evaluate", run, tmp_path / "known.safetensors", "--json")
     assert refused.code == 2
-    assert "all of its users trained or validated this run; give other data" in refused.err
+    assert "all its users were in the training or validation part of this run; give other data" in refused.err
 
 
 def test_users_of_other_data_are_scored(command, trained, tmp_path):
@@ -112,4 +112,4 @@ def test_ranks_of_implicit_predictions(command, trained, tmp_path):
 
 def test_the_file_of_predictions_is_printed(command, trained, tmp_path):
     found = command("evaluate", trained(), "--predictions", tmp_path / "p.csv")
-    assert f"every prediction is in {tmp_path / 'p.csv'}" in found.out.replace("\n", "")
+    assert f"all predictions are in {tmp_path / 'p.csv'}" in found.out.replace("\n", "")

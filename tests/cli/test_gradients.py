@@ -55,7 +55,7 @@ def test_the_seed_fixes_the_result(command, trained):
     ("arguments", "sentence"),
     [
         (("--policy", "last"), "the policy 'last' has no gradient to study: give a run of"),
-        (("--policy", "learned", "--baselines", ""), "the policy 'learned' asks the recommender"),
+        (("--policy", "learned", "--baselines", ""), "the policy 'learned' reads signals of the"),
     ],
 )
 def test_a_run_without_such_a_gradient_is_refused(command, trained, arguments, sentence):

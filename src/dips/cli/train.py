@@ -15,8 +15,8 @@ from dips.cli.origin import write_origin
 from dips.cli.screen import print_decisions, print_json, print_metrics, print_verdict, show_epochs
 from dips.cli.settings import Settings, with_settings
 from dips.data.catalog import read_data
-from dips.data.readers.columns import ColumnNames
 from dips.data.predefined_split import open_predefined_split
+from dips.data.readers.columns import ColumnNames
 from dips.data.side_information import event_column_names
 from dips.errors import ConfigError
 from dips.numerics.process_group import ProcessGroup, open_process_group
@@ -73,10 +73,9 @@ def train(
         open_process_group(device_of(config)) as process_group,
         _progress(decided.config.training.epochs, process_group) as on_epoch,
     ):
-        if process_group.is_main:
-            print_decisions(decided.decisions)
         result = api.train_with(
             parts, config, out=out, source=source, test=not no_test, resume=resume,
+            on_start=lambda: print_decisions(decided.decisions) if process_group.is_main else None,
             on_epoch=on_epoch, process_group=process_group,
         )  # fmt: skip
     if not process_group.is_main:
