@@ -1,0 +1,75 @@
+"""The directory of compiled programs: named by the sources, shared, optional."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dips.kernels import cache
+
+COMPILE = """
+from dips.kernels.numba_fixed_point import quantize
+assert quantize(0.3, 4.0) == 0.25
+print(quantize.stats.cache_hits.total(), quantize.stats.cache_misses.total())
+"""
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Forget the directory of this process before and after a test."""
+    cache.cache_directory.cache_clear()
+    yield
+    cache.cache_directory.cache_clear()
+
+
+def _start(root: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(root)}
+    return subprocess.Popen(
+        [sys.executable, "-c", COMPILE], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_the_directory_is_named_by_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("DIPS_CACHE", str(tmp_path))
+    first = cache.cache_directory()
+    assert Path(first) == tmp_path / f"kernels-{cache.sources_hash()}"
+    cache.cache_directory.cache_clear()
+    monkeypatch.setattr(cache, "sources_hash", lambda: "other")
+    assert cache.cache_directory() == str(tmp_path / "kernels-other")
+
+
+def test_the_users_cache_directory_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIPS_CACHE", raising=False)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Path(cache.cache_directory()).parent == tmp_path / "dips"
+
+
+def test_without_a_writable_directory_programs_are_compiled_in_memory(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    (tmp_path / "file").write_text("a file cannot hold a directory")
+    process = _start(tmp_path / "file")
+    output, _ = process.communicate()
+    assert process.returncode == 0
+    assert output.split() == ["0", "0"]
+
+
+def test_processes_share_the_directory(tmp_path: Path) -> None:
+    """Several processes compile at once; a later one loads the program."""
+    pytest.importorskip("numba")
+    for process in [_start(tmp_path) for _ in range(2)]:
+        process.communicate()
+        assert process.returncode == 0
+    later = _start(tmp_path)
+    hits, misses = later.communicate()[0].split()
+    assert (int(hits), int(misses)) == (1, 0)
