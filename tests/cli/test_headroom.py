@@ -26,16 +26,16 @@ def test_headroom(world, metric, command, trained):
             assert share * way == pytest.approx(last[metric] - own[metric])
     shown = command("headroom", other, "--ahead", 4, "--device", "cpu")
     assert shown.code == 0
-    assert "chose" not in shown.out
+    assert "baseline" not in shown.out
     assert "even-numbered" in shown.out
-    assert "lead (95 %)" in shown.out
-    assert "share" not in shown.out  # last goes none of the way from last
+    assert "oracle gain (95 %)" in shown.out
+    assert "share" not in shown.out  # there is no share for last itself
 
 
 def test_the_description_of_shares():
     assert _share(0.25, 0.1) == "25 %"
-    assert _share(13.0, 0.1) == "beyond the oracle"
-    assert _share(None, 0.1) == "the lead may be chance"
+    assert _share(13.0, 0.1) == "better than the oracle"
+    assert _share(None, 0.1) == "the gain may be chance"
     assert _share(None, -0.1) == "the oracle is no better"
 
 
@@ -52,7 +52,7 @@ def test_cross(command, trained):
     shown = command("cross", last, learned, "--device", "cpu")
     words = " ".join(shown.out.split())
     assert "sketches of learned" in words
-    assert "of the difference of" in words
+    assert "from the sketches and" in words
 
 
 def test_runs_that_cannot_be_crossed_are_refused(command, trained, worlds, tmp_path):
@@ -87,7 +87,7 @@ def test_training_users_of_either_run_are_not_scored(command, trained, worlds):
 
 def test_a_kept_baseline_is_printed(command, trained):
     run = trained("explicit", *LEARNED, "--baselines", "reservoir", "--policy-lr", "0")
-    chose = "reservoir chose, better on validation than what was learned"
+    sentence = "the baseline reservoir is kept: it is better on validation"
     assert command("headroom", run, "--device", "cpu", "--json").json["kept_policy"] == "reservoir"
     for arguments in (("headroom", run), ("cross", trained("explicit", *LAST), run)):
-        assert chose in command(*arguments, "--device", "cpu").out
+        assert sentence in command(*arguments, "--device", "cpu").out

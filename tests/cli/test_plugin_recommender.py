@@ -26,7 +26,7 @@ class Short(Near):
         return super().predict(user, items)[:, :1]
 
 class Taste(torch.nn.Module, dips.Policy):
-    asks = ("residual",)
+    required_signals = ("residual",)
 
     def __init__(self):
         super().__init__()

@@ -68,8 +68,8 @@ def test_learned_policies_learn_with_negatives(command, worlds, tmp_path):
         ("implicit", ("--loss", "mse"), "use softmax, bpr, top1, bpr-max or top1-max"),
         ("explicit", ("--recommender", "gru"), "predicts the next item, not ratings"),
         ("implicit", ("--recommender", "gru", "--policy", "learned"), "train it with dot or mlp"),
-        ("explicit", ("--negatives", 5), "negatives are for the implicit task"),
-        ("implicit", ("--negatives", -5), "negatives is -5: it must be at least 0"),
+        ("explicit", ("--negatives", 5), "negatives is for the implicit task"),
+        ("implicit", ("--negatives", -5), "negatives is -5: it must be at least 1"),
     ],
 )
 def test_unsupported_settings_are_refused(world, flags, sentence, command, worlds, tmp_path):
