@@ -323,7 +323,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (Influence(2, half_life=3.0), layout.INFLUENCE),
         (Last(), layout.LAST),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_supported_rollouts_are_launched(
     stream: Stream, stack: StackedRecommenders, launched: list[int], policy: Any, code: int

@@ -31,9 +31,6 @@ RECOMMENDERS: dict[str, type[Recommender]] = {
 }
 SEQUENTIAL = ("gru", "sasrec")
 """Names of the recommenders that read items in order."""
-IN_ORDER = SEQUENTIAL
-OPTIONS = ("repeat_feature", "recency_decay", "tie_embeddings", "cosine")
-"""Settings that only some recommenders have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from dips.errors import ConfigError
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
-from dips.recommender.registry import IN_ORDER
+from dips.recommender.registry import SEQUENTIAL
 from dips.stream.schedule import Schedule
 from dips.training.estimators import ESTIMATORS
 
@@ -107,7 +107,7 @@ class ModelConfig:
         "dot",
         "dot (matrix factorisation with biases), mlp (NCF), gru (GRU4Rec), sasrec, or "
         "package.module:Class.",
-        choices=("dot", "mlp", *IN_ORDER, OWN_CLASS),
+        choices=("dot", "mlp", *SEQUENTIAL, OWN_CLASS),
         basic=True,
     )
     dim: int = _setting(None, "Dimension of user and item embeddings.", low=1)
@@ -155,7 +155,7 @@ class ModelConfig:
     @property
     def sequential(self) -> bool:
         """Whether the recommender reads items in order (gru, sasrec) and predicts items."""
-        return self.implicit and self.recommender in IN_ORDER
+        return self.implicit and self.recommender in SEQUENTIAL
 
     @property
     def full_softmax(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dips.policy.registry import NEWEST
 from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
-from dips.recommender.registry import IN_ORDER
+from dips.recommender.registry import SEQUENTIAL
 from dips.training.config import TrainConfig
 
 EQUAL_TERMS = "depends on the policy; goes with equal terms"
@@ -69,7 +69,7 @@ class Case:
     @property
     def pairwise(self) -> bool:
         """Whether each pair of user and item has a prediction of its own: mlp and own classes."""
-        return self.implicit and self.config.model.recommender not in ("dot", *IN_ORDER)
+        return self.implicit and self.config.model.recommender not in ("dot", *SEQUENTIAL)
 
     @property
     def learned(self) -> bool:
@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
     Rule("learning_rate", _always, 1e-2, "default"),
     Rule("weight_decay", lambda c: c.pairwise, 1e-3, "implicit task with mlp or an own class"),
     Rule("weight_decay",
-         lambda c: c.config.model.recommender in IN_ORDER and not c.config.model.repeat_feature,
+         lambda c: c.config.model.recommender in SEQUENTIAL and not c.config.model.repeat_feature,
          0.0, "gru and sasrec use dropout instead"),
     Rule("weight_decay", _always, _weight_decay, "by events per item"),
     Rule("batch_size", lambda c: c.pairwise, 32, "implicit task with mlp or an own class"),
