@@ -31,6 +31,8 @@ RECOMMENDERS: dict[str, type[Recommender]] = {
 }
 SEQUENTIAL = ("gru", "sasrec")
 """Names of the recommenders that read items in order."""
+OPTIONS = ("repeat_feature", "recency_decay", "tie_embeddings", "cosine")
+"""Settings that only some recommenders have."""
 
 
 @dataclass(frozen=True, kw_only=True)

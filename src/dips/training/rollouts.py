@@ -170,7 +170,8 @@ class _RolloutGroup:
         """
         stream = self.streams[0]
         batches = _user_batches(stream, self._seeds(1), epoch, self.config.training.user_batch or 0)
-        for users in prefetch_batches(stream.take(places) for places in islice(batches, skip, None)):
+        rest = (stream.take(places) for places in islice(batches, skip, None))
+        for users in prefetch_batches(rest):
             if not (end := users.longest):
                 return
             interval = self.config.training.update_interval or end
