@@ -230,8 +230,8 @@ def _is_supported(spec: DecisionSpec, limits: Limits) -> bool:
 def roll_out(compiler: str, inputs: RolloutInputs, state: RolloutState, scorer: Scorer) -> None:
     """Roll out all users through their refreshes, in one launch.
 
-    numba on one core needs 1/RATIO_ROLLOUT of the time of the reference path (`learned`, K = 4).
-    Triton: see `triton_rollout`.
+    Time of the reference path / time of numba, both on one core, 184,000 events, K = 4: `learned`
+    6.2, `hardest` 8.0, `last` 8.1, `last-top` 2.6. Triton: see `triton_rollout`.
 
     Args:
         compiler: From `compiler_for`.
@@ -250,7 +250,8 @@ Keeper = Callable[[SketchArrays, Tensor, Tensor, EventArrays, Tensor, Tensor], N
 def keeper(scorer: Scorer) -> Keeper:
     """Return a function that refreshes sketches after each arrival, with numba.
 
-    On one core it needs 1/RATIO_KEEPER of the time of the reference path (`learned`, K = 8).
+    Time of the reference path / time of numba, both on one core, batches of 1,000 arrivals, K = 8:
+    `learned` 8.4, `last` 19.
 
     Args:
         scorer: The policy of one run. Its tables are converted once.
@@ -267,7 +268,7 @@ def keeper(scorer: Scorer) -> Keeper:
 def set_network_scores(inputs: SetNetworkInputs, layers: SetNetworkLayers) -> Tensor | None:
     """Return scores of set networks [rows, candidates], float64; None: use the reference path.
 
-    numba on one core needs 1/RATIO_SCORES of the time of the reference path.
+    Time of the reference path / time of numba, both on one core, 9 candidates: 7.1.
 
     Args:
         inputs: Candidates of all runs.
@@ -286,7 +287,7 @@ def has_residuals(model: ModelSpec, device: torch.device) -> bool:
 def residuals(inputs: ResidualInputs, model: SquaredErrorModel) -> Tensor:
     """Return 2 (rating - prediction) [rows, n], float64, for the user vectors after Eq. 2.
 
-    numba on one core needs 1/RATIO_RESIDUALS of the time of the reference path.
+    Time of the reference path / time of numba, both on one core, K = 8: 5.5.
 
     Args:
         inputs: Sketches, and items whose ratings are predicted from them.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dips.kernels import layout
 from dips.kernels.layout import (
     EventArrays,
     ResidualInputs,
@@ -51,7 +52,8 @@ def keeper(
     """Return a function that refreshes sketches after each arrival; see `dispatch.keeper`."""
     from dips.kernels import numba_decisions
 
-    made = arrays(scorer)
+    made, has_tables = arrays(scorer), scorer.code < layout.LAST
+    none = torch.zeros(0, dtype=torch.int64)
 
     def observe(
         sketch: SketchArrays, seen: Tensor, user: Tensor, events: EventArrays, key: Tensor,
@@ -59,7 +61,7 @@ def keeper(
     ) -> None:  # fmt: skip
         numba_decisions.observe(
             arrays(sketch), seen.numpy(), user.numpy(), arrays(events), key.numpy(),
-            number.numpy(), made,
+            (number if has_tables else none).numpy(), made,
         )  # fmt: skip
 
     return observe

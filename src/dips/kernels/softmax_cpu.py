@@ -4,8 +4,8 @@ Only `dispatch` imports this file; it says when the loops are supported. Rows ar
 threads; sums over rows do not depend on the number of threads. Tensors are float32 and belong to
 one run; under `vmap` the runs are computed one after the other.
 
-On one core the loss with all gradients needs 1/RATIO_SOFTMAX of the time of the reference path
-(`numerics.softmax_descent` with automatic differentiation).
+Time of the reference path (`numerics.softmax_descent`) / time of numba, both on one core, for the
+loss of 512 predictions over 2,000 items and all gradients: 1.7.
 """
 
 from __future__ import annotations
