@@ -51,7 +51,10 @@ def test_training_users_are_never_scored(command, trained, worlds, tmp_path):
     write(data.select(users), tmp_path / "known.safetensors")
     refused = command("evaluate", run, tmp_path / "known.safetensors", "--json")
     assert refused.code == 2
-    assert "all its users were in the training or validation part of this run; give other data" in refused.err
+    assert (
+        "all its users were in the training or validation part of this run; give other data"
+        in refused.err
+    )
 
 
 def test_users_of_other_data_are_scored(command, trained, tmp_path):

@@ -30,7 +30,15 @@ def test_the_table_shows_the_paper(command, trained):
     found = command("gradients", trained("explicit", *DIPS), *FEW)
     assert found.code == 0, found.err
     words = " ".join(found.out.split())
-    for text in ("paper (ML-1M)", "74.00 %", "0.30 %", "82.00 %", "0.03 %", "1e-12", "gradients.png"):
+    for text in (
+        "paper (ML-1M)",
+        "74.00 %",
+        "0.30 %",
+        "82.00 %",
+        "0.03 %",
+        "1e-12",
+        "gradients.png",
+    ):
         assert text in words
 
 

@@ -35,7 +35,11 @@ def test_side_information_from_table_to_sketches(table, command, tmp_path, polic
     assert made.code == 0, made.err
     again = command("evaluate", out, "--json")
     assert again.json["test"] == pytest.approx(made.json["test"])
-    assert json.loads((out / "config.json").read_text())["asked"]["side"] == ["time", "minutes", "device"]
+    assert json.loads((out / "config.json").read_text())["asked"]["side"] == [
+        "time",
+        "minutes",
+        "device",
+    ]
     done = command("sketch", out, table, "--out", tmp_path / "sketches.csv")
     assert done.code == 0, done.err
     assert command("evaluate", out, table, "--json").code == 0
@@ -83,7 +87,7 @@ def test_compare_with_side_information(table, command, tmp_path):
 
 
 def test_side_information_from_a_config_file(table, command, tmp_path):
-    (tmp_path / "settings.toml").write_text('side = "device"\n')
+    (tmp_path / "settings.toml").write_text('side = ["device"]\n')
     out = tmp_path / "run"
     made = command("train", table, "--config", tmp_path / "settings.toml", "--out", out, *FAST)
     assert made.code == 0, made.err

@@ -111,7 +111,7 @@ def test_the_policy_all_has_no_sketches(command, trained, worlds, tmp_path):
     run = trained("explicit", "--policy", "all")
     found = command("sketch", run, worlds["explicit"], "--out", tmp_path / "x.csv")
     assert found.code == 2
-    assert found.err == "dips: the policy 'all' keeps everything: there is no sketch to write\n"
+    assert found.err == "dips: the policy 'all' keeps everything: it has no sketches\n"
     assert not (tmp_path / "x.csv").exists()
 
 

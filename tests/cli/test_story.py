@@ -62,7 +62,7 @@ def test_moved_data_is_given_by_option(command, trained, worlds, tmp_path):
     for other in (("evaluate", moved), ("headroom", moved), ("cross", moved, run)):
         refused = command(*other)
         assert refused.code == 2
-        assert refused.err.endswith("where the run's data has moved, give DATA\n")
+        assert refused.err.endswith("if the run's data has moved, give DATA\n")
     found = command("story", moved, "--user", user, "--data", worlds["explicit"], "--json")
     assert found.json == command("story", run, "--user", user, "--json").json
 
@@ -74,8 +74,8 @@ def test_an_unknown_user_is_refused_with_examples(command, trained, tmp_path):
     assert found.out == ""
     assert len(found.err.splitlines()) == 1
     assert "--user nobody: " in found.err
-    assert "try, for example, " in found.err
-    named = found.err.strip().split("for example, ")[1].split(", ")
+    assert "for example, it has " in found.err
+    named = found.err.strip().split("for example, it has ")[1].split(", ")
     assert f"{named[0]},test" in (run / "split.csv").read_text().splitlines()
     assert command("story", run, "--user", named[0]).code == 0
     assert not list(tmp_path.iterdir())
@@ -85,7 +85,7 @@ def test_an_unknown_user_is_refused_with_examples(command, trained, tmp_path):
     ("arguments", "sentence"),
     [
         (("--out", "story.txt"), "the name must end in .png, .svg or .html"),
-        (("--steps", "-1"), "--steps -1: give how many predictions to show"),
+        (("--steps", "-1"), "--steps is -1: it must be at least 0"),
     ],
 )
 def test_bad_input(command, trained, arguments, sentence):

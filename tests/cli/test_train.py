@@ -167,7 +167,9 @@ def test_no_test_does_not_score_test_users(command, worlds, tmp_path):
 
 def test_recipe_below_file_below_flag(command, worlds, tmp_path):
     file = tmp_path / "settings.toml"
-    file.write_text('policy = "reservoir"\nbatch = 77\nsize = 3\nperiods = [2, 1]\nepochs = 1\n')
+    file.write_text(
+        'policy = "reservoir"\nbatch_size = 77\nsize = 3\nperiods = [2, 1]\nepochs = 1\n'
+    )
     command(
         "train", worlds["explicit"], "--out", tmp_path / "run", "--recipe", "quick", "--config",
         file, "--size", 2, "--dim", 6, "--device", "cpu",

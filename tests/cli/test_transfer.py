@@ -93,10 +93,13 @@ def test_a_kept_baseline_is_printed(name, command, worlds, tmp_path):
     [
         (("transfer", "explicit"), "add --task implicit"),
         (("transfer", "implicit", "--policies", "last,last"), "give each policy once"),
-        (("transfer", "implicit", "--policies", "all"), "'all' is no sketch to read"),
+        (("transfer", "implicit", "--policies", "all"), "'all' keeps no sketch"),
         (("transfer", "implicit", "--sizes", "0,1"), "size is 0: it must be at least 1"),
-        (("transfer", "implicit", "--recommender", "dot", "--policies", "last"), "reads in order"),
-        (("session", "implicit", "--sizes", "0"), "has no sketch in it"),
+        (
+            ("transfer", "implicit", "--recommender", "dot", "--policies", "last"),
+            "is not sequential",
+        ),
+        (("session", "implicit", "--sizes", "0"), "has no sketch"),
         (("session", "explicit"), "add --task implicit"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
