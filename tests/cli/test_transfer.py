@@ -81,7 +81,8 @@ def test_a_kept_baseline_is_printed(name, command, worlds, tmp_path):
     assert row["kept_policy"] in ("learned", "frequent")
     shown = command(
         name, worlds["implicit"], "--out", tmp_path / "out", "--policies", "learned", "--sizes",
-        2, "--baselines", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05, *FEW, *FAST,
+        2, "--baselines", "frequent", "--policy-warmup-epochs", 9, "--learning-rate", 0.05,
+        *FEW, *FAST,
     )  # fmt: skip
     said = "frequent chose, better on validation than what was learned" in shown.out
     assert said == (row["kept_policy"] == "frequent")

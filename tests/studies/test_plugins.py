@@ -82,7 +82,8 @@ MODULE = "plugin_module"
 SMALL: dict[str, Any] = {
     "size": 3, "dim": 5, "epochs": 2, "inner_steps": 3, "device": "cpu", "user_batch": None,
     "update_interval": None,
-    "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.05, "policy_batch_size": 64,
+    "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.05,
+    "policy_batch_size": 64,
 }  # fmt: skip
 DATA = {name: stream(users=30, items=64, events=12, implicit=name) for name in (False, True)}
 

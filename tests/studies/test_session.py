@@ -122,7 +122,7 @@ def test_unsupported_sizes_and_splits_are_refused(
     with pytest.raises(RunError, match="was made with other settings"):
         dips.session(data, **WHAT, out=whole[0], **{**SMALL, "learning_rate": 0.5})
     out = tmp_path / "none"
-    with pytest.raises(ConfigError, match="has no sketch in it"):
+    with pytest.raises(ConfigError, match="--sizes has no sketch"):
         dips.session(data, ["last"], [0], [0], out=out, **SMALL)
     with pytest.raises(ConfigError, match="whole histories"):
         dips.session(data, ["last"], [2], [0], out=out, split="time", **SMALL)

@@ -193,7 +193,7 @@ def test_other_settings_are_refused(
         dips.transfer(data, **WHAT, out=whole[0], recommender="sasrec", **SMALL)
     out = tmp_path / "none"
     for policies, target, sentence in (
-        (["all"], "gru", "'all' is no sketch"),
+        (["all"], "gru", "'all' keeps no sketch"),
         (["last", "newest"], "gru", "newest"),
         (["last"], "gruu", "recommender is 'gruu'"),
     ):

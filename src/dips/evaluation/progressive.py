@@ -243,8 +243,9 @@ def _chunks(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     if model.loss.listwise:
         reading = 0 if isinstance(trace, FullHistoryTrace) else 4 * dim * trace.width
         breadth = max(model.elements_per_row, model.items, reading)
-        fits = max(1, COMPILED_SCORES // model.items)
-        at_once = fits if has_compiled_softmax(model) else rows_per_chunk(CHUNK, breadth, rows.device)
+        at_once = rows_per_chunk(CHUNK, breadth, rows.device)
+        if has_compiled_softmax(model):
+            at_once = max(1, COMPILED_SCORES // model.items)
         if isinstance(trace, FullHistoryTrace):  # the tensors are as wide as the history
             at_once = min(at_once, max(1, CHUNK // (8 * trace.width)))
         yield from torch.split(rows, at_once)
