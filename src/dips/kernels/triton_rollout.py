@@ -7,7 +7,9 @@ numbers on the fixed-point grid, so their order does not matter. Fused multiply-
 and constants come from `layout`.
 
 Measured on an H200, a rollout of 8 stacked runs of `learned`: 0.232 s, against 2.95 s for the numba
-loops on the 16 cores of its host (12.7 times).
+loops of version 0.1 on the 16 cores of its host (12.7 times). Time of the reference path on the
+same GPU / time of Triton, 2 stacked runs of 300 users, K = 4: set network 45, with predicted scores
+29, paper's network 24, `hardest` 25.
 """
 
 # mypy: disable-error-code="import, untyped-decorator, no-untyped-def, no-untyped-call"
