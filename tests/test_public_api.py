@@ -47,7 +47,7 @@ def test_nothing_else_is_public():
     assert set(fresh(code)) <= {*PUBLIC, "TYPE_CHECKING", "Any", "import_module"}
 
 
-def test_importing_dips_is_free():
+def test_importing_dips_does_not_import_torch():
     code = "import json, sys, dips; print(json.dumps(list(sys.modules)))"
     assert not {"torch", "numpy", "polars"} & set(fresh(code))
 
@@ -63,7 +63,7 @@ def test_the_core_needs_no_tables_no_command_line_and_no_figures():
     assert not {"polars", "typer", "rich", "matplotlib"} & loaded
 
 
-def test_a_run_alone_does_not_ask_for_torchs_compiler():
+def test_a_single_run_does_not_import_the_torch_compiler():
     """Its import takes seconds."""
     code = (
         "import json, sys, dips; from dips.data.synthetic import stream; "

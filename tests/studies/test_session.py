@@ -124,7 +124,7 @@ def test_unsupported_sizes_and_splits_are_refused(
     out = tmp_path / "none"
     with pytest.raises(ConfigError, match="--sizes has no sketch"):
         dips.session(data, ["last"], [0], [0], out=out, **SMALL)
-    with pytest.raises(ConfigError, match="whole histories"):
+    with pytest.raises(ConfigError, match="full histories"):
         dips.session(data, ["last"], [2], [0], out=out, split="time", **SMALL)
     with pytest.raises(ConfigError, match="--target-epochs is -2"):
         dips.session(data, ["last"], [2], [0], out=out, target_epochs=-2, **SMALL)
