@@ -1,1 +1,1 @@
-"""Compiled twins of the reference code: numba on the CPU, Triton on CUDA."""
+"""Compiled versions of the reference code: numba on the CPU, Triton on CUDA."""

@@ -176,8 +176,8 @@ def observe(sketch, seen, user, events, key, number, scorer):
     for event in range(len(user)):
         row = user[event]
         seen[row] += 1
-        own = key[row] if len(key) > 0 else 0
-        refresh(sketch, row, events, event, 1, seen[row], own, number, scorer, 0, buffers)
+        user_key = key[row] if len(key) > 0 else 0
+        refresh(sketch, row, events, event, 1, seen[row], user_key, number, scorer, 0, buffers)
 
 
 @loop

@@ -155,11 +155,11 @@ def _filter_sketch(problem, buffers, targets, first):
         line = first + row
         for slot in range(targets.filtered.shape[1]):
             item, weight = problem.item[line, slot], targets.filtered[line, slot]
-            baseline = weight > ZERO and item != targets.target[line]
-            for before in range(slot):  # a repeated item is filtered ones
-                met = problem.item[line, before] == item and targets.filtered[line, before] > ZERO
-                baseline = baseline and not met
-            if baseline:
+            is_filtered = weight > ZERO and item != targets.target[line]
+            for before in range(slot):  # a repeated item is filtered once
+                same = problem.item[line, before] == item
+                is_filtered = is_filtered and not (same and targets.filtered[line, before] > ZERO)
+            if is_filtered:
                 tile, at = _place(item)
                 rest = np.log(ONE - weight) if weight < ONE else PADDING
                 buffers.power[last, tile, row * TILE + at] += rest
