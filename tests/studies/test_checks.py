@@ -98,7 +98,7 @@ def test_warmup_histories_cannot_train_a_policy(world: World) -> None:
     check(late, TrainConfig.of(policy="last"))
     for settings in ({"policy": "learned"}, {"user_batch": 3}, {"update_interval": 1}):
         check(data, TrainConfig.of(**settings))
-        with pytest.raises(ConfigError, match="counts some histories from their middle on"):
+        with pytest.raises(ConfigError, match="first interactions are not predicted"):
             check(late, TrainConfig.of(**settings))
 
 

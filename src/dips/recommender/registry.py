@@ -22,6 +22,7 @@ from dips.recommender.gru import GRU
 from dips.recommender.losses import make_loss
 from dips.recommender.mlp import MLP
 from dips.recommender.sasrec import SASRec
+from dips.recommender.settings import RecommenderSettings
 
 RECOMMENDERS: dict[str, type[Recommender]] = {
     "dot": DotProduct,
@@ -31,15 +32,17 @@ RECOMMENDERS: dict[str, type[Recommender]] = {
 }
 SEQUENTIAL = ("gru", "sasrec")
 """Names of the recommenders that read items in order."""
-OPTIONS = ("repeat_feature", "recency_decay", "tie_embeddings", "cosine")
-"""Settings that only some recommenders have."""
+OPTIONS: dict[str, bool] = {
+    "repeat_feature": False, "recency_decay": False, "cosine": False, "tie_embeddings": True,
+}  # fmt: skip
+"""Settings that only some recommenders have, and the value that any recommender accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommenderSpec:
+class RecommenderSpec(RecommenderSettings):
     """Everything that decides the shape of a recommender, and nothing that training changes.
 
-    A field is passed to the constructors that name it: a new setting is declared here and there.
+    A field is passed to the constructors that name it; None is not passed.
     """
 
     kind: str
@@ -48,8 +51,6 @@ class RecommenderSpec:
     """Name of the loss."""
     items: int
     """Number of items."""
-    dim: int = 32
-    """Length of an item vector."""
     offset: float = 0.0
     """Mean rating for squared error, else 0."""
     low: float = 0.0
@@ -58,24 +59,6 @@ class RecommenderSpec:
     """Highest rating."""
     rating_values: tuple[float, ...] = ()
     """The values that a rating can take, for `cce`."""
-    inner_lr: float = 0.1
-    """Step size of the inner loop."""
-    inner_steps: int = 10
-    """Number of steps of the inner loop."""
-    prior_penalty: float = 0.0
-    """Weight of the regulariser of Eq. 2."""
-    negatives: int = 0
-    """Number of negatives; 0: the softmax is over all items."""
-    repeat_feature: bool = False
-    """Whether items of the sketch get an item-id feature: users repeat items."""
-    recency_decay: bool = False
-    """Whether the weight of an entry decays with its age."""
-    tie_embeddings: bool = True
-    """Whether the vectors that are read also score; False: a separate input embedding."""
-    filter_sketch: bool = False
-    """Whether items of the sketch are filtered from the ranking."""
-    cosine: bool = False
-    """Whether scores are cosines times a learned scale."""
     side: SideInformation = NO_SIDE_INFORMATION
     """Side information of interactions."""
 
@@ -122,7 +105,7 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
                 f"recommender '{spec.kind}' has {name} {getattr(made, name)}, not the run's "
                 f"{settings[name]}: pass its settings to super().__init__"
             )
-    made.masks_sketch = spec.filter_sketch
+    made.masks_sketch = bool(spec.filter_sketch)
     return made
 
 
@@ -142,12 +125,11 @@ def construct_recommender(
         ConfigError: If the spec sets an option that the class does not have.
     """
     settings, named = settings_of(spec, seed), _named_settings(kind)
-    for field in dataclasses.fields(spec):
-        is_set = settings[field.name] != field.default
-        if field.name in OPTIONS and field.name not in named and is_set:
-            raise ConfigError(f"{kind.__name__} has no setting {field.name}: leave it out")
+    for name, neutral in OPTIONS.items():
+        if name not in named and settings.get(name, neutral) != neutral:
+            raise ConfigError(f"{kind.__name__} has no setting {name}: leave it out")
     made = kind(**{name: value for name, value in settings.items() if name in named})
-    made.masks_sketch = spec.filter_sketch and "filter_sketch" not in named
+    made.masks_sketch = bool(spec.filter_sketch) and "filter_sketch" not in named
     return made
 
 
@@ -157,17 +139,18 @@ def settings_of(spec: RecommenderSpec, seed: int = 0) -> dict[str, Any]:
     A user's own class gets those that its `__init__` names; with `**settings`, also those of
     `Recommender.__init__`.
     """
-    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    values = ((field.name, getattr(spec, field.name)) for field in dataclasses.fields(spec))
+    negatives = spec.negatives or 0
     return {
-        **fields,
-        "loss": make_loss(spec.loss, spec.low, spec.high, spec.rating_values, spec.negatives),
+        **{name: value for name, value in values if value is not None},
+        "loss": make_loss(spec.loss, spec.low, spec.high, spec.rating_values, negatives),
         "generator": torch.Generator().manual_seed(seed),
     }
 
 
 def embedding_width(spec: RecommenderSpec) -> int:
     """Return the length of the item vectors that policies see."""
-    if spec.kind in RECOMMENDERS:
+    if spec.kind in RECOMMENDERS and spec.dim is not None:
         return spec.dim
     return make_recommender(spec).embedding(torch.zeros(1, 1, dtype=torch.int64)).shape[-1]
 

@@ -1,10 +1,10 @@
-"""What is decided before a run starts: parts, device, recommender. What cannot work is refused."""
+"""Prepare a run before it starts: split, device, recommender, policy; refuse what cannot work."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from dips.recommender.registry import (
     make_recommender,
 )
 from dips.recommender.sequential import Sequential
+from dips.recommender.settings import RecommenderSettings
 from dips.testing import check_policy, check_recommender
 from dips.training.config import TrainConfig
 from dips.training.estimators import check_combination
@@ -36,7 +37,7 @@ FRACTIONS = (0.6, 0.2, 0.2)
 
 
 def split(data: Interactions, config: TrainConfig) -> Parts:
-    """The three parts that a run's settings name."""
+    """Return training, validation and test users, as the settings say."""
     if config.training.max_users and config.training.max_users < data.users:
         some = np.random.default_rng(0).permutation(data.users)[: config.training.max_users]
         data = data.select(np.sort(some))
@@ -79,9 +80,9 @@ def device_of(config: TrainConfig) -> str:
 
 
 def sides_of(train: Interactions, config: TrainConfig) -> SideInformation:
-    """The side information that the settings ask for, as the data has it.
+    """Return the side information that the settings name.
 
-    A recommender of the user's own predicts without it.
+    A recommender of the user predicts without it.
     """
     timed = not config.model.implicit and config.model.recommender in RECOMMENDERS
     return SideInformation.of(train, config.model.side, timed=timed)
@@ -94,24 +95,12 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         ConfigError: Settings contradict each other, the task or the data.
     """
     model = config.model
-    assert model.loss is not None
-    assert model.dim is not None
-    assert model.inner_lr is not None
     _check_model(config)
     spec = RecommenderSpec(
+        **{leaf.name: config[leaf.name] for leaf in fields(RecommenderSettings)},
         kind=model.recommender,
         loss=model.loss,
         items=train.items,
-        dim=model.dim,
-        inner_lr=model.inner_lr,
-        inner_steps=model.inner_steps,
-        prior_penalty=model.prior_penalty,
-        repeat_feature=bool(model.repeat_feature),
-        recency_decay=bool(model.recency_decay),
-        tie_embeddings=model.tie_embeddings is not False,
-        filter_sketch=bool(model.filter_sketch),
-        cosine=bool(model.cosine),
-        negatives=model.negatives or 0,
         side=replace(sides_of(train, config), columns=()),
     )
     if model.implicit:
@@ -159,7 +148,7 @@ def _check_model(config: TrainConfig) -> None:
 
 
 def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
-    """The policy that fits the data and the settings."""
+    """Return the policy that fits the data and the resolved settings."""
     center, spread = 0.0, 1.0
     if not config.model.implicit and train.rating is not None:
         ratings = train.rating[ragged(train.starts, train.lengths)]
@@ -181,7 +170,12 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
 
 
 def check(train: Interactions, config: TrainConfig) -> None:
-    """Refuse settings that cannot work, before anything is written."""
+    """Refuse settings that cannot work, before anything is written.
+
+    Raises:
+        ConfigError: Settings contradict each other, the task or the data.
+        PluginError: A class of the user does not fit.
+    """
     device_of(config)
     given, config = config, resolved(train, config)
     spec = describe(train, config)
@@ -192,11 +186,11 @@ def check(train: Interactions, config: TrainConfig) -> None:
         _check_sequential(train, config)
     if learns(policy):
         _check_learning(config)
-    live = config.training.user_batch or config.training.update_interval
-    if train.warmup.any() and (learns(policy) or live):
+    interleaved = config.training.user_batch or config.training.update_interval
+    if train.warmup.any() and (learns(policy) or interleaved):
         raise ConfigError(
-            f"{train.name} counts some histories from their middle on: a policy that learns, and "
-            "user_batch or update_interval, need training users whose every interaction counts"
+            f"{train.name} has users whose first interactions are not predicted: learned policies, "
+            "user_batch and update_interval need training users with whole histories"
         )
     if not type(policy).__module__.startswith("dips."):
         _check_own("policy", config.sketch.policy, check_policy, policy)
@@ -207,7 +201,7 @@ def check(train: Interactions, config: TrainConfig) -> None:
 
 
 def check_process_group(parts: Sequence[Interactions], config: TrainConfig, processes: int) -> None:
-    """Refuse what several processes cannot do together."""
+    """Refuse settings that several processes cannot train together."""
     if processes == 1:
         return
     for part in parts:
@@ -228,7 +222,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _check_sequential(train: Interactions, config: TrainConfig) -> None:
-    """What reads by recurrence predicts items, and has no inner loop to earn credit from."""
+    """Refuse ratings and learned policies for sequential recommenders: they have no inner loop."""
     if not config.model.implicit:
         raise ConfigError(
             f"recommender '{config.model.recommender}' predicts the next item, not ratings: "
@@ -236,13 +230,14 @@ def _check_sequential(train: Interactions, config: TrainConfig) -> None:
         )
     if learns(policy_of(config)):
         raise ConfigError(
-            f"policy '{config.sketch.policy}' learns from a recommender that adapts to a sketch: train it "
-            f"with dot or mlp, or give recommender '{config.model.recommender}' another policy"
+            f"policy '{config.sketch.policy}' learns from a recommender that adapts to a sketch: "
+            f"train it with dot or mlp, or give recommender '{config.model.recommender}' another "
+            "policy"
         )
 
 
 def _check_ranges(config: TrainConfig) -> None:
-    """Shares have an upper end too."""
+    """Refuse shares above their upper bound."""
     if (config.model.dropout or 0.0) >= 1:
         raise ConfigError(f"dropout is {config.model.dropout:g}: it must be at least 0 and below 1")
     if config.policy_training.discount > 1:
@@ -260,7 +255,7 @@ def _check_learning(config: TrainConfig) -> None:
 
 
 def _check_own(kind: str, name: str, check: Callable[[T], None], made: T) -> None:
-    """What is of the user's own must keep what its check in `dips.testing` asks."""
+    """Run the checks of `dips.testing` on a class of the user."""
     try:
         check(made)
     except Exception as error:

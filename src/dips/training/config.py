@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -18,6 +18,7 @@ from dips.errors import ConfigError
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import SEQUENTIAL
+from dips.recommender.settings import RecommenderSettings, setting
 from dips.stream.schedule import Schedule
 from dips.training.estimators import ESTIMATORS
 
@@ -25,51 +26,30 @@ OWN_CLASS = "package.module:Class"
 """Stands for any class of the user's own among the choices of a setting."""
 
 
-def _setting(
-    default: Any,
-    help: str,
-    *,
-    low: float | None = None,
-    choices: Sequence[str] = (),
-    basic: bool = False,
-) -> Any:
-    """Declare one setting.
-
-    Args:
-        default: Its value where nothing is given; None: decided from the data.
-        help: One sentence for people.
-        low: The least value.
-        choices: The allowed values; none: any.
-        basic: Whether `--help` shows it among the first settings.
-    """
-    about = {"help": help, "low": low, "choices": tuple(choices), "basic": basic}
-    return field(default=default, metadata=about)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SketchConfig:
     """What a sketch keeps, and when that is decided."""
 
-    policy: str = _setting(
+    policy: str = setting(
         "last",
         "Which interactions stay: last, last-distinct, reservoir, mix:M, last-top:M, frequent, "
         "hardest, hardest:H, influence, all; learned policies: learned, dips, dips@1; or "
         "package.module:Class.",
         basic=True,
     )
-    size: int = _setting(4, "How many interactions a sketch keeps (K).", low=1, basic=True)
-    every: int = _setting(
+    size: int = setting(4, "How many interactions a sketch keeps (K).", low=1, basic=True)
+    every: int = setting(
         1, "Refresh the sketch after this many interactions (tau).", low=1, basic=True
     )
-    periods: tuple[int, ...] | None = _setting(
+    periods: tuple[int, ...] | None = setting(
         None, "Refresh after these periods in turn, for example 3,5,2. Replaces every."
     )
-    selection: str = _setting(
+    selection: str = setting(
         "greedy",
         "Keep the highest scores (greedy), or sample by the scores (sampled).",
         choices=("greedy", "sampled"),
     )
-    damping: float = _setting(1.0, "Added to the Hessian by the policy influence.", low=0)
+    damping: float = setting(1.0, "Added to the Hessian by the policy influence.", low=0)
 
     @property
     def schedule(self) -> Schedule:
@@ -78,73 +58,37 @@ class SketchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The recommender, its loss and its inner loop."""
+class ModelConfig(RecommenderSettings):
+    """The task, the loss and the recommender with its inner loop."""
 
-    task: str = _setting(
+    task: str = setting(
         None,
         "Predict ratings (explicit) or items (implicit). Default: explicit if there are ratings.",
         choices=("explicit", "implicit"),
         basic=True,
     )
-    loss: str = _setting(
+    loss: str = setting(
         None,
         "mse, bce or cce (explicit); softmax, bpr, top1, bpr-max or top1-max (implicit). "
         "Default: mse or softmax.",
         choices=(*EXPLICIT, *RANKING),
         basic=True,
     )
-    negatives: int | None = _setting(
-        None,
-        "Sampled negative items in a step. Default: all items for softmax, 256 for other "
-        "implicit losses.",
-        low=1,
-    )
-    negative_exponent: float = _setting(
-        0.5, "Sample negatives in proportion to this power of their popularity.", low=0
-    )
-    recommender: str = _setting(
+    recommender: str = setting(
         "dot",
         "dot (matrix factorisation with biases), mlp (NCF), gru (GRU4Rec), sasrec, or "
         "package.module:Class.",
         choices=("dot", "mlp", *SEQUENTIAL, OWN_CLASS),
         basic=True,
     )
-    dim: int = _setting(None, "Dimension of user and item embeddings.", low=1)
-    tie_embeddings: bool = _setting(
-        None,
-        "Read and score items with the same embedding. Off: a separate input embedding (dot with "
-        "softmax, gru). Default: off for dot with softmax if items do not repeat.",
+    negative_exponent: float = setting(
+        0.5, "Sample negatives in proportion to this power of their popularity.", low=0
     )
-    repeat_feature: bool = _setting(
-        None,
-        "Add an item-id feature weighted by repeat count. Default: on if at least 10 % of training "
-        "events are repeats (dot with softmax, gru, sasrec).",
-    )
-    filter_sketch: bool = _setting(
-        None,
-        "Filter items of the sketch from the ranking. Default: on if fewer than one in a thousand "
-        "training events are repeats.",
-    )
-    cosine: bool = _setting(
-        None,
-        "Score by cosine similarity times a learned logit scale (gru, sasrec). Default: on with "
-        "softmax, unless items repeat.",
-    )
-    recency_decay: bool = _setting(
-        None,
-        "Let entry weights decay with age, at a learned rate. Default: on for dot with softmax.",
-    )
-    dropout: float = _setting(
+    dropout: float = setting(
         None, "Dropout of the paper's policy network, of gru and of sasrec.", low=0
     )
-    side: tuple[str, ...] = _setting(
+    side: tuple[str, ...] = setting(
         (), "Side information to use: categories, time and further columns, as a,b,c."
-    )
-    inner_steps: int = _setting(10, "Gradient steps that adapt a user to the sketch.", low=1)
-    inner_lr: float = _setting(None, "Learning rate of the inner loop (alpha).", low=0)
-    prior_penalty: float = _setting(
-        0.0, "Weight of the penalty on the distance to the user prior (R of Eq. 2).", low=0
     )
 
     @property
@@ -168,57 +112,55 @@ class ModelConfig:
 class TrainingConfig:
     """How the recommender is trained, and on what."""
 
-    seed: int = _setting(0, "Fixes split, initialisation and sampling.", basic=True)
-    split: str = _setting(
+    seed: int = setting(0, "Fixes split, initialisation and sampling.", basic=True)
+    split: str = setting(
         "users",
         "Split users at random (users), or each user's history by time (time).",
         choices=("users", "time"),
     )
-    epochs: int = _setting(None, "Passes over the training users.", low=1, basic=True)
-    patience: int = _setting(
-        None, "Stop after this many epochs without a better validation.", low=1
-    )
-    learning_rate: float = _setting(
+    epochs: int = setting(None, "Passes over the training users.", low=1, basic=True)
+    patience: int = setting(None, "Stop after this many epochs without a better validation.", low=1)
+    learning_rate: float = setting(
         None, "Initial learning rate of Adam for the recommender.", low=0
     )
-    user_lr: float | None = _setting(
+    user_lr: float | None = setting(
         None,
         "Learning rate of SGD with momentum for the user prior. Default: Adam trains it too.",
         low=0,
     )
-    weight_decay: float = _setting(
+    weight_decay: float = setting(
         None, "L2 penalty on embeddings, not on biases. Default: by events per item.", low=0
     )
-    lr_schedule: str = _setting(
+    lr_schedule: str = setting(
         "cosine",
         "Learning-rate schedule: cosine decay to 0, or constant.",
         choices=("cosine", "constant"),
     )
-    batch_size: int = _setting(
+    batch_size: int = setting(
         None, "Predictions in a gradient step. Default: by the number of predictions.", low=1
     )
-    resketch_epochs: int = _setting(
+    resketch_epochs: int = setting(
         1, "Epochs between rollouts of policies that use the recommender.", low=1
     )
-    user_batch: int | None = _setting(
+    user_batch: int | None = setting(
         None, "Users rolled out together before parameters are updated. Default: all.", low=1
     )
-    user_batches_per_epoch: int = _setting(
+    user_batches_per_epoch: int = setting(
         None, "User batches in an epoch, where user_batch is not given.", low=1
     )
-    update_interval: int | None = _setting(
+    update_interval: int | None = setting(
         None,
         "Steps of the rollout between parameter updates. Default: whole histories. 1 is the "
         "paper's Algorithm 1.",
         low=1,
     )
-    device: str | None = _setting(
+    device: str | None = setting(
         None, "cpu, cuda or cuda:1. Default: cuda where there is one.", basic=True
     )
-    max_seconds: float | None = _setting(
+    max_seconds: float | None = setting(
         None, "Stop training after this many seconds.", low=0, basic=True
     )
-    max_users: int | None = _setting(
+    max_users: int | None = setting(
         None, "Use this many users of the data only.", low=1, basic=True
     )
 
@@ -227,45 +169,45 @@ class TrainingConfig:
 class PolicyTrainingConfig:
     """How a policy with parameters is trained."""
 
-    baselines: tuple[str, ...] = _setting(
+    baselines: tuple[str, ...] = setting(
         None,
         "Policies to train beside a learned one, as a,b. The best on validation is the run.",
         basic=True,
     )
-    policy_lr: float = _setting(None, "Learning rate of Adam for the policy.", low=0)
-    policy_weight_decay: float = _setting(0.0, "L2 penalty on the policy.", low=0)
-    policy_batch_size: int = _setting(
+    policy_lr: float = setting(None, "Learning rate of Adam for the policy.", low=0)
+    policy_weight_decay: float = setting(0.0, "L2 penalty on the policy.", low=0)
+    policy_batch_size: int = setting(
         None,
         "Predictions in a gradient step of the policy. Default: by the number of predictions.",
         low=1,
     )
-    policy_warmup_epochs: int = _setting(1, "Epochs before the policy is trained.", low=0)
-    policy_freeze_epochs: int = _setting(None, "Last epochs, in which the policy is frozen.", low=0)
-    residual: bool = _setting(
+    policy_warmup_epochs: int = setting(1, "Epochs before the policy is trained.", low=0)
+    policy_freeze_epochs: int = setting(None, "Last epochs, in which the policy is frozen.", low=0)
+    residual: bool = setting(
         None,
         "Give `learned` the residual of each prediction as input. Default: on for ratings.",
     )
-    predicted_score: bool = _setting(
+    predicted_score: bool = setting(
         None,
         "Give `learned` the predicted score of each candidate in place of the residual, and start "
         "from it. Default: on if items of the sketch are filtered (dot with softmax).",
     )
-    queue: int = _setting(None, "Decisions over which a choice receives credit (Q).", low=1)
-    credit: str = _setting(
+    queue: int = setting(None, "Decisions over which a choice receives credit (Q).", low=1)
+    credit: str = setting(
         "survival",
         "Credit over time: identity (the paper), discount or survival.",
         choices=("identity", "discount", "survival"),
     )
-    discount: float = _setting(0.9, "Discount of credit from decision to decision.", low=0)
-    dropped_candidates: int = _setting(
+    discount: float = setting(0.9, "Discount of credit from decision to decision.", low=0)
+    dropped_candidates: int = setting(
         4, "Decisions for which survival credit follows a dropped candidate.", low=0
     )
-    estimator: str = _setting(
+    estimator: str = setting(
         "straight-through",
         "Gradient estimator of the choice: straight-through, gumbel or reinforce.",
         choices=ESTIMATORS,
     )
-    revert_tolerance: float = _setting(
+    revert_tolerance: float = setting(
         None,
         "Revert an epoch of the policy that makes validation worse by more than this share. "
         "inf: never.",

@@ -1,0 +1,74 @@
+"""Declare the settings of recommenders, each with its sentence for `--help`.
+
+A setting is declared here alone. It becomes a flag (`training.config.ModelConfig`), a field of the
+stored specification (`RecommenderSpec`), and an argument of every constructor that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    choices: Sequence[str] = (),
+    basic: bool = False,
+) -> Any:
+    """Declare one setting, as a field of a dataclass.
+
+    Args:
+        default: Its value where nothing is given; None: decided from the data.
+        help: One sentence for users.
+        low: The least value.
+        choices: The allowed values; none: any.
+        basic: Whether `--help` shows it among the first settings.
+    """
+    about = {"help": help, "low": low, "choices": tuple(choices), "basic": basic}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommenderSettings:
+    """Settings that constructors of recommenders name. None: the constructor's own default."""
+
+    dim: int = setting(None, "Dimension of user and item embeddings.", low=1)
+    negatives: int | None = setting(
+        None,
+        "Sampled negative items in a step. Default: all items for softmax, 256 for other "
+        "implicit losses.",
+        low=1,
+    )
+    tie_embeddings: bool = setting(
+        None,
+        "Read and score items with the same embedding. Off: a separate input embedding (dot with "
+        "softmax, gru). Default: off for dot with softmax if items do not repeat.",
+    )
+    repeat_feature: bool = setting(
+        None,
+        "Add an item-id feature weighted by repeat count. Default: on if at least 10 % of training "
+        "events are repeats (dot with softmax, gru, sasrec).",
+    )
+    filter_sketch: bool = setting(
+        None,
+        "Filter items of the sketch from the ranking. Default: on if fewer than one in a thousand "
+        "training events are repeats.",
+    )
+    cosine: bool = setting(
+        None,
+        "Score by cosine similarity times a learned logit scale (gru, sasrec). Default: on with "
+        "softmax, unless items repeat.",
+    )
+    recency_decay: bool = setting(
+        None,
+        "Let entry weights decay with age, at a learned rate. Default: on for dot with softmax.",
+    )
+    inner_steps: int = setting(10, "Gradient steps that adapt a user to the sketch.", low=1)
+    inner_lr: float = setting(None, "Learning rate of the inner loop (alpha).", low=0)
+    prior_penalty: float = setting(
+        0.0, "Weight of the penalty on the distance to the user prior (R of Eq. 2).", low=0
+    )
