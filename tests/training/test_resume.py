@@ -148,7 +148,7 @@ def test_a_run_that_diverges_ends_early(
     (text,) = fit_state.progress.diverged
     assert "the loss was not finite in epoch 1 (step " in text
     assert "learning_rate 0.03, policy_lr 0.003, inner_lr 1e+08" in text
-    assert "lower inner_lr first, then the learning rate, then the policy rate" in text
+    assert "lower inner_lr first, then learning_rate, then policy_lr" in text
     assert fit_state.progress.epoch == 1
     assert fit_state.progress.history == []
     assert int(fit_state.steps[0]) < len(job.train) / 4 / 2
