@@ -19,7 +19,7 @@ from dips.policy.stacked import StackedPolicies
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
 from dips.recommender.stacked import StackedRecommenders
-from dips.studies.checks import describe, describe_policy, device_of
+from dips.studies.checks import device_of, policy_spec, recommender_spec
 from dips.training.algorithm1 import Algorithm1, DenseUserBatch
 from dips.training.rollouts import TrainingRollouts
 
@@ -73,8 +73,9 @@ def synthetic_batch(algorithm: Algorithm1, shape: StepShape) -> tuple[DenseUserB
 def _make(setting: Setting) -> tuple[Algorithm1, DotProduct, PaperNetwork]:
     """Return Algorithm 1 with the library's initial parameters, and the modules they are from."""
     config, device = setting.config, device_of(setting.config)
-    model = make_recommender(describe(setting.train, config), config.training.seed).to(device)
-    network = build_policy(describe_policy(setting.train, config), config.training.seed)
+    spec = recommender_spec(setting.train, config)
+    model = make_recommender(spec, config.training.seed).to(device)
+    network = build_policy(policy_spec(setting.train, config), config.training.seed)
     assert isinstance(model, DotProduct)
     assert isinstance(network, PaperNetwork)
     return Algorithm1(model, network.to(device), config), model, network

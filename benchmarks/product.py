@@ -26,7 +26,7 @@ from dips.recommender.registry import make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import StoredTrace, Trace
 from dips.stream.users import EventColumns
-from dips.studies.checks import describe, describe_policy, device_of, resolved, split
+from dips.studies.checks import device_of, policy_spec, recommender_spec, resolved, split
 from dips.training import policy_gradients as policy_gradients_module
 from dips.training.batches import FullHistoryBlock
 from dips.training.config import TrainConfig
@@ -86,9 +86,9 @@ class Run:
     def begin(cls, setting: Setting) -> Run:
         """Return a run with the initial recommender and policy."""
         (train, valid, _), config = setting
-        spec, device = describe(train, config), device_of(config)
+        spec, device = recommender_spec(train, config), device_of(config)
         job = Job(train, valid, config)
-        policy = build_policy(describe_policy(train, config), config.training.seed)
+        policy = build_policy(policy_spec(train, config), config.training.seed)
         state = start([job], [make_recommender(spec, config.training.seed)], device, [policy])
         return cls(job, state, EventColumns.of(train, device), device, spec.low, spec.high)
 

@@ -145,7 +145,7 @@ def train_with(
         parts: Users for training, validation and test.
         config: All settings.
         out: Run directory to write; only the leading process writes.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         test: Whether to score the test users.
         resume: Whether to continue the interrupted run in `out`.
         on_start: Called after all checks, before training.
@@ -238,7 +238,7 @@ def compare(
         tune_once: Whether to tune each policy at its middle size only.
         recipe: Name of a set of settings.
         on_progress: Called after each epoch.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         config: From a policy's name to all its settings, instead of `settings`.
         **settings: Settings of `TrainConfig` by name.
 
@@ -303,7 +303,7 @@ def transfer(
         out: Results directory; the same call continues an interrupted study.
         recipe: Name of a set of settings.
         on_progress: Called with the progress of each phase.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         config: From `policy` and `recommender` to all settings, instead of `settings`.
         **settings: Settings of `TrainConfig` by name, for policies and target model.
@@ -361,7 +361,7 @@ def session(
         out: Results directory; the same call continues an interrupted study.
         recipe: Name of a set of settings.
         on_progress: Called with the progress of each phase.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         config: From `policy`, `recommender` and `every` to all settings, instead of `settings`.
         **settings: Settings of `TrainConfig` by name, for policies and session models.
@@ -557,7 +557,7 @@ def paper(
         quick: Whether to run the reduced version.
         stages: Stages to run: compare, transfer, session, gradients, story.
         seeds: Seeds of splits and training.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         on_results: Called with each finished results directory.
         on_progress: Called with the progress of all stages.

@@ -14,7 +14,7 @@ from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
-from dips.studies.checks import describe, describe_policy, resolved
+from dips.studies.checks import policy_spec, recommender_spec, resolved
 from dips.testing import random_world
 from dips.training.algorithm1 import Algorithm1
 from dips.training.recipes import build_config
@@ -26,8 +26,8 @@ def _algorithm(data: Interactions) -> Algorithm1:
         "device": "cpu",
     }  # fmt: skip
     config = resolved(data, build_config("paper", None, flags))
-    model = make_recommender(describe(data, config), 0)
-    network = build_policy(describe_policy(data, config), 0)
+    model = make_recommender(recommender_spec(data, config), 0)
+    network = build_policy(policy_spec(data, config), 0)
     assert isinstance(model, DotProduct)
     assert isinstance(network, PaperNetwork)
     return Algorithm1(model, network, config)

@@ -21,7 +21,7 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import EventColumns, make_stream
-from dips.studies.checks import describe, resolved
+from dips.studies.checks import recommender_spec, resolved
 from dips.studies.gradients import GradientStudy, study_gradients
 from dips.testing import random_world
 from dips.training.config import TrainConfig
@@ -39,7 +39,7 @@ PAPER_RUN = {"users": 6, "steps": 50, "longest": 50, "queue": 50, "seed": 0, "to
 def _untrained(config: TrainConfig, data: Interactions) -> TrainedModel:
     """Return an untrained model with large parameters, so that decisions differ clearly."""
     config = resolved(data, config)
-    spec = describe(data, config)
+    spec = recommender_spec(data, config)
     shape = PolicySpec(
         name=config.sketch.policy, size=config.sketch.size, items=data.items, dim=config.model.dim
     )

@@ -12,7 +12,7 @@ from dips.evaluation.progressive import predict
 from dips.evaluation.scoring import roll_out
 from dips.recommender.spectral_init import spectral_vectors
 from dips.stream.users import EventColumns
-from dips.studies.checks import check, describe, device_of, resolved, split
+from dips.studies.checks import check, device_of, recommender_spec, resolved, split
 from dips.studies.run import STACK, _stacks, train_runs
 from dips.studies.sketches import prediction_columns
 from dips.training.config import TrainConfig
@@ -247,7 +247,7 @@ def test_ratings_may_be_ignored():
 def test_the_offset_is_the_mean_rating_of_training_users():
     parts = split(EXPLICIT, config())
     own = np.concatenate([parts[0].rating[parts[0].events(u)] for u in range(parts[0].users)])
-    spec = describe(parts[0], resolved(parts[0], config()))
+    spec = recommender_spec(parts[0], resolved(parts[0], config()))
     assert spec.offset == pytest.approx(own.mean())
     assert spec.offset != pytest.approx(EXPLICIT.rating.mean(), abs=1e-4)
     assert (spec.low, spec.high) == EXPLICIT.rating_range()

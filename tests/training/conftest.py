@@ -21,7 +21,7 @@ from dips.rollout.rollout import Rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import make_selector
 from dips.stream.users import EventColumns, make_stream
-from dips.studies.checks import describe_policy, resolved
+from dips.studies.checks import policy_spec, resolved
 from dips.testing import random_world
 from dips.training.config import TrainConfig
 from dips.training.policy_batches import PolicyBatch, RefreshTable, pack_policy_batches
@@ -79,7 +79,7 @@ class Lab:
                 tie_embeddings=self.data.explicit,
             )
             models.append(model.to(self.dtype))
-            shape = replace(describe_policy(job.train, config), center=3.0, spread=1.5)
+            shape = replace(policy_spec(job.train, config), center=3.0, spread=1.5)
             policy = build_policy(shape, config.training.seed)
             policies.append(policy.to(self.dtype) if isinstance(policy, nn.Module) else policy)
         return start(jobs, models, "cpu", policies)

@@ -20,7 +20,7 @@ from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
 from dips.recommender.registry import make_recommender
 from dips.stream.users import EventColumns
-from dips.studies.checks import describe, describe_policy, resolved
+from dips.studies.checks import policy_spec, recommender_spec, resolved
 from dips.testing import random_world
 from dips.training.algorithm1 import Algorithm1
 from dips.training.batches import IntervalBlock
@@ -59,8 +59,8 @@ class Pair:
             "dropout": 0.0, "queue": 3, "epochs": 2, "device": "cpu", **settings,
         }  # fmt: skip
         self.config: TrainConfig = resolved(data, build_config("paper", None, flags))
-        model = make_recommender(describe(data, self.config), 0).double()
-        network = build_policy(describe_policy(data, self.config), 0)
+        model = make_recommender(recommender_spec(data, self.config), 0).double()
+        network = build_policy(policy_spec(data, self.config), 0)
         assert isinstance(model, DotProduct)
         assert isinstance(network, PaperNetwork)
         network.double()

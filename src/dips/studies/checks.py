@@ -79,7 +79,7 @@ def device_of(config: TrainConfig) -> str:
     return device
 
 
-def sides_of(train: Interactions, config: TrainConfig) -> SideInformation:
+def side_information_of(train: Interactions, config: TrainConfig) -> SideInformation:
     """Return the side information that the settings name.
 
     A recommender of the user predicts without it.
@@ -88,8 +88,8 @@ def sides_of(train: Interactions, config: TrainConfig) -> SideInformation:
     return SideInformation.of(train, config.model.side, timed=timed)
 
 
-def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
-    """Return the recommender that fits the data and the resolved settings.
+def recommender_spec(train: Interactions, config: TrainConfig) -> RecommenderSpec:
+    """Return the specification of the recommender for the data and the resolved settings.
 
     Raises:
         ConfigError: Settings contradict each other, the task or the data.
@@ -101,7 +101,7 @@ def describe(train: Interactions, config: TrainConfig) -> RecommenderSpec:
         kind=model.recommender,
         loss=model.loss,
         items=train.items,
-        side=replace(sides_of(train, config), columns=()),
+        side=replace(side_information_of(train, config), columns=()),
     )
     if model.implicit:
         return spec
@@ -147,8 +147,8 @@ def _check_model(config: TrainConfig) -> None:
         )
 
 
-def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
-    """Return the policy that fits the data and the resolved settings."""
+def policy_spec(train: Interactions, config: TrainConfig) -> PolicySpec:
+    """Return the specification of the policy for the data and the resolved settings."""
     center, spread = 0.0, 1.0
     if not config.model.implicit and train.rating is not None:
         ratings = train.rating[ragged(train.starts, train.lengths)]
@@ -158,14 +158,14 @@ def describe_policy(train: Interactions, config: TrainConfig) -> PolicySpec:
         size=config.sketch.size,
         damping=config.sketch.damping,
         items=train.items,
-        dim=embedding_width(describe(train, config)),
+        dim=embedding_width(recommender_spec(train, config)),
         residual=bool(config.policy_training.residual),
         predicted_score=bool(config.policy_training.predicted_score),
         repeat_feature=bool(config.model.repeat_feature),
         center=center,
         spread=spread,
         dropout=config.model.dropout or 0.0,
-        side=sides_of(train, config),
+        side=side_information_of(train, config),
     )
 
 
@@ -178,7 +178,7 @@ def check(train: Interactions, config: TrainConfig) -> None:
     """
     device_of(config)
     given, config = config, resolved(train, config)
-    spec = describe(train, config)
+    spec = recommender_spec(train, config)
     policy = policy_of(config)
     _check_ranges(config)
     model = make_recommender(spec, config.training.seed)

@@ -128,7 +128,7 @@ class Comparison:
         data: All users; each seed gives its own split.
         plan: What to compare.
         out: Results directory.
-        source: How the data was named, for config.json.
+        source: Name of the data as the user gave it, for config.json.
         on_progress: Called after each epoch.
     """
 

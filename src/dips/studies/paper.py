@@ -67,7 +67,7 @@ class PaperStudy:
         plan: Cells, seeds and settings.
         out: Results directory.
         functions: The functions that the stages call.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         on_results: Called with each finished results directory.
     """

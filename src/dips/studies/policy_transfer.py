@@ -116,7 +116,7 @@ class PolicyTransfer:
         data: All users; each seed gives its own split.
         plan: Policies, sizes, periods and seeds.
         out: Results directory.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         on_progress: Called with the progress of each phase.
     """
 

@@ -31,7 +31,13 @@ from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
 from dips.sketch.selection import make_selector
 from dips.stream.users import EventColumns, make_stream
-from dips.studies.checks import data_summary, describe, describe_policy, device_of, sides_of
+from dips.studies.checks import (
+    data_summary,
+    device_of,
+    policy_spec,
+    recommender_spec,
+    side_information_of,
+)
 from dips.studies.progress import EpochCallback, EpochReport
 from dips.studies.result import RunResult
 from dips.training import checkpoint
@@ -87,7 +93,7 @@ def train_runs(
     results: dict[int, RunResult] = {}
     for stack in _stacks([config for _, config in jobs], device):
         chosen = [jobs[index] for index in stack]
-        train, sides = chosen[0][0][0], sides_of(chosen[0][0][0], chosen[0][1])
+        train, sides = chosen[0][0][0], side_information_of(chosen[0][0][0], chosen[0][1])
         if sides not in columns:
             columns[sides] = EventColumns.of(train, device, sides)
         checkpoints = directory
@@ -197,14 +203,14 @@ def _run_stack(
     resume: bool,
     process_group: ProcessGroup,
 ) -> list[RunResult]:
-    specs = [describe(parts[0], config) for parts, config in jobs]
+    specs = [recommender_spec(parts[0], config) for parts, config in jobs]
     models = [
         make_recommender(spec, job[1].training.seed) for spec, job in zip(specs, jobs, strict=True)
     ]
     for model, (parts, config) in zip(models, jobs, strict=True):
         initialise_vectors(model, parts[0], config.training.seed, device)
     work = [Job(parts[0], parts[1], config) for parts, config in jobs]
-    shapes = [describe_policy(parts[0], config) for parts, config in jobs]
+    shapes = [policy_spec(parts[0], config) for parts, config in jobs]
     policies = [
         build_policy(shape, job[1].training.seed) for shape, job in zip(shapes, jobs, strict=True)
     ]

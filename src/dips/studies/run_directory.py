@@ -35,7 +35,7 @@ from dips.training.resolve import Resolved
 
 PARTS = ("train", "valid", "test")
 Source = str | list[str]
-"""How the data was named: one source, or one each for train, valid and test."""
+"""Name of the data as the user gave it: one name, or one each for train, valid and test."""
 
 
 def prepare_directory(
@@ -46,7 +46,7 @@ def prepare_directory(
     Args:
         directory: The run directory.
         config: Settings of the run.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         resume: Whether an interrupted run may be continued.
 
     Raises:
@@ -83,7 +83,7 @@ def write_run(result: RunResult, directory: Path, *, source: Source, curve: bool
     Args:
         result: Result of the run.
         directory: The run directory.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         curve: Whether to draw curve.png.
     """
     document = config_document(result.config, source, result.resolved)
@@ -113,7 +113,7 @@ def config_document(
 
     Args:
         config: Settings as asked; None is open.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         resolved: All settings, and why the open ones were decided so. None before training.
     """
     document: dict[str, Any] = {"data": source, "asked": config.to_dict()}

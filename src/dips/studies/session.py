@@ -28,7 +28,7 @@ from dips.rollout.trace import Trace
 from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
 from dips.stream.users import EventColumns, make_stream
-from dips.studies.checks import describe, device_of, resolved, split
+from dips.studies.checks import device_of, recommender_spec, resolved, split
 from dips.studies.compare import ComparisonPlan, write_table
 from dips.studies.policy_transfer import (
     CellScores,
@@ -75,7 +75,7 @@ def study_sessions(
         plan: Policies, sizes, seeds and settings of the source policies; size 0 is no sketch.
         target: Settings of the session model.
         out: Results directory; an interrupted study resumes there.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         on_progress: Called with the progress of each phase.
 
@@ -148,7 +148,7 @@ def score_sessions(
     streams = [make_stream([part], columns) for part in parts]
     longest = max(stream.longest for stream in streams)
     source_policy = replace(source_policy, schedule=session_schedule(source_policy.size, longest))
-    spec = describe(train, config)
+    spec = recommender_spec(train, config)
     model = construct_recommender(SessionGRU, spec, config.training.seed)
     initialise_vectors(model, train, config.training.seed, device)
     jobs = [Job(train, valid, config)]

@@ -20,7 +20,7 @@ from dips.evaluation.transfer import SourcePolicy, score_transfer
 from dips.recommender.registry import make_recommender
 from dips.recommender.sequential import Sequential
 from dips.stream.users import EventColumns
-from dips.studies.checks import describe, device_of, resolved, split
+from dips.studies.checks import device_of, recommender_spec, resolved, split
 from dips.studies.compare import ComparisonPlan
 from dips.studies.policy_transfer import (
     CellScores,
@@ -58,7 +58,7 @@ def study_transfer(
         plan: Policies, sizes, seeds and settings of the source policies.
         target: Settings of the target model.
         out: Results directory; an interrupted study resumes there.
-        source: How the data was named.
+        source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         on_progress: Called with the progress of each phase.
 
@@ -70,7 +70,7 @@ def study_transfer(
     # Trained on full histories: no baseline with sketches may replace it. Recency decay and
     # separate input embeddings are for source policies only.
     target = target.but(baselines=(), recency_decay=None, tie_embeddings=None)
-    if not isinstance(make_recommender(describe(data, resolved(data, target))), Sequential):
+    if not isinstance(make_recommender(recommender_spec(data, resolved(data, target))), Sequential):
         raise ConfigError(
             f"recommender '{target.model.recommender}' is not sequential: choose gru or sasrec"
         )
