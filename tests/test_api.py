@@ -205,7 +205,7 @@ def test_an_interrupted_run_needs_resume(parts, tmp_path):
         dips.train(*parts, out=tmp_path, on_epoch=stop, **settings)
     with pytest.raises(RunError, match="holds an interrupted run: continue it with --resume"):
         dips.train(*parts, out=tmp_path, **settings)
-    with pytest.raises(RunError, match="was started with other settings \(inner_lr, epochs\)"):
+    with pytest.raises(RunError, match=r"was started with other settings \(inner_lr, epochs\)"):
         dips.train(*parts, out=tmp_path, resume=True, **{**settings, "epochs": 4, "inner_lr": 0.2})
     resumed = dips.train(*parts, out=tmp_path, resume=True, **settings)
     assert same_tensors(whole, resumed)
