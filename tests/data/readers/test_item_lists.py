@@ -48,7 +48,9 @@ def test_entries_of_lists(tmp_path):
     [
         ("x.csv", "", r"the name must end in \.jsonl, \.parquet, \.json"),
         ("x.jsonl", "{}", r"x\.jsonl, line 1: not of the form"),
-        ("x.jsonl", '{"user": "u", "items": "abc"}', "the items of a user are a list"),
+        ("x.jsonl", '{"user": "u", "items": "abc"}', r"line 1: items is 'abc', not a list"),
+        ("x.jsonl", '{"user": null, "items": []}', "line 1: user is missing"),
+        ("x.json", '{"u": null}', "key 'u': items is 'None', not a list"),
         ("x.json", "[1]", "expected one object from keys to lists"),
         ("x.json", "{", "not JSON"),
         ("x.parquet", "PAR1", "cannot be read as Parquet"),
@@ -60,3 +62,29 @@ def test_bad_lists_are_named(name, text, reason, tmp_path):
         list(read_item_lists(tmp_path / name))
     with pytest.raises(DataError, match="there is no such file"):
         list(read_item_lists(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    ("bad_row", "reason"),
+    [
+        ({"items": ["abc", "d"]}, r"row 1: items is 'abc', not a list; correct or remove"),
+        ({"items": [["a"], None]}, r"row 2: items is 'None', not a list"),
+        ({"ratings": [[1.0], [2.0]]}, r"row 1: ratings must be a list of 2 values, one per item"),
+        ({"times": [[1, 2], [3, 4]]}, r"row 2: times must be a list of 1 values, one per item"),
+        ({"times": [[1, 2], []]}, r"row 2: times must be a list of 1 values"),
+        ({"times": [1, 2]}, r"row 1: times must be a list of 2 values"),
+        ({"user": ["u", None]}, r"row 2: user is missing; give a user id or remove this row"),
+    ],
+)
+def test_bad_parquet_rows_are_named(bad_row, reason, tmp_path):
+    columns = {"user": ["u", "v"], "items": [["a", "b"], ["c"]], **bad_row}
+    polars.DataFrame(columns).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet, " + reason):
+        list(read_item_lists(tmp_path / "x.parquet"))
+
+
+def test_a_user_without_ratings_in_parquet_has_entries_without_them(tmp_path):
+    columns = {"user": ["u", "v"], "items": [["a"], ["b"]], "ratings": [[4.0], None]}
+    polars.DataFrame(columns).write_parquet(tmp_path / "x.parquet")
+    found = dict(read_item_lists(tmp_path / "x.parquet"))
+    assert found == {"u": [{"item": "a", "rating": 4.0}], "v": [{"item": "b"}]}

@@ -1,4 +1,4 @@
-"""Read each user's list of last N items from other systems: JSON lines, Parquet, Redis dumps.
+"""Read each user's list of last N items from other systems: JSON lines, Parquet, JSON objects.
 
 Knows nothing about sketches: it yields users and their interactions, oldest first.
 """
@@ -13,16 +13,20 @@ from typing import Any
 from dips.errors import DataError
 
 SUFFIXES = (".jsonl", ".parquet", ".json")
+Entry = dict[str, Any]
+"""Fields of an interaction: `item`, and optionally `rating` and `time`."""
+Row = tuple[str, Any, list[Entry]]
+"""Where the row is in the file (for messages), the user, and the entries."""
 
 
 def read_item_lists(
     path: Path, *, newest_first: bool = False, prefix: str = ""
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+) -> Iterator[tuple[str, list[Entry]]]:
     """Yield users and their item lists. The suffix of the file is its format:
 
     - `.jsonl`: one line per user, {"user": U, "items": [...]}
     - `.parquet`: columns `user` and `items`, optionally `ratings` and `times`
-    - `.json`: one object from keys to lists, as Redis tools dump it
+    - `.json`: one object from users to lists, for instance a dump of Redis lists
 
     An item is a string, an object with `item`, `rating` and `time`, or a pair of item and time.
 
@@ -41,39 +45,43 @@ def read_item_lists(
         raise DataError(f"{path}: the name must end in {', '.join(SUFFIXES)}")
     if not path.exists():
         raise DataError(f"{path}: there is no such file")
-    reader = {".jsonl": _lines, ".parquet": _parquet, ".json": _redis}[path.suffix]
-    for where, user, items in reader(path):
-        if not isinstance(items, Sequence) or isinstance(items, str):
-            raise DataError(f"{where}: the items of a user are a list; correct or remove this row")
-        entries = [_entry(item) for item in items]
+    reader = {".jsonl": _json_lines, ".parquet": _parquet, ".json": _json_object}[path.suffix]
+    for where, user, entries in reader(path):
+        if user is None:
+            raise DataError(f"{where}: user is missing; give a user id or remove this row")
         name = str(user).removeprefix(prefix)
         yield name, entries[::-1] if newest_first else entries
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Any, Any]]:
+def _json_lines(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            where = f"{path}, line {number}"
             try:
                 row = json.loads(line)
-                yield f"{path}, line {number}", row["user"], row["items"]
+                user, items = row["user"], row["items"]
             except (ValueError, KeyError, TypeError):
                 raise DataError(
-                    f'{path}, line {number}: not of the form {{"user": U, "items": [...]}}'
+                    f'{where}: not of the form {{"user": U, "items": [...]}}; '
+                    "correct or remove this line"
                 ) from None
+            yield where, user, _entries(where, items)
 
 
-def _redis(path: Path) -> Iterator[tuple[str, Any, Any]]:
+def _json_object(path: Path) -> Iterator[Row]:
+    """Read one JSON object from users to lists."""
     try:
-        table = json.loads(path.read_bytes())
+        lists = json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from None
-    if not isinstance(table, Mapping):
+    if not isinstance(lists, Mapping):
         raise DataError(f"{path}: expected one object from keys to lists")
-    for key, items in table.items():
-        yield f"{path}, key '{key}'", key, items
+    for key, items in lists.items():
+        where = f"{path}, key '{key}'"
+        yield where, key, _entries(where, items)
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Any, Any]]:
+def _parquet(path: Path) -> Iterator[Row]:
     import polars
 
     try:
@@ -82,18 +90,43 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any, Any]]:
         raise DataError(f"{path}: cannot be read as Parquet ({error})") from None
     if missing := {"user", "items"} - set(frame.columns):
         raise DataError(f"{path}: there is no column {' or '.join(sorted(missing))}")
-    further = {"ratings": "rating", "times": "time"}
     for number, row in enumerate(frame.iter_rows(named=True), start=1):
-        entries = [_entry(item) for item in row["items"]]
-        for column, field in further.items():
-            for entry, value in zip(entries, row.get(column) or (), strict=False):
+        where = f"{path}, row {number}"
+        entries = _entries(where, row["items"])
+        for column, field in (("ratings", "rating"), ("times", "time")):
+            values = row.get(column)
+            if values is None:  # no such column, or no values for this user
+                continue
+            if not _is_list(values) or len(values) != len(entries):
+                raise DataError(
+                    f"{where}: {column} must be a list of {len(entries)} values, one per item; "
+                    "correct this row, or write null if there are none"
+                )
+            for entry, value in zip(entries, values, strict=True):
                 entry[field] = value
-        yield f"{path}, row {number}", row["user"], entries
+        yield where, row["user"], entries
 
 
-def _entry(item: Any) -> dict[str, Any]:
+def _entries(where: str, items: Any) -> list[Entry]:
+    """Return the fields of each item of a list.
+
+    Raises:
+        DataError: `items` is not a list.
+    """
+    if not _is_list(items):
+        raise DataError(
+            f"{where}: items is {str(items)[:40]!r}, not a list; correct or remove this row"
+        )
+    return [_entry(item) for item in items]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _entry(item: Any) -> Entry:
     if isinstance(item, Mapping):
         return dict(item)
-    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
+    if _is_list(item) and len(item) == 2:
         return {"item": item[0], "time": item[1]}
     return {"item": item}
