@@ -10,7 +10,7 @@ def test_doctor_as_json(command, tmp_path):
     facts = found.json
     assert facts["dips"] == dips.__version__
     assert facts["missing"] == []
-    for name in ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotlib"):
+    for name in ("torch", "numpy", "numba", "safetensors", "polars", "typer", "rich", "matplotlib"):
         assert facts[name] == importlib.metadata.version(name)
     assert facts["cache"] == str(tmp_path / "cache")
     assert facts["DIPS_DATA"] == "not set"
@@ -22,6 +22,7 @@ def test_a_table_is_printed(command):
     assert found.code == 0
     assert "dips doctor" in found.out
     assert "torch" in found.out
+    assert "available data" in found.out
 
 
 def test_local_data_is_listed(command, tmp_path, monkeypatch):

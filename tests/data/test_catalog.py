@@ -23,6 +23,23 @@ def places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "home/.cache/dips"),
+        ({"XDG_CACHE_HOME": "xdg"}, "xdg/dips"),
+        ({"XDG_CACHE_HOME": "xdg", "DIPS_CACHE": "own"}, "own"),
+    ],
+)
+def test_the_cache_follows_the_environment(variables, expected, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("DIPS_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, folder in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    assert catalog.cache() == tmp_path / expected
+
+
 def test_every_entry_has_a_layout_and_a_recipe():
     for known in CATALOG.values():
         assert known.layout in layouts.LAYOUTS
@@ -40,9 +57,9 @@ def test_a_dataset_has_the_name_of_its_file(folder, tmp_path):
 
 
 def test_places_are_searched_in_order(folder, packed, tmp_path):
-    with pytest.raises(DataError, match=r"ml-100k is not here yet; .*'dips data fetch ml-100k'"):
+    with pytest.raises(DataError, match=r"ml-100k is not available yet; .*'dips data fetch ml-100k'"):
         open_data("ml-100k")
-    assert not catalog.is_here("ml-100k")
+    assert not catalog.is_available("ml-100k")
     download = tmp_path / "cache" / "downloads"
     download.mkdir(parents=True)
     packed({"u.data": U_DATA}).rename(download / "ml-100k.zip")
@@ -59,7 +76,7 @@ def test_places_are_searched_in_order(folder, packed, tmp_path):
     write(from_arrays(range(5), range(5)), prepared_copy("ml-100k"))
     assert len(open_data("ml-100k")) == 5
     assert open_data("ml-100k").name == "ml-100k"
-    assert catalog.is_here("ml-100k")
+    assert catalog.is_available("ml-100k")
 
 
 def _parquet(path, rows):

@@ -2,6 +2,7 @@ import pytest
 
 from dips.data.description import describe
 from dips.data.interactions import from_arrays
+from dips.errors import DataError
 
 
 def test_statistics_of_a_small_dataset():
@@ -27,6 +28,12 @@ def test_a_part_counts_only_its_events():
     assert facts["tied_neighbours"] is None
     assert facts["ratings"] is None
     assert facts["popularity"]["top_1_percent"] == 1.0
+
+
+def test_data_without_events_is_refused():
+    data = from_arrays([0, 0, 1], [0, 1, 1])
+    with pytest.raises(DataError, match="there are no events to describe"):
+        describe(data.select([]))
 
 
 def test_many_ratings_are_binned():

@@ -38,7 +38,7 @@ def list_datasets(as_json: Json = False) -> None:
             "url": known.url,
             "md5": known.md5,
             "by_hand": known.by_hand,
-            "here": catalog.is_here(name),
+            "here": catalog.is_available(name),
         }
         for name, known in catalog.CATALOG.items()
     ]
@@ -49,7 +49,7 @@ def list_datasets(as_json: Json = False) -> None:
     if as_json:
         _print_json({"datasets": rows})
         return
-    table = Table("name", "what it is", "prepared by", "here")
+    table = Table("name", "what it is", "filter recipe", "available")
     for row in rows:
         table.add_row(row["name"], row["about"], row["recipe"], "yes" if row["here"] else "")
     Console().print(table)

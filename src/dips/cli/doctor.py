@@ -1,4 +1,4 @@
-"""`dips doctor`: print installed and missing packages, and the directories of data."""
+"""`dips doctor`: print installed and missing packages, data directories and available data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from dips.data import catalog
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object.")] = False,
 ) -> None:
-    """Print the environment and what is missing."""
+    """Print the environment, the available data sets and the missing packages.
+
+    Exits with 2 if a package is missing.
+    """
     facts = _facts()
     if as_json:
         print_json(facts)
     else:
         table = Table("what", "found", title="dips doctor", title_justify="left")
         for name, value in facts.items():
+            label = "available data" if name == "data here" else name
             table.add_row(
-                name, ", ".join(value) or "nothing" if isinstance(value, list) else str(value)
+                label, ", ".join(value) or "nothing" if isinstance(value, list) else str(value)
             )
         Console().print(table)
     if facts["missing"]:
@@ -33,10 +37,11 @@ def doctor(
 
 
 def _facts() -> dict[str, Any]:
+    """Return the environment, the data directories, and available and missing things, by name."""
     return {
         **environment(),
         "DIPS_DATA": os.environ.get("DIPS_DATA", "not set"),
         "cache": str(catalog.cache()),
-        "data here": [name for name in catalog.CATALOG if catalog.is_here(name)],
+        "data here": [name for name in catalog.CATALOG if catalog.is_available(name)],
         "missing": [f"{name} (pip install {name})" for name in NEEDED if installed(name) is None],
     }

@@ -16,7 +16,7 @@ import dips
 from dips.studies.run_directory import write_json
 
 FILE = "origin.json"
-NEEDED = ("torch", "numpy", "safetensors", "polars", "typer", "rich", "matplotlib")
+NEEDED = ("torch", "numpy", "numba", "safetensors", "polars", "typer", "rich", "matplotlib")
 _typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())
 
 

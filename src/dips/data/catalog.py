@@ -32,7 +32,10 @@ class KnownDataset:
     """The file, or with `by_hand` the page to get it from."""
     layout: str
     recipe: str = "as-is"
-    """Filter recipe of the raw files; a Parquet file in $DIPS_DATA is not filtered."""
+    """Name of the filter recipe (`dips.data.filtering`) for the raw files.
+
+    NAME.parquet in $DIPS_DATA is read as it is: the recipe is not applied, so filter it before.
+    """
     md5: str | None = None
     by_hand: bool = False
     """Whether the user has to download it in a browser."""
@@ -106,9 +109,14 @@ SYNTHETIC = {
 
 
 def cache() -> Path:
-    """Return the directory of downloads and prepared copies: $DIPS_CACHE, or ~/.cache/dips."""
-    given = os.environ.get("DIPS_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "dips"
+    """Return the directory of downloads and prepared copies.
+
+    It is $DIPS_CACHE, else `dips` in the user's cache directory ($XDG_CACHE_HOME or ~/.cache).
+    """
+    if given := os.environ.get("DIPS_CACHE"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dips"
 
 
 def open_data(
@@ -158,7 +166,7 @@ def read_data(
         DataError: If nothing is found, the files cannot be read, or a side column is missing.
         ConfigError: If the layout or an option does not exist.
     """
-    data = _found(spec, layout, columns, options)
+    data = _open_spec(spec, layout, columns, options)
     for name in columns.side if columns is not None else ():
         if name not in data.side:
             known = ", ".join(data.side) or "no further columns"
@@ -170,7 +178,7 @@ def read_data(
     return data
 
 
-def _found(
+def _open_spec(
     spec: str,
     layout: str | None,
     columns: ColumnNames | None,
@@ -250,32 +258,32 @@ def _downloaded(known: KnownDataset) -> Path:
     return cache() / "downloads" / PurePosixPath(known.url).name
 
 
-def _places(name: str) -> dict[str, Path]:
-    """Return the paths at which a public dataset is looked for, in order."""
-    places = {"prepared": prepared_copy(name)}
+def _candidate_paths(name: str) -> dict[str, Path]:
+    """Return the paths at which a public dataset is looked for, by kind, in order."""
+    paths = {"prepared": prepared_copy(name)}
     shared = os.environ.get("DIPS_DATA")
     if shared:
-        places["table"] = Path(shared) / f"{name}.parquet"
-        places["raw"] = Path(shared) / "raw" / f"{name}.zip"
-    return {**places, "download": _downloaded(CATALOG[name])}
+        paths["table"] = Path(shared) / f"{name}.parquet"
+        paths["raw"] = Path(shared) / "raw" / f"{name}.zip"
+    return {**paths, "download": _downloaded(CATALOG[name])}
 
 
-def is_here(name: str) -> bool:
+def is_available(name: str) -> bool:
     """Return whether a public dataset opens without a download."""
-    return any(path.exists() for path in _places(name).values())
+    return any(path.exists() for path in _candidate_paths(name).values())
 
 
 def _open_known(name: str) -> Interactions:
     known = CATALOG[name]
-    for kind, path in _places(name).items():
+    for kind, path in _candidate_paths(name).items():
         if not path.exists():
             continue
         if kind == "prepared":
             return prepared.open_prepared(path)
         return _read(path, "table", None) if kind == "table" else _prepare(known, path)
     raise DataError(
-        f"{name} is not here yet; get it with 'dips data fetch {name}', or without a network from "
-        f"{known.url} and then 'dips data fetch {name} --from FILE'"
+        f"{name} is not available yet; get it with 'dips data fetch {name}', or without a network "
+        f"from {known.url} and then 'dips data fetch {name} --from FILE'"
     )
 
 

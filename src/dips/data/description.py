@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dips.data.interactions import Interactions, ragged
+from dips.errors import DataError
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -20,11 +21,18 @@ def describe(data: Interactions) -> dict[str, Any]:
 
     Returns:
         Sizes, rating histogram, history lengths, and shares of repeats, ties and popular items.
+        `tied_neighbours` is the share of pairs of consecutive events of a user that have equal
+        times, so that their order is not known; None without times or without such pairs.
+
+    Raises:
+        DataError: If there are no events.
     """
     rows = ragged(data.starts, data.lengths)
     users = np.repeat(np.arange(data.users, dtype=np.int64), data.lengths)
     items = data.item[rows].astype(np.int64)
     events = len(rows)
+    if events == 0:
+        raise DataError(f"{data.name}: there are no events to describe; select at least one user")
     distinct = len(np.unique(users * data.items + items))
     lengths = np.quantile(data.lengths, QUANTILES)
     return {
@@ -61,7 +69,7 @@ def _histogram(data: Interactions, rows: npt.NDArray[Any]) -> dict[str, int] | N
 
 
 def _ties(data: Interactions, rows: npt.NDArray[Any], users: npt.NDArray[Any]) -> float | None:
-    """Return the share of consecutive events of a user that have equal times."""
+    """Return the share of pairs of consecutive events of a user that have equal times."""
     neighbours = len(rows) - data.users
     if data.time is None or neighbours == 0:
         return None

@@ -20,6 +20,7 @@ from dips.errors import DataError
 Order = Literal["user,item", "item,user"]
 STARS = (1.0, 5.0)
 BLOCK = 1 << 26
+"""Approximate bytes of a block of lines: 64 MiB."""
 _JSON = ("*.json", "*.json.gz", "*.jsonl", "*.jsonl.gz")
 _CSV = ("*.csv", "*.csv.gz")
 _FIELDS = {
@@ -69,7 +70,7 @@ def _read_csv(source: Source, name: str, order: Order | None) -> RawRows:
 
 
 def _order(source: Source, name: str) -> Order:
-    """Return the order in which the second or the first id looks like a product id."""
+    """Return which of the first two fields holds product ids, by majority of the first lines."""
     head = next(source.blocks(name, 1 << 16)).decode("utf-8", "replace").splitlines()[:500]
     pairs = [line.split(",")[:2] for line in head if line.count(",") >= 1]
     votes = sum(bool(_PRODUCT.fullmatch(b)) - bool(_PRODUCT.fullmatch(a)) for a, b in pairs)
@@ -91,7 +92,7 @@ def _read_json(source: Source, name: str) -> RawRows:
             frame = None
         lines = block.count(b"\n") + (not block.endswith(b"\n"))
         if frame is None or frame.height != lines or any(frame.null_count().row(0)):
-            raise _explained(source.place(name), block, line)
+            raise _parse_error(source.place(name), block, line)
         frames.append(frame.rename(_NAMES))
         line += lines
     return RawRows(pl.concat(frames), partial(_where, source.place(name)))
@@ -101,7 +102,7 @@ def _where(place: str, row: int) -> str:
     return f"{place}, line {row + 1}"
 
 
-def _explained(place: str, block: bytes, first: int) -> DataError:
+def _parse_error(place: str, block: bytes, first: int) -> DataError:
     """Return an error that names the first bad line of a block."""
     for number, line in enumerate(block.splitlines(), start=first):
         where, shown = f"{place}, line {number}", line.decode("utf-8", "replace")[:80]
