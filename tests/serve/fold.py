@@ -105,7 +105,7 @@ def state_of(keeper: object, users: Iterable[str]) -> dict[str, History]:
             [[e.position, e.item, e.rating, e.time, e.repeats] for e in entries]
             for entries in (sketch.entries, sketch.waiting)
         ]
-        next_seq = 0 if sketch.last is None else sketch.last + 1
+        next_seq = 0 if sketch.last_seq is None else sketch.last_seq + 1
         if sketch.seen:
             found[sketch.user] = History(sketch.seen, next_seq, *parts)
     return found

@@ -35,7 +35,7 @@ def test_sequence_numbers_may_have_gaps_and_late_events_are_duplicates(url):
     with open_keeper(make_model("last", 8), url) as keeper:
         applied = [keeper.observe("u", "1", 3, seq=seq) for seq in (0, 0, 5, 4, 5, 6)]
         assert applied == [True, False, True, False, False, True]
-        assert keeper.sketch("u").last == 6
+        assert keeper.sketch("u").last_seq == 6
         assert keeper.observe("other", "1", 3, seq=2)  # sequence numbers belong to a user
         assert keeper.observe("u", "1", 3)  # without id and seq no duplicate is recognised
         assert keeper.sketch("u").seen == 4

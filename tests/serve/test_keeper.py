@@ -161,7 +161,8 @@ def test_the_keeper_equals_the_fold(policy, url):
 def test_a_user_without_a_record_has_an_empty_sketch_and_recommendations(url):
     with open_keeper(make_model("last", 2), url) as keeper:
         nobody = keeper.sketch("nobody")
-        assert (nobody.seen, nobody.policy, nobody.last, nobody.entries) == (0, 0, None, ())
+        assert (nobody.seen, nobody.policy_version) == (0, 0)
+        assert (nobody.last_seq, nobody.entries) == (None, ())
         first = keeper.recommend("nobody", 3)
         assert len(first) == 3
         assert [score for _, score in first] == sorted((s for _, s in first), reverse=True)

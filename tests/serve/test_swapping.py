@@ -27,11 +27,11 @@ def test_sketches_change_with_the_next_event_after_a_swap(url):
             keeper.observe("u", str(place), 3, place)
         assert keeper.sketch("u").items == ["2", "3"]
         assert keeper.swap(large) == 2
-        assert keeper.sketch("u").policy == 1
+        assert keeper.sketch("u").policy_version == 1
         for place in range(15, 19):
             keeper.observe("u", str(place), 3, place)
         assert keeper.sketch("u").items == ["15", "16", "17", "18"]
-        assert keeper.sketch("u").policy == 2
+        assert keeper.sketch("u").policy_version == 2
         assert keeper.swap(small) == 1  # back again
         assert keeper.sketch("u").items == ["15", "16", "17", "18"]
         keeper.observe("u", "1", 3)
@@ -85,7 +85,7 @@ def test_resize_makes_the_choice_of_the_next_refresh(url):
         assert set(new.items) <= set(old.items)
         expected = fresh.sketch(user).entries  # the sample is the same as from the start
         assert [e.position for e in new.entries] == [e.position for e in expected]
-        assert new.policy == 2
+        assert new.policy_version == 2
     kept.swap(make_model("reservoir", 6))
     assert kept.resize() == 0
     kept.observe("0", "5", 3)

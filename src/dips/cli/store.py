@@ -94,6 +94,7 @@ def import_lists(
     """Warm-start a store from lists of each user's last items.
 
     Users that have a sketch already are skipped, so an interrupted import can be repeated.
+    A list of more than 10,000 items is cut to its newest ones.
     """
     with open_keeper(run, store, batch=10 * BATCH) as keeper:
         found = read_item_lists(lists, newest_first=newest_first, prefix=prefix)

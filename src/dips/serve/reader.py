@@ -34,10 +34,10 @@ class UserSketch:
     user: str
     seen: int
     """Number of interactions so far."""
-    policy: int
+    policy_version: int
     """Version of the policy that changed the record last; 0 where there is no record."""
-    last: int | None
-    """Last sequence number; None where no event had one."""
+    last_seq: int | None
+    """Last sequence number (`seq`); None where no event had one."""
     entries: tuple[SketchEntry, ...]
     """Entries of the sketch, oldest first."""
     waiting: tuple[SketchEntry, ...] = ()
@@ -49,8 +49,12 @@ class UserSketch:
         return [entry.item for entry in self.entries]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, for JSON."""
-        return asdict(self)
+        """Return the fields as plain values, for JSON.
+
+        The keys of `policy_version` and `last_seq` are `policy` and `last`.
+        """
+        keys = {"policy_version": "policy", "last_seq": "last"}
+        return {keys.get(name, name): value for name, value in asdict(self).items()}
 
 
 def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
@@ -93,11 +97,23 @@ def to_sketches(
     """
     fields = (records.item, records.rating, records.time, records.position, records.repeats)
     columns = [column.tolist() for column in fields]
-    counts = zip(*(column.tolist() for column in records[:5]), strict=True)
-    found = []
-    for row, (kept, waiting, policy, seen, next_seq) in enumerate(counts):
-        slots = zip(*(column[row][: kept + waiting] for column in columns), strict=True)
+    kept, waiting = records.kept.tolist(), records.waiting.tolist()
+    versions, seen, next_seq = (
+        column.tolist() for column in (records.policy, records.seen, records.next_seq)
+    )
+    sketches = []
+    for row, user in enumerate(users):
+        present = kept[row] + waiting[row]
+        slots = zip(*(column[row][:present] for column in columns), strict=True)
         entries = tuple(SketchEntry(item_names[code], *values) for code, *values in slots)
-        last = next_seq - 1 if next_seq else None
-        found.append(UserSketch(users[row], seen, policy, last, entries[:kept], entries[kept:]))
-    return found
+        sketches.append(
+            UserSketch(
+                user=user,
+                seen=seen[row],
+                policy_version=versions[row],
+                last_seq=next_seq[row] - 1 if next_seq[row] else None,
+                entries=entries[: kept[row]],
+                waiting=entries[kept[row] :],
+            )
+        )
+    return sketches

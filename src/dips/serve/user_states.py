@@ -30,21 +30,22 @@ class UserStates:
 
     @property
     def depth(self) -> int:
-        """Most interactions between two refreshes."""
+        """Number of slots for waiting interactions."""
         return self.waiting.position.shape[1]
 
     @classmethod
-    def from_records(cls, records: UserRecords, size: int, longest: int) -> UserStates:
+    def from_records(cls, records: UserRecords, size: int, longest_period: int) -> UserStates:
         """Return the states of users from their records.
 
         Args:
             records: Decoded records.
-            size: Least width of the sketches.
-            longest: Least number of slots for waiting interactions. One slot is always free.
+            size: Minimum width of the sketches.
+            longest_period: Minimum number of slots for waiting interactions. One slot more than
+                the most waiting interactions is free, for the next arrival.
         """
         kept, waiting = torch.from_numpy(records.kept), torch.from_numpy(records.waiting)
         width = max(size, int(records.kept.max(initial=0)))
-        depth = max(longest, int(records.waiting.max(initial=0)) + 1)
+        depth = max(longest_period, int(records.waiting.max(initial=0)) + 1)
         return cls(
             _slots(records, torch.zeros_like(kept), kept, width),
             _slots(records, kept, waiting, depth),
@@ -88,7 +89,7 @@ def scan_records(store: Store, chunk: int) -> Iterator[tuple[list[bytes], UserRe
         chunk: Most users at a time.
 
     Returns:
-        Pairs of user names and their decoded records.
+        Pairs of store keys and their decoded records.
     """
     source = store.scan(Table.USERS)
     while pairs := list(islice(source, chunk)):

@@ -12,19 +12,20 @@ UserList = tuple[str, list[dict[str, Any]]]
 """A user, and the fields of the user's events, oldest first."""
 
 
-def warm_start(keeper: Keeper, lists: Iterable[UserList], **default: Any) -> CommitResult:
+def warm_start(keeper: Keeper, lists: Iterable[UserList], **defaults: Any) -> CommitResult:
     """Apply each user's list as events, oldest first.
 
-    Users that have a record are skipped, and a list is never split over two commits. So an
-    interrupted import can be repeated.
+    A list longer than `keeper.batch` is cut to its newest events. Users that have a record are
+    skipped, and a list is never split over two commits. So an interrupted import can be repeated.
 
     Args:
         keeper: The keeper to fill.
         lists: Users with the fields of their events.
-        **default: Values of fields that entries do not have.
+        **defaults: Values of fields that entries do not have.
 
     Returns:
-        What became of the events; those of skipped users count as repeated.
+        What became of the events. `repeated` is the number of events of skipped users: their
+        events are not compared one by one.
 
     Raises:
         StoreError: A commit failed.
@@ -34,7 +35,7 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **default: Any) -> Com
         sketches = keeper.sketches([user for user, _ in group])
         new = {sketch.user for sketch in sketches if sketch.seen == 0}
         events = [
-            {**default, **entry, "user": user}
+            {**defaults, **entry, "user": user}
             for user, entries in group
             if user in new
             for entry in entries
@@ -45,15 +46,18 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **default: Any) -> Com
 
 
 def _groups(lists: Iterable[UserList], batch: int) -> Iterator[list[UserList]]:
-    """Yield users whose lists fit into one commit; a longer list is cut to its newest events."""
-    group: list[UserList] = []
+    """Yield users whose lists fit into one commit; a longer list is cut to its newest events.
+
+    A user that occurs twice starts a new group: the second list is then skipped.
+    """
+    group: dict[str, list[dict[str, Any]]] = {}
     free = batch
     for user, entries in lists:
         newest = entries[-batch:]
-        if len(newest) > free or any(user == other for other, _ in group):
-            yield group
-            group, free = [], batch
-        group.append((user, newest))
+        if len(newest) > free or user in group:
+            yield list(group.items())
+            group, free = {}, batch
+        group[user] = newest
         free -= len(newest)
     if group:
-        yield group
+        yield list(group.items())
