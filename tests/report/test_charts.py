@@ -102,6 +102,12 @@ def test_without_points_there_is_no_chart():
     assert interval_chart([], title="t", x_label="x") == ""
 
 
+def test_a_series_without_points_is_left_out():
+    empty, line = Series("none", 0, ()), Series("all", 7, (), horizontal=True)
+    assert chart(LINE, empty, line) == chart(LINE)
+    assert chart(empty) == ""
+
+
 def test_intervals_are_drawn_around_zero():
     rows = [("a", 0, Point(-0.1, 0, -0.2, -0.05, "a: -0.1")), ("b", 1, Point(0.3, 0))]
     root = drawn(interval_chart(rows, title="t", x_label="d"))

@@ -20,8 +20,8 @@ GOOD = "&lt;b onclick=&#x27;x&#x27;&gt;&quot;&amp;"
 def test_every_element_escapes_its_text():
     elements = [
         table([BAD], [[BAD, BAD]], BAD),
-        figure(BAD, BAD, "<svg></svg>"),
-        section(BAD, BAD, "body"),
+        figure(BAD, BAD, Markup("<svg></svg>")),
+        section(BAD, BAD, Markup("body")),
         paragraph(BAD),
     ]
     for element in elements:
@@ -42,7 +42,9 @@ def test_a_table_has_keyboard_focus_and_a_name():
 
 
 def test_empty_content_gives_no_element():
-    assert figure("title", "note", "") == figure_grid("", "") == section("a", "b", "") == ""
+    empty = Markup()
+    assert figure("title", "note", empty) == figure_grid(empty, empty) == ""
+    assert section("a", "b", empty) == ""
 
 
 def test_differences():

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 
 from dips.report.story import (
     draw_story,
-    effect_level,
+    gradient_level,
     format_score,
     heading,
     most_helpful,
@@ -62,11 +62,11 @@ def test_the_entries_that_helped_and_hurt_most_are_named():
     assert most_helpful(story.steps[2], story) == "Heat & Dust (1983) +0.100 hurt most"
 
 
-def test_effect_levels():
-    assert [effect_level(e, 1.0) for e in (-1, -0.5, -0.2, -0.04, 0, 0.04, 0.2, 0.5)] == [
+def test_gradient_levels():
+    assert [gradient_level(e, 1.0) for e in (-1, -0.5, -0.2, -0.04, 0, 0.04, 0.2, 0.5)] == [
         2, 2, 1, 0, 0, 0, -1, -2,
     ]  # fmt: skip
-    assert effect_level(-1.0, 0.0) == 0
+    assert gradient_level(-1.0, 0.0) == 0
 
 
 def test_scores_have_no_negative_zero():

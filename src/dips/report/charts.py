@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from dips.report.markup import NOTHING, Markup
+
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 46
 COLOURS = 12
@@ -33,6 +35,7 @@ class Series:
 
     name: str
     colour: int
+    """Index of a colour of the page (`--c0`, `--c1`, ...)."""
     points: tuple[Point, ...]
     horizontal: bool = False
     """Whether it is drawn as a horizontal line at the height of its one point."""
@@ -43,7 +46,8 @@ class BarSegment:
     """One segment of a stacked bar; sizes sum to 1."""
 
     name: str
-    colour: str
+    fill: str
+    """CSS colour."""
     size: float
 
 
@@ -55,11 +59,11 @@ def line_chart(
     y_label: str,
     log_x: bool = False,
     x_ticks: Sequence[float] = (),
-) -> str:
+) -> Markup:
     """Return an SVG of lines with markers and interval whiskers.
 
     Args:
-        series: The lines.
+        series: The lines; those without points are left out.
         title: Accessible name of the chart.
         x_label: Label of the x axis.
         y_label: Label of the y axis.
@@ -67,11 +71,12 @@ def line_chart(
         x_ticks: Ticks of the x axis; by default round numbers.
 
     Returns:
-        SVG markup, empty without points.
+        The SVG, empty without points.
     """
+    series = [one for one in series if one.points]
     points = [point for one in series for point in one.points]
     if not points:
-        return ""
+        return NOTHING
     heights = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     y_ticks = nice_ticks(min(heights), max(heights))
     xs = [p.x for one in series if not one.horizontal for p in one.points]
@@ -86,7 +91,7 @@ def line_chart(
     return _svg(title, description, HEIGHT, parts)
 
 
-def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_label: str) -> str:
+def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_label: str) -> Markup:
     """Return an SVG with one row per name: a difference and its interval, around zero.
 
     Args:
@@ -95,10 +100,10 @@ def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_labe
         x_label: Label of the x axis.
 
     Returns:
-        SVG markup, empty without rows.
+        The SVG, empty without rows.
     """
     if not rows:
-        return ""
+        return NOTHING
     step, top = 26, 12
     bottom = top + step * len(rows)
     ends = [v for _, _, p in rows for v in (p.x, p.low, p.high, 0.0) if v is not None]
@@ -108,20 +113,20 @@ def interval_chart(rows: Sequence[tuple[str, int, Point]], *, title: str, x_labe
     parts.append(f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top}" y2="{bottom}"/>')
     for place, (name, colour, point) in enumerate(rows):
         at = top + step * (place + 0.5)
-        ink = f"var(--c{colour % COLOURS})"
+        css_colour = f"var(--c{colour % COLOURS})"
         low = point.x if point.low is None else point.low
         high = point.x if point.high is None else point.high
         parts.append(
             f'<g><title>{escape(point.note)}</title><text class="name" x="138" y="{at + 4:.1f}" '
             f'text-anchor="end">{escape(name)}</text>'
             f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{at}" y2="{at}" '
-            f'stroke="{ink}" stroke-width="2"/>{marker(colour, x(point.x), at)}</g>'
+            f'stroke="{css_colour}" stroke-width="2"/>{marker(colour, x(point.x), at)}</g>'
         )
     description = "; ".join(point.note for _, _, point in rows)
     return _svg(title, description, bottom + BOTTOM, parts)
 
 
-def bar_chart(bars: Sequence[tuple[str, Sequence[BarSegment]]], *, title: str) -> str:
+def bar_chart(bars: Sequence[tuple[str, Sequence[BarSegment]]], *, title: str) -> Markup:
     """Return an SVG with one stacked bar of 100 % per name."""
     step, top, left = 40, 6, 150
     wide = WIDTH - RIGHT - left
@@ -137,7 +142,7 @@ def bar_chart(bars: Sequence[tuple[str, Sequence[BarSegment]]], *, title: str) -
             parts.append(
                 f"<g><title>{escape(f'{name}: {share.name} {share.size:.1%}')}</title>"
                 f'<rect x="{at:.1f}" y="{above}" width="{width:.1f}" height="28" '
-                f'fill="{share.colour}"/>'
+                f'fill="{share.fill}"/>'
             )
             if share.size >= 0.12:
                 parts.append(
@@ -153,7 +158,7 @@ def bar_chart(bars: Sequence[tuple[str, Sequence[BarSegment]]], *, title: str) -
     return _svg(title, description, top + step * len(bars), parts)
 
 
-def legend(series: Sequence[Series]) -> str:
+def legend(series: Sequence[Series]) -> Markup:
     """Return a list of the series' names with their lines and markers."""
     rows = "".join(
         f'<li><svg viewBox="0 0 26 12" aria-hidden="true"><line x1="1" x2="25" y1="6" y2="6" '
@@ -162,7 +167,7 @@ def legend(series: Sequence[Series]) -> str:
         f"{'' if one.horizontal else marker(one.colour, 13, 6)}</svg>{escape(one.name)}</li>"
         for one in series
     )
-    return f'<ul class="legend">{rows}</ul>'
+    return Markup(f'<ul class="legend">{rows}</ul>')
 
 
 def marker(colour: int, x: float, y: float) -> str:
@@ -177,9 +182,9 @@ def marker(colour: int, x: float, y: float) -> str:
         "M-4.5 -2h9v4h-9Z",
         "M-2 -4.5h4v9h-4Z",
     )
-    ink = f"var(--c{colour % COLOURS})"
+    css_colour = f"var(--c{colour % COLOURS})"
     shape = shapes[colour % len(shapes)]
-    return f'<path d="{shape}" transform="translate({x:.1f} {y:.1f})" fill="{ink}"/>'
+    return f'<path d="{shape}" transform="translate({x:.1f} {y:.1f})" fill="{css_colour}"/>'
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -199,11 +204,11 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 def _scale(low: float, high: float, start: float, end: float, log: bool = False) -> Scale:
     """Return a linear or logarithmic map from values to pixels."""
-    turn: Scale = math.log if log else float
-    first, span = turn(low), turn(high) - turn(low)
+    transform: Scale = math.log if log else float
+    first, span = transform(low), transform(high) - transform(low)
     if span == 0:
         return lambda value: (start + end) / 2
-    return lambda value: start + (turn(value) - first) / span * (end - start)
+    return lambda value: start + (transform(value) - first) / span * (end - start)
 
 
 def _y_axis(y: Scale, ticks: Sequence[float], label: str) -> str:
@@ -231,26 +236,26 @@ def _x_axis(x: Scale, ticks: Sequence[float], label: str, at: float = HEIGHT - B
     )
 
 
-def _draw_series(series: Series, x: Scale, y: Scale, aside: float) -> str:
-    """Return one line; `aside` shifts its whiskers in x so that lines do not overlap."""
+def _draw_series(series: Series, x: Scale, y: Scale, x_offset: float) -> str:
+    """Return one line; `x_offset` shifts its whiskers in x so that lines do not overlap."""
     colour = series.colour
-    ink = f"var(--c{colour % COLOURS})"
+    css_colour = f"var(--c{colour % COLOURS})"
     if series.horizontal:
         height = y(series.points[0].y)
         return (
             f'<g><title>{escape(series.points[0].note)}</title><line x1="{LEFT}" '
-            f'x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{ink}" '
+            f'x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}" stroke="{css_colour}" '
             f'stroke-width="2"{DASHED}/></g>'
         )
-    path = " ".join(f"{x(p.x) + aside:.1f},{y(p.y):.1f}" for p in series.points)
-    parts = [f'<polyline class="line" points="{path}" stroke="{ink}"{_dash(colour)}/>']
+    path = " ".join(f"{x(p.x) + x_offset:.1f},{y(p.y):.1f}" for p in series.points)
+    parts = [f'<polyline class="line" points="{path}" stroke="{css_colour}"{_dash(colour)}/>']
     for point in series.points:
-        at = x(point.x) + aside
+        at = x(point.x) + x_offset
         whisker = ""
         if point.low is not None and point.high is not None:
             whisker = (
                 f'<line class="whisker" x1="{at:.1f}" x2="{at:.1f}" y1="{y(point.low):.1f}" '
-                f'y2="{y(point.high):.1f}" stroke="{ink}"/>'
+                f'y2="{y(point.high):.1f}" stroke="{css_colour}"/>'
             )
         shape = marker(colour, at, y(point.y))
         parts.append(f"<g><title>{escape(point.note)}</title>{whisker}{shape}</g>")
@@ -268,9 +273,9 @@ def _describe_series(series: Series) -> str:
     return f"{series.name} from {first.y:.4g} at {first.x:.4g} to {last.y:.4g} at {last.x:.4g}"
 
 
-def _svg(title: str, description: str, height: float, parts: Sequence[str]) -> str:
+def _svg(title: str, description: str, height: float, parts: Sequence[str]) -> Markup:
     label = escape(title, quote=True)
-    return (
+    return Markup(
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{label}">'
         f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{''.join(parts)}</svg>"
     )

@@ -12,7 +12,7 @@ from dips.evaluation.equal_quality_size import EqualQualitySize, equal_quality_s
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.verdict import is_significant
 from dips.report.charts import Point, Series, interval_chart, legend, line_chart
-from dips.report.markup import Cell, Markup, difference_tag, figure, table, to_html
+from dips.report.markup import NOTHING, Cell, Markup, difference_tag, figure, table, to_html
 from dips.report.paper_tables import published_result
 
 Row = Mapping[str, Any]
@@ -60,7 +60,7 @@ def _best(values: Sequence[float], metric: str) -> float | None:
     return best_value(values, metric) if values else None
 
 
-def means_table(rows: Sequence[Row], metric: str, every: int, data: str) -> str:
+def means_table(rows: Sequence[Row], metric: str, every: int, data: str) -> Markup:
     """Return a table of policies by size, the best in bold, with the paper's values if any."""
     mine = select_rows(rows, metric, every)
     sizes = sorted({row["size"] for row in mine})
@@ -105,7 +105,7 @@ def size_chart(
     title: str,
     x_label: str = "sketch size K",
     cost: Callable[[int, int], float] = lambda size, every: size,
-) -> str:
+) -> Markup:
     """Return a chart of quality by sketch size or its cost, one line per policy.
 
     Args:
@@ -146,8 +146,7 @@ def size_chart(
     better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
     split = any(row["n"] > 1 for row in mine)
     whiskers = "; whiskers: deviation over splits, their common shifts removed" if split else ""
-    key = legend(series)
-    return figure(title, better + whiskers, chart, key=key, numbers=numbers)
+    return figure(title, better + whiskers, chart, legend=legend(series), numbers=numbers)
 
 
 def _heights(series: Series, ticks: Sequence[float]) -> list[str]:
@@ -159,7 +158,7 @@ def _heights(series: Series, ticks: Sequence[float]) -> list[str]:
 
 def difference_chart(
     paired: Sequence[Row], metric: str, every: int, against: str, colour: Mapping[str, int]
-) -> str:
+) -> Markup:
     """Return a chart of differences to one policy, with 95 % intervals of the paired tests."""
     rows, lines = [], list[list[Cell]]()
     for row in sorted(paired, key=lambda row: (_other(row, against), row["size"])):
@@ -173,7 +172,7 @@ def difference_chart(
         note = f"{name}: {diff:+.4f}, {low:+.4f} to {high:+.4f}, p = {row['p']:.3g}"
         rows.append((name, colour.get(other, 7), Point(diff, 0.0, low, high, note)))
         good = diff < 0 if metric in LOWER_IS_BETTER else diff > 0
-        tag = Markup(difference_tag(diff, good=good))
+        tag = difference_tag(diff, good=good)
         lines.append([name, tag, f"{low:+.4f} to {high:+.4f}", f"{row['p']:.3g}"])
     title = f"Difference to {against}, {refresh_text(every)}"
     better = "left" if metric in LOWER_IS_BETTER else "right"
@@ -220,12 +219,12 @@ def equal_quality_sizes(
     return found
 
 
-def equal_quality_table(rows: Sequence[Row], metric: str, every: int, of: str) -> str:
+def equal_quality_table(rows: Sequence[Row], metric: str, every: int, of: str) -> Markup:
     """Return a table of sizes at equal quality; sizes outside the tested range are bounds."""
     found = equal_quality_sizes(rows, metric, every, of)
     sizes = sorted({size for by_size in found.values() for size in by_size})
     if not sizes:
-        return ""
+        return NOTHING
     lines: list[list[Cell]] = [
         [f"{other} needs", *(_ratio(by_size[size], size) for size in sizes)]
         for other, by_size in found.items()

@@ -9,7 +9,16 @@ from typing import Any
 
 from dips.evaluation.metrics import primary_metric
 from dips.evaluation.verdict import count_kept_policies
-from dips.report.markup import Cell, figure_grid, paragraph, section, table
+from dips.report.markup import (
+    NOTHING,
+    Cell,
+    Markup,
+    concatenate,
+    figure_grid,
+    paragraph,
+    section,
+    table,
+)
 from dips.report.page import page
 from dips.report.paper_tables import CLAIMS, TABLES, published_result
 from dips.report.quality import (
@@ -59,8 +68,8 @@ def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
     names += [p for e in results.experiments for p in policy_names(e.summary)]
     colour = policy_colours(list(dict.fromkeys([*names, NO_SKETCH])))
     runs = [*results.runs, *(run for c in results.comparisons for run in c.runs)]
-    stages = "".join(stages_table(paper) for paper in results.papers)
-    parts: list[tuple[str, str, str]] = [("stages", "Stages", stages)]
+    stages = concatenate(*(stages_table(paper) for paper in results.papers))
+    parts: list[tuple[str, str, Markup]] = [("stages", "Stages", stages)]
     for place, comparison in enumerate(results.comparisons):
         body = _comparison(comparison, colour, bytes_of)
         parts.append((f"compare-{place}", _title(comparison, results.comparisons), body))
@@ -75,14 +84,14 @@ def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
     parts.append(("origins", "Commands and environment", origins(_origins(results))))
     sections = [(name, title, body) for name, title, body in parts if body]
     links = "".join(f'<li><a href="#{n}">{escape(title)}</a></li>' for n, title, _ in sections)
-    body = f"""<header>
+    content = f"""<header>
 <h1>Which interactions to keep</h1>
 <p class="summary">{escape(_summary_sentence(results))}</p>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 </header>
 <main id="main">{_cards(results)}{"".join(section(*part) for part in sections)}</main>
 <footer>Made by dips {escape(version)}. This page loads nothing from the network.</footer>"""
-    return page("dips: which interactions to keep", body)
+    return page("dips: which interactions to keep", content)
 
 
 def _title(found: Comparison, others: Sequence[Comparison]) -> str:
@@ -180,7 +189,7 @@ def _kept_policies(rows: Sequence[Row], policy: str, size: int, every: int) -> s
     return "" if names in ([], [policy]) else f" (chosen by {', '.join(names)})"
 
 
-def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> str:
+def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> Markup:
     metrics, summary = metrics_of(found.summary), found.summary
     metric, every = metrics[0], periods(summary)
     rated = metric in ("rmse", "logloss")
@@ -215,20 +224,20 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> s
     ]
     pairs = [difference_chart(found.paired, metric, e, against, colour) for e in every]
     equal = [equal_quality_table(summary, metric, e, of) for e in every]
-    return "".join([
+    return concatenate(
         note, *tables, figure_grid(*by_size, *by_bytes, *pairs),
-        "<h3>Sizes at equal quality</h3>" if any(equal) else "", *equal,
-        "<h3>By another metric</h3>" if others else "", *others,
-    ])  # fmt: skip
+        Markup("<h3>Sizes at equal quality</h3>") if any(equal) else NOTHING, *equal,
+        Markup("<h3>By another metric</h3>") if others else NOTHING, *others,
+    )  # fmt: skip
 
 
-def _by_size(summary: Sequence[Row], metric: str, every: int, colour: dict[str, int]) -> str:
+def _by_size(summary: Sequence[Row], metric: str, every: int, colour: dict[str, int]) -> Markup:
     return size_chart(
         summary, metric, every, colour=colour, title=f"Quality by sketch size, every {every}"
     )
 
 
-def _experiment(found: Experiment, colour: dict[str, int]) -> str:
+def _experiment(found: Experiment, colour: dict[str, int]) -> Markup:
     metrics = metrics_of(found.summary)
     every = periods(found.summary)[0]
     sized = [row for row in found.summary if row["size"] > 0]
@@ -241,12 +250,12 @@ def _experiment(found: Experiment, colour: dict[str, int]) -> str:
     tables = [means_table(found.summary, metric, every, "") for metric in metrics]
     pairs = difference_chart(found.paired, metrics[0], every, "reservoir", colour)
     listed = "".join(f"<li>{escape(text)}</li>" for text in _findings(found, metrics))
-    return "".join([
+    return concatenate(
         paragraph(CLAIMS[found.kind]),
-        f"<h3>Here</h3><ul>{listed}</ul>" if listed else "",
+        Markup(f"<h3>Here</h3><ul>{listed}</ul>") if listed else NOTHING,
         *tables, figure_grid(*figures, pairs),
         equal_quality_table(sized, metrics[0], every, reference_policy(sized, metrics[0])),
-    ])  # fmt: skip
+    )  # fmt: skip
 
 
 def _findings(found: Experiment, metrics: Sequence[str]) -> list[str]:
@@ -264,40 +273,40 @@ def _findings(found: Experiment, metrics: Sequence[str]) -> list[str]:
     return [*saved, *gained]
 
 
-def _curves(results: Results, colour: dict[str, int]) -> str:
+def _curves(results: Results, colour: dict[str, int]) -> Markup:
     compared = [
-        f"<h3>{escape(found.name)}</h3>{drawn}"
+        Markup(f"<h3>{escape(found.name)}</h3>{drawn}")
         for found in results.comparisons
         if (drawn := compared_curves(found, colour))
     ]
-    return "".join([*compared, run_scores(results.runs), run_curves(results.runs)])
+    return concatenate(*compared, run_scores(results.runs), run_curves(results.runs))
 
 
-def _timings(results: Results) -> str:
+def _timings(results: Results) -> Markup:
     compared = [
         timings(found.runs, f"{found.name} (stacked runs train together)")
         for found in results.comparisons
     ]
-    return "".join([*compared, timings(results.runs, "Single runs")])
+    return concatenate(*compared, timings(results.runs, "Single runs"))
 
 
-def _settings(results: Results) -> str:
+def _settings(results: Results) -> Markup:
     compared = [settings_tables(c.runs, c.name) for c in results.comparisons if c.runs]
     single = [settings_tables([run], run.name) for run in results.runs]
     experiments = [_about(found) for found in results.experiments]
-    return "".join([*compared, *experiments, *single])
+    return concatenate(*compared, *experiments, *single)
 
 
-def _about(found: Experiment) -> str:
+def _about(found: Experiment) -> Markup:
     values = {name: value for name, value in found.about.items() if name in ABOUT}
     values |= {
         f"target model: {name}": value for name, value in (found.about.get("reader") or {}).items()
     }
     rows: list[list[Cell]] = [[name, str(value)] for name, value in values.items()]
     if not rows:
-        return ""
+        return NOTHING
     inner = table(["setting", "value"], rows, f"{found.name}: settings")
-    return f"<details><summary>Settings of {escape(found.name)}</summary>{inner}</details>"
+    return Markup(f"<details><summary>Settings of {escape(found.name)}</summary>{inner}</details>")
 
 
 def _origins(results: Results) -> list[tuple[str, Row]]:

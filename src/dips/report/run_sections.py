@@ -9,7 +9,16 @@ from typing import Any
 
 from dips.evaluation.metrics import primary_metric
 from dips.report.charts import BarSegment, Point, Series, bar_chart, legend, line_chart
-from dips.report.markup import Cell, Markup, figure, figure_grid, format_seconds, paragraph, table
+from dips.report.markup import (
+    NOTHING,
+    Cell,
+    Markup,
+    figure,
+    figure_grid,
+    format_seconds,
+    paragraph,
+    table,
+)
 from dips.report.results import Comparison, Row, RunRecord
 
 SHARES = {"preserved": "var(--c2)", "negated": "var(--c1)", "zeroed": "var(--c7)"}
@@ -19,34 +28,36 @@ CELL = ("policy", "size", "every", "seed", "periods")
 """Settings that name a cell of the comparison; they are not listed."""
 
 
-def gradient_figures(runs: Sequence[RunRecord]) -> str:
+def gradient_figures(runs: Sequence[RunRecord]) -> Markup:
     """Return charts of the signs of true policy gradients, with the paper's."""
     return figure_grid(*(_gradients(run) for run in runs if run.gradients))
 
 
-def _gradients(run: RunRecord) -> str:
+def _gradients(run: RunRecord) -> Markup:
     found = run.gradients or {}
     bars, lines = [], list[list[Cell]]()
     for method in found["ours"]:
         for who, shares in (("here", found["ours"]), ("paper", found["paper_ml_1m"])):
             name, own = f"{method}, {who}", shares[method]
-            bars.append((name, [BarSegment(part, ink, own[part]) for part, ink in SHARES.items()]))
+            parts = [BarSegment(part, fill, own[part]) for part, fill in SHARES.items()]
+            bars.append((name, parts))
             lines.append([name, *(f"{own[part]:.1%}" for part in (*SHARES, "made_nonzero"))])
     title = f"Signs of the true policy gradient: {run.name}"
     note = (
         f"non-zero entries at {found['steps']} steps of {found['users']} users of "
         f"{found['data']}; the paper's are of MovieLens 1M"
     )
-    key = "".join(
-        f'<li><span class="swatch" style="background:{ink}"></span>{part}</li>'
-        for part, ink in SHARES.items()
+    names = "".join(
+        f'<li><span class="swatch" style="background:{fill}"></span>{part}</li>'
+        for part, fill in SHARES.items()
     )
     numbers = table(["method", *SHARES, "zero made non-zero"], lines, title)
     chart = bar_chart(bars, title=title)
-    return figure(title, note, chart, key=f'<ul class="legend">{key}</ul>', numbers=numbers)
+    key = Markup(f'<ul class="legend">{names}</ul>')
+    return figure(title, note, chart, legend=key, numbers=numbers)
 
 
-def run_scores(runs: Sequence[RunRecord]) -> str:
+def run_scores(runs: Sequence[RunRecord]) -> Markup:
     """Return a table of the scores of single runs, and the policy that each run kept."""
     rows: list[list[Cell]] = []
     for run in runs:
@@ -59,16 +70,16 @@ def run_scores(runs: Sequence[RunRecord]) -> str:
         kept = str(own.get("kept_policy", own["policy"]))
         rows.append([run.name, str(own["policy"]), size, metric, *values, kept])
     head = ["run", "policy", "K", "metric", "validation", "test", "chosen by"]
-    return table(head, rows, "Single runs: scores of the selected epoch") if rows else ""
+    return table(head, rows, "Single runs: scores of the selected epoch") if rows else NOTHING
 
 
-def run_curves(runs: Sequence[RunRecord]) -> str:
+def run_curves(runs: Sequence[RunRecord]) -> Markup:
     """Return charts of training loss and validation score of single runs by epoch."""
     with_history = [run for run in runs if run.history]
     return figure_grid(*(_curve(run, what) for run in with_history for what in ("valid", "loss")))
 
 
-def _curve(run: RunRecord, what: str) -> str:
+def _curve(run: RunRecord, what: str) -> Markup:
     metric = str(run.history[0].get("metric", "score"))
     if what == "loss":
         lines = {"training loss": [(row["epoch"], row["train_loss"]) for row in run.history]}
@@ -83,11 +94,11 @@ def _curve(run: RunRecord, what: str) -> str:
     return _epochs(f"{run.name}: {label}", label, lines, {"training loss": 1, "best baseline": 7})
 
 
-def compared_curves(comparison: Comparison, colour: Mapping[str, int]) -> str:
+def compared_curves(comparison: Comparison, colour: Mapping[str, int]) -> Markup:
     """Return charts of validation scores by epoch at the middle size: means over splits."""
     runs = [run for run in comparison.runs if run.history]
     if not runs:
-        return ""
+        return NOTHING
     sizes = sorted({run.metrics["size"] for run in runs})
     size = sizes[len(sizes) // 2]
     metric = str(runs[0].history[0].get("metric", "score"))
@@ -112,7 +123,7 @@ def _epochs(
     label: str,
     lines: Mapping[str, Sequence[tuple[int, float]]],
     colour: Mapping[str, int],
-) -> str:
+) -> Markup:
     series = [
         Series(name, colour.get(name, 0), tuple(
             Point(epoch, value, note=f"{name}, epoch {epoch}: {value:.4f}") for epoch, value in own
@@ -126,17 +137,17 @@ def _epochs(
     rows = [
         [str(e), *(f"{own[e]:.4f}" if e in own else "" for own in known.values())] for e in epochs
     ]
-    key = legend(series)
-    return figure(title, "", chart, key=key, numbers=table(["epoch", *lines], rows, title))
+    numbers = table(["epoch", *lines], rows, title)
+    return figure(title, "", chart, legend=legend(series), numbers=numbers)
 
 
-def timings(runs: Sequence[RunRecord], caption: str) -> str:
+def timings(runs: Sequence[RunRecord], caption: str) -> Markup:
     """Return a table of training time, throughput and memory by policy."""
     groups: dict[str, list[Row]] = {}
     for run in runs:
         groups.setdefault(run.metrics["policy"], []).append(run.metrics)
     if not groups:
-        return ""
+        return NOTHING
     rows: list[list[Cell]] = [
         [
             policy,
@@ -152,8 +163,11 @@ def timings(runs: Sequence[RunRecord], caption: str) -> str:
     return table(head, rows, f"{caption}: means over runs")
 
 
-def settings_tables(runs: Sequence[RunRecord], caption: str) -> str:
-    """Return tables of the settings that differ between policies and, folded, the others."""
+def settings_tables(runs: Sequence[RunRecord], caption: str) -> Markup:
+    """Return a table of the settings that differ between policies, and the others.
+
+    The others are in a collapsed <details>.
+    """
     by_policy: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         own = by_policy.setdefault(str(run.config["policy"]), {})
@@ -167,12 +181,14 @@ def settings_tables(runs: Sequence[RunRecord], caption: str) -> str:
     shared: list[list[Cell]] = [
         [name, cells[0]] for name, cells in values.items() if len(set(cells)) == 1
     ]
-    differing = ""
+    differing = NOTHING
     if own_rows:
         differing = table(["setting", *by_policy], own_rows, f"{caption}: what policies differ in")
     common = table(["setting", "value"], shared, f"{caption}: what all runs share")
     name = escape(caption)
-    return f"{differing}<details><summary>All settings of {name}</summary>{common}</details>"
+    return Markup(
+        f"{differing}<details><summary>All settings of {name}</summary>{common}</details>"
+    )
 
 
 def _setting(value: Any) -> str:
@@ -189,28 +205,28 @@ def _union(groups: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
-def origins(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def origins(found: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup:
     """Return the command and the environment of each result."""
     parts = []
     for name, origin in found:
         command = origin.get("command")
         title = f"<h3>{escape(name)}</h3>"
         if not command:
-            parts.append(title + paragraph(UNRECORDED))
+            parts.append(f"{title}{paragraph(UNRECORDED)}")
             continue
         words = command if isinstance(command, str) else " ".join(map(str, command))
         parts.append(
             f"{title}<pre>{escape(words)}</pre>{_environment(origin.get('environment') or {})}"
         )
-    return "".join(parts)
+    return Markup("".join(parts))
 
 
-def _environment(environment: Mapping[str, Any]) -> str:
+def _environment(environment: Mapping[str, Any]) -> Markup:
     rows: list[list[Cell]] = [
         [str(name), Markup(f"<span>{escape(str(value))}</span>")]
         for name, value in environment.items()
     ]
     if not rows:
-        return ""
+        return NOTHING
     inner = table(["what", "found"], rows, "Environment in which it was made")
-    return f"<details><summary>Environment</summary>{inner}</details>"
+    return Markup(f"<details><summary>Environment</summary>{inner}</details>")

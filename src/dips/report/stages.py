@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dips.report.markup import Cell, Markup, format_seconds, paragraph, table
+from dips.report.markup import Cell, Markup, concatenate, format_seconds, paragraph, table
 
 PAGES = {"story": "story.html"}
 """Stages that write a page of their own next to the report."""
 
 
-def stages_table(document: Mapping[str, Any]) -> str:
+def stages_table(document: Mapping[str, Any]) -> Markup:
     """Return a table of the stages in a paper.json."""
     stages = document["stages"]
     scales = {name: entry.get("scale", document.get("scale", "")) for name, entry in stages.items()}
@@ -26,7 +26,8 @@ def stages_table(document: Mapping[str, Any]) -> str:
     else:  # stages were added with other settings
         text, head = items, [*head, "scale"]
         rows = [[*row, scales[name]] for name, row in zip(scales, rows, strict=True)]
-    return paragraph(text) + table(head, rows, f"Stages of dips paper {document['data']}")
+    caption = f"Stages of dips paper {document['data']}"
+    return concatenate(paragraph(text), table(head, rows, caption))
 
 
 def _capital(text: str) -> str:

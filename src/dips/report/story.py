@@ -10,11 +10,12 @@ from dips.evaluation.metrics import CUTOFF
 from dips.evaluation.story import PredictionStep, Refresh, Story, item_gradient
 
 SLIGHT, STRONG = 0.05, 0.5
-"""Shares of the largest gradient: below the first an effect is none, above the second strong."""
+"""Shares of the largest gradient: below the first an item hardly changed the loss, from the second
+on it helped or hurt much."""
 MIN_WIDTH, MAX_WIDTH = 80, 200
 """Characters of a line of text."""
 MARKS = {2: "++", 1: "+", 0: ".", -1: "-", -2: "--"}
-"""Mark of each effect level: plus helped, minus hurt."""
+"""Mark of each gradient level: plus helped, minus hurt."""
 
 
 def largest_gradient(story: Story) -> float:
@@ -23,13 +24,13 @@ def largest_gradient(story: Story) -> float:
     return max(map(abs, cells), default=0.0)
 
 
-def effect_level(effect: float, largest: float) -> int:
+def gradient_level(gradient: float, largest: float) -> int:
     """Return 2 (helped much), 1, 0 (little), -1 or -2 (hurt much); a negative gradient helps."""
-    share = abs(effect) / largest if largest else 0.0
+    share = abs(gradient) / largest if largest else 0.0
     if share < SLIGHT:
         return 0
     size = 2 if share >= STRONG else 1
-    return size if effect < 0 else -size
+    return size if gradient < 0 else -size
 
 
 def heading(story: Story) -> str:
@@ -131,7 +132,9 @@ def _matrix(story: Story, named: int, column: int) -> list[str]:
     ]
     for item in story.kept_items():
         found = [item_gradient(step, item) for step in story.steps]
-        marks = [MARKS[effect_level(effect, largest)] if there else "" for there, effect in found]
+        marks = [
+            MARKS[gradient_level(gradient, largest)] if there else "" for there, gradient in found
+        ]
         lines.append(line(story.item_name(item), marks))
     return lines
 
@@ -169,16 +172,16 @@ def draw_story(story: Story, path: Path, kind: str) -> None:
             colour, strength = "tab:red", 0.04 + 0.26 * (step.error or 0.0) / worst
         panel.axvspan(place - 0.5, place + 0.5, color=colour, alpha=strength, linewidth=0)
     cells = [
-        (place, row, effect)
+        (place, row, gradient)
         for place, step in enumerate(story.steps)
         for row, item in enumerate(rows)
-        for there, effect in [item_gradient(step, item)]
+        for there, gradient in [item_gradient(step, item)]
         if there
     ]
     if cells:
-        x, y, effect = zip(*cells, strict=True)
+        x, y, gradient = zip(*cells, strict=True)
         drawn = panel.scatter(
-            x, y, c=effect, s=90, marker="s", cmap="PRGn_r",
+            x, y, c=gradient, s=90, marker="s", cmap="PRGn_r",
             norm=TwoSlopeNorm(0.0, -largest, largest), edgecolors="dimgray", linewidths=0.6,
         )  # fmt: skip
     if cells and story.has_gradients:

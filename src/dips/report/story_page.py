@@ -7,7 +7,7 @@ from html import escape
 from dips.evaluation.metrics import CUTOFF
 from dips.evaluation.story import PredictionStep, Refresh, Story, item_gradient
 from dips.report.page import asset, page
-from dips.report.story import effect_level, format_score, heading, largest_gradient, outcome
+from dips.report.story import format_score, gradient_level, heading, largest_gradient, outcome
 
 MARKS = {2: "++", 1: "+", 0: "·", -1: "−", -2: "−−"}  # noqa: RUF001 (a real minus is as wide as a plus)
 LEVELS = {2: "helped much", 1: "helped", 0: "hardly changed it", -1: "hurt", -2: "hurt much"}
@@ -75,15 +75,15 @@ def _row(item: str, story: Story, largest: float, worst: float) -> str:
     name = story.item_name(item)
     cells = []
     for step in story.steps:
-        there, effect = item_gradient(step, item)
+        there, gradient = item_gradient(step, item)
         shade = _shade(step, story, worst)
         if not there:
             cells.append(f"<td {_cell(step, f'{name}: not kept at {step.t + 1}')} {shade}></td>")
             continue
         known = any(kept.entry_gradient is not None for kept in step.kept)
-        size = effect_level(effect, largest)
-        effect_text = f"{LEVELS[size]} ({effect:+.3f})" if known else "kept"
-        label = f"{name}, kept for prediction {step.t + 1}: {effect_text}"
+        size = gradient_level(gradient, largest)
+        level_text = f"{LEVELS[size]} ({gradient:+.3f})" if known else "kept"
+        label = f"{name}, kept for prediction {step.t + 1}: {level_text}"
         shade = shade.replace('class="', f'class="d{size} ')
         cells.append(f"<td {_cell(step, label)} {shade}><span>{MARKS[size]}</span></td>")
     shown = escape(name, quote=True)
@@ -104,7 +104,7 @@ def _shade(step: PredictionStep, story: Story, worst: float) -> str:
 def _step_details(step: PredictionStep, story: Story) -> str:
     """Return a prediction in words: its outcome, the sketch, and the refresh before it."""
     kept = "".join(
-        f"<li><span>{escape(story.item_name(kept.item))}</span><span>{_effect(kept.entry_gradient)}</span></li>"
+        f"<li><span>{escape(story.item_name(kept.item))}</span><span>{_gradient(kept.entry_gradient)}</span></li>"
         for kept in sorted(step.kept, key=lambda kept: kept.entry_gradient or 0.0)
     )
     refresh = story.refresh_before(step.t)
@@ -118,11 +118,11 @@ def _step_details(step: PredictionStep, story: Story) -> str:
     )
 
 
-def _effect(effect: float | None) -> str:
-    if effect is None:
+def _gradient(gradient: float | None) -> str:
+    if gradient is None:
         return "no gradient"
-    side = "better" if effect < 0 else "worse" if effect > 0 else "soft"
-    return f'<span class="{side}">{effect:+.3f}</span>'
+    side = "better" if gradient < 0 else "worse" if gradient > 0 else "soft"
+    return f'<span class="{side}">{gradient:+.3f}</span>'
 
 
 def _refresh(refresh: Refresh, story: Story) -> str:
