@@ -1,4 +1,4 @@
-"""`dips cross`: parse, call dips.api, print."""
+"""`dips cross`: print the metrics of two runs' recommenders with both runs' sketches."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def cross(
 
     Prints the metric of each recommender with the sketches of each policy,
     and the differences (second minus first) with 95 % intervals over users.
+    The last line splits the difference into parts from sketches and from
+    the recommender: means over both orders of changing them (Shapley).
     Training and validation users of either run are not scored.
 
     Example: dips cross runs/last-4 runs/learned-4
@@ -43,17 +45,17 @@ def cross(
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    old, new, metric = found["old"], found["new"], found["metric"]
+    first, second, metric = found["old"], found["new"], found["metric"]
     value = {(row["recommender"], row["sketches"]): row[metric] for row in found["rows"]}
     table = Table(title=f"test {metric}, {found['users']} users", title_justify="left")
     table.add_column("recommender of")
-    for policy in (old, new):
+    for policy in (first, second):
         table.add_column(f"sketches of {policy}", justify="right")
-    for recommender in (old, new):
-        values = [f"{value[recommender, policy]:.4f}" for policy in (old, new)]
+    for recommender in (first, second):
+        values = [f"{value[recommender, policy]:.4f}" for policy in (first, second)]
         table.add_row(recommender, *values)
     Console().print(table)
-    changes = Table(title=f"{new} minus {old} (95 %)", title_justify="left")
+    changes = Table(title=f"{second} minus {first} (95 %)", title_justify="left")
     for name in ("changed", "difference", "interval", "p"):
         changes.add_column(name, justify="left" if name == "changed" else "right")
     for row in found["effects"]:
@@ -68,5 +70,6 @@ def _print(found: Mapping[str, Any]) -> None:
     share = found["shares"]
     print(
         f"difference in {metric}: {share['both']:+.4f}, of which {share['sketches']:+.4f} from the "
-        f"sketches and {share['recommender']:+.4f} from the recommender"
+        f"sketches and {share['recommender']:+.4f} from the recommender "
+        "(means over both orders: Shapley)"
     )

@@ -34,9 +34,9 @@ def story(
     """Show the sketches of one user, and which entries helped which predictions.
 
     Rows are items in order of first being kept. Columns are predictions: hit
-    or miss in the top 20, or the error of a rating. A cell has the sign of
-    the entry gradient: + the item helped the prediction, - it hurt. For each
-    refresh the scores of all candidates are listed.
+    or miss in the top 20, or the error of a rating. Cells: +: the item helped
+    (its weight lowers the loss); -: it hurt. For each refresh the scores of
+    all candidates are listed.
 
     Without --out the story is printed as text, as far as it fits.
 

@@ -26,9 +26,7 @@ def transfer(
         api.TRANSFER_POLICIES
     ),
     sizes: Annotated[str, typer.Option(help="Sketch sizes.")] = "1,2,4,8,16,32",
-    recommender: Annotated[
-        str, typer.Option(help="Target model: gru or sasrec.")
-    ] = "gru",
+    recommender: Annotated[str, typer.Option(help="Target model: gru or sasrec.")] = "gru",
     target_epochs: Annotated[
         int, typer.Option(help="Epochs of the target model; 0: the value of --epochs.")
     ] = 0,

@@ -60,28 +60,28 @@ def cross_scores(
 
 
 def paired_effects(
-    found: Mapping[Combination, Sequence[UserSums]], old: str, new: str
+    found: Mapping[Combination, Sequence[UserSums]], first: str, second: str
 ) -> list[dict[str, Any]]:
-    """Return the effect of the new sketches and of the new recommender, each with the other fixed.
+    """Return the effect of changing sketches or recommender from the first to the second model.
 
     Args:
-        found: Sums by user of the four combinations of `old` and `new`, one entry per split.
-        old: Name of the first model and policy.
-        new: Name of the second model and policy.
+        found: Sums by user of the four combinations of `first` and `second`, one entry per split.
+        first: Name of the first model and policy.
+        second: Name of the second model and policy.
 
     Returns:
-        One row per change and metric: `changed`, `while` (what is fixed), and the difference new
-        minus old with its 95 % interval from a paired bootstrap over users.
+        One row per change and metric: `changed`, `while` (what is fixed), and the difference second
+        minus first with its 95 % interval from a paired bootstrap over users.
     """
-    order = [(new, new), (new, old), (old, new), (old, old)]
+    order = [(second, second), (second, first), (first, second), (first, first)]
     cells = {pair: Cell(f"{pair[0]}/{pair[1]}", 0, 0) for pair in order}
     rows = compare_pairs({cells[pair]: found[pair] for pair in order})
     changes = {
-        ("sketches", f"recommender of {old}"): ((old, new), (old, old)),
-        ("sketches", f"recommender of {new}"): ((new, new), (new, old)),
-        ("recommender", f"sketches of {old}"): ((new, old), (old, old)),
-        ("recommender", f"sketches of {new}"): ((new, new), (old, new)),
-        ("both", ""): ((new, new), (old, old)),
+        ("sketches", f"recommender of {first}"): ((first, second), (first, first)),
+        ("sketches", f"recommender of {second}"): ((second, second), (second, first)),
+        ("recommender", f"sketches of {first}"): ((second, first), (first, first)),
+        ("recommender", f"sketches of {second}"): ((second, second), (first, second)),
+        ("both", ""): ((second, second), (first, first)),
     }
     return [
         {"changed": changed, "while": fixed}
@@ -95,7 +95,8 @@ def paired_effects(
 def effect_shares(effects: Sequence[Mapping[str, Any]], metric: str) -> dict[str, float]:
     """Return the parts of a metric's difference: sketches, recommender and both.
 
-    Each part is the mean over both orders of changing sketches and recommender.
+    Each part is the mean over both orders of changing sketches and recommender (its Shapley
+    value).
     """
     rows = [row for row in effects if row["metric"] == metric]
     return {

@@ -81,7 +81,7 @@ class Refresh:
     """One decision of the policy."""
 
     seen: int
-    """Number of interactions before the refresh."""
+    """Number of interactions up to the refresh, the new ones included."""
     candidates: tuple[ScoredCandidate, ...]
 
     @property
@@ -151,11 +151,9 @@ class _RecordingPolicy(Policy):
     """Records the candidates and scores of another policy; the decisions are those of the other."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.required_signals, self.is_random = (
-            policy,
-            policy.required_signals,
-            policy.is_random,
-        )
+        self.policy = policy
+        self.required_signals = policy.required_signals
+        self.is_random = policy.is_random
         self.recorded: list[tuple[Candidates, Tensor]] = []
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
@@ -244,12 +242,12 @@ def _steps(
 ) -> Iterator[PredictionStep]:
     """Yield every prediction with the sketch that it was made from."""
     made = predict(stack, trace, 0)
-    effects = _effects(trained, trace)
+    entry_gradients = _entry_gradients(trained, trace)
     rated = trained.explicit and trace.columns.rating.tolist()
     output, errors = _predicted_and_errors(trained, made.output, made.target)
-    for t, (value, kept, worths) in enumerate(zip(output, trace.kept, effects, strict=True)):
-        places = [int(place) for place in kept if place >= 0]
-        shares = [None if np.isnan(effect) else effect for effect in worths.tolist()]
+    steps = zip(output, trace.kept, entry_gradients.tolist(), strict=True)
+    for t, (value, kept, gradients) in enumerate(steps):
+        positions = [int(position) for position in kept if position >= 0]
         yield PredictionStep(
             t=t,
             item=ids[t],
@@ -258,7 +256,9 @@ def _steps(
             rank=None if trained.explicit else value,
             error=errors[t] if trained.explicit else None,
             kept=tuple(
-                SketchEntry(p, ids[p], share) for p, share in zip(places, shares, strict=False)
+                SketchEntry(position, ids[position], None if np.isnan(gradient) else gradient)
+                # Kept entries come first: the gradients of empty slots are left over.
+                for position, gradient in zip(positions, gradients, strict=False)
             ),
         )
 
@@ -276,7 +276,7 @@ def _predicted_and_errors(
     return clamped.tolist(), (clamped - target).abs().tolist()
 
 
-def _effects(trained: TrainedModel, trace: StoredTrace) -> Tensor:
+def _entry_gradients(trained: TrainedModel, trace: StoredTrace) -> Tensor:
     """Return the entry gradients of each prediction, [steps, size]; NaN where undefined."""
     evidence = trace.evidence(torch.arange(len(trace.event)))
     nothing = torch.full_like(evidence.weight, torch.nan)

@@ -38,7 +38,8 @@ def cross(
     Returns:
         A dictionary with `rows` (the metrics of each recommender with each policy's sketches),
         `effects` (paired differences, second minus first, with 95 % intervals) and `shares` (the
-        parts of the difference that sketches and recommender make).
+        parts of the difference that sketches and recommender make: means over both orders of
+        changing them, Shapley values). `old` and `new` are the labels of first and second run.
 
     Raises:
         ConfigError: If both runs are the same, or if a policy keeps everything.
@@ -70,16 +71,16 @@ def cross_runs(
     Raises:
         ConfigError: If both labels are the same.
     """
-    old, new = names or run_labels(pairs[0])
-    if old == new:
-        raise ConfigError(f"{old} is named twice: give two runs")
+    first, second = names or run_labels(pairs[0])
+    if first == second:
+        raise ConfigError(f"{first} is named twice: give two runs")
     found: list[dict[Combination, Scores]] = []
     sums: dict[Combination, list[UserSums]] = {}
-    kept: dict[str, list[str]] = {old: [], new: []}
+    kept: dict[str, list[str]] = {first: [], second: []}
     users = 0
     for pair in pairs:
         models, part, stream = open_runs(pair, data, device)
-        runs = dict(zip((old, new), models, strict=True))
+        runs = dict(zip((first, second), models, strict=True))
         policies = {name: SourcePolicy.of(trained) for name, trained in runs.items()}
         scores = cross_scores(runs, policies, stream)
         found.append(scores)
@@ -90,15 +91,15 @@ def cross_runs(
         for combination, one in scores.items():
             sums.setdefault(combination, []).append(user_sums(one, ids))
         on_progress(len(found), len(pairs))
-    metric = primary_metric(found[0][old, old].metrics)
-    effects = paired_effects(sums, old, new)
+    metric = primary_metric(found[0][first, first].metrics)
+    effects = paired_effects(sums, first, second)
     return {
-        "old": old,
-        "new": new,
+        "old": first,
+        "new": second,
         "splits": len(pairs),
         "users": users,
         "metric": metric,
-        "policies": dict(zip((old, new), map(requested_policy, pairs[0]), strict=True)),
+        "policies": dict(zip((first, second), map(requested_policy, pairs[0]), strict=True)),
         "kept_policies": kept,
         "rows": [
             {

@@ -36,6 +36,7 @@ from dips.studies.compare import (
 from dips.studies.progress import StudyCallback, StudyProgress
 from dips.studies.run_directory import (
     changed_settings,
+    config_document,
     open_run,
     read_config,
     read_metrics,
@@ -55,7 +56,7 @@ class CellScores:
     """Scores of a target model in one cell, on the test users of one split."""
 
     source_policy: str
-    """Policy that kept the sketches; of a run that kept a baseline, the baseline."""
+    """Policy that made the sketches. If a baseline was better on validation, its name."""
     scores: Scores
     part: Interactions
 
@@ -93,13 +94,20 @@ class TransferResult:
 
 
 def source_plan(plan: ComparisonPlan) -> ComparisonPlan:
-    """Return the plan of the source policies; cosine scores are for the target model only."""
+    """Return the plan of the source policies, without `cosine`.
+
+    Source policies are trained with `dot`, which has no cosine scores; only the target model has.
+    """
     given = plan.settings
     return replace(plan, settings=lambda policy: given(policy).but(cosine=None))
 
 
 def target_config(target: TrainConfig, epochs: int) -> TrainConfig:
-    """Return the settings of a target model with its own number of epochs; 0 keeps `epochs`.
+    """Return the settings of a target model with its own number of epochs.
+
+    Args:
+        target: Settings that the target model shares with the source policies.
+        epochs: Epochs of the target model. 0: use the setting `epochs`, as the source policies do.
 
     Raises:
         ConfigError: If `epochs` is below 0.
@@ -134,7 +142,7 @@ class PolicyTransfer:
         self.rows: list[dict[str, Any]] = []
         self.users: dict[Cell, list[UserSums]] = {}
 
-    def check(self, kind: str, targets: Sequence[TrainConfig]) -> None:
+    def check_settings(self, kind: str, targets: Sequence[TrainConfig]) -> None:
         """Check all settings before anything is written; then create the directory of cells.
 
         Raises:
@@ -201,7 +209,7 @@ class PolicyTransfer:
         if not has_run(place, wanted):
             if (place / "config.json").exists() and changed_settings(read_config(place), wanted):
                 checkpoint.remove(place)  # a checkpoint of other settings
-            write_json({"data": self.source, "asked": asked}, place / "config.json")
+            write_json(config_document(asked, self.source), place / "config.json")
             found = compute(place)
             write_user_sums(found.scores, found.part, place / "test_users.csv")
             metrics = {**named, "kept_policy": found.source_policy, "test": found.scores.metrics}
@@ -252,9 +260,9 @@ def largest_savings(tables: TransferResult, against: str = "reservoir") -> list[
         place = (policy, best["size"])
         same = [row for row in tables.rows if (row["policy"], row["size"]) == place]
         chosen = sorted({row["kept_policy"] for row in same})
-        credit = "" if chosen == [policy] else f" (kept: {', '.join(chosen)})"
+        suffix = "" if chosen == [policy] else f" (kept: {', '.join(chosen)})"
         found.append(
-            {**best, "kept_policies": chosen, "sentence": describe_largest_saving(best) + credit}
+            {**best, "kept_policies": chosen, "sentence": describe_largest_saving(best) + suffix}
         )
     return found
 

@@ -66,7 +66,7 @@ def prepare_directory(
             f"{directory} was started with other settings ({other}): resume with those of its "
             "config.json"
         )
-    write_json(config_document(config, source), directory / "config.json")
+    write_json(config_document(config.to_dict(), source), directory / "config.json")
     for part in directory.glob("*.part"):  # unfinished files of a killed run
         part.unlink()
 
@@ -86,7 +86,7 @@ def write_run(result: RunResult, directory: Path, *, source: Source, curve: bool
         source: Name of the data as the user gave it.
         curve: Whether to draw curve.png.
     """
-    document = config_document(result.config, source, result.resolved)
+    document = config_document(result.config.to_dict(), source, result.resolved)
     write_json(document, directory / "config.json")
     result.trained.save(directory)
     lines = "".join(json.dumps(line) + "\n" for line in result.history)
@@ -107,16 +107,16 @@ def read_metrics(directory: Path) -> dict[str, Any]:
 
 
 def config_document(
-    config: TrainConfig, source: Source, resolved: Resolved | None = None
+    asked: Mapping[str, Any], source: Source, resolved: Resolved | None = None
 ) -> dict[str, Any]:
     """Return the content of config.json: the source, the settings as asked, and as resolved.
 
     Args:
-        config: Settings as asked; None is open.
+        asked: Settings as asked, by name; a value of None is decided by the data.
         source: Name of the data as the user gave it.
         resolved: All settings, and why the open ones were decided so. None before training.
     """
-    document: dict[str, Any] = {"data": source, "asked": config.to_dict()}
+    document: dict[str, Any] = {"data": source, "asked": dict(asked)}
     if resolved is not None:
         document["resolved"] = resolved.config.to_dict()
         document["decisions"] = [

@@ -90,7 +90,7 @@ def study_sessions(
         raise ConfigError("sessions need full histories: leave --split time out")
     target = target.but(recency_decay=None, tie_embeddings=None)  # for source policies only
     work = PolicyTransfer(data, sketched, out, source=source, on_progress=on_progress)
-    work.check("session", [target])
+    work.check_settings("session", [target])
     policies = work.source_policies()
     without = [Cell("none", 0, LENGTH)] if 0 in plan.sizes else []
     keys = [(cell, seed) for cell in [*without, *sketched.cells()] for seed in plan.seeds]

@@ -74,7 +74,7 @@ def study_transfer(
         raise ConfigError(
             f"recommender '{target.model.recommender}' is not sequential: choose gru or sasrec"
         )
-    work.check("transfer", [target])
+    work.check_settings("transfer", [target])
     whole = ComparisonPlan(
         policies=["all"], sizes=[1], every=[1], seeds=plan.seeds, settings=lambda policy: target
     )
