@@ -38,9 +38,9 @@ def test_combinations_and_products_of_rows() -> None:
     tile, rows = _rows(8), _rows(12)
     factor = RNG.standard_normal((8, 12)).astype(np.float32)
     wanted, product = tile + factor @ rows, factor + tile @ rows.T
-    tile_loops.collect(factor_too := factor.copy(), tile.ravel(), rows.ravel())
+    tile_loops.add_product_of_transpose(factor_too := factor.copy(), tile.ravel(), rows.ravel())
     np.testing.assert_allclose(factor_too, product, rtol=1e-4, atol=1e-4)
-    tile_loops.combine(tile.reshape(-1), rows.ravel(), factor)
+    tile_loops.add_product(tile.reshape(-1), rows.ravel(), factor)
     np.testing.assert_allclose(tile, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -49,5 +49,5 @@ def test_rows_are_added_with_factors() -> None:
     tile, total = _rows(4), _rows(1)[0]
     factor = np.array([1, 0, -2, 0.5], np.float32)
     wanted = total + factor @ tile
-    tile_loops.add_rows(total, tile.ravel(), factor)
+    tile_loops.add_weighted_rows(total, tile.ravel(), factor)
     np.testing.assert_allclose(total, wanted, rtol=1e-5, atol=1e-5)

@@ -70,10 +70,10 @@ from dips.kernels.softmax_cuda import moments as cuda_moments
 from dips.numerics.fixed_point import STATE_BITS, STATE_LIMIT, quantize_clamped
 
 __all__ = [
+    "ArrivalKernel",
     "CudaLogSumExp",
     "CudaSoftmaxDescent",
     "DecisionSpec",
-    "Keeper",
     "ModelSpec",
     "SoftmaxEntryGradients",
     "SoftmaxLoss",
@@ -243,11 +243,11 @@ def roll_out(compiler: str, inputs: RolloutInputs, state: RolloutState, scorer: 
     launch(inputs, state, scorer)
 
 
-Keeper = Callable[[SketchArrays, Tensor, Tensor, EventArrays, Tensor, Tensor], None]
+ArrivalKernel = Callable[[SketchArrays, Tensor, Tensor, EventArrays, Tensor, Tensor], None]
 """`observe(sketch, seen, user, events, key, number)`: see `keeper`."""
 
 
-def keeper(scorer: Scorer) -> Keeper:
+def keeper(scorer: Scorer) -> ArrivalKernel:
     """Return a function that refreshes sketches after each arrival, with numba.
 
     Time of the reference path / time of numba, both on one core, batches of 1,000 arrivals, K = 8:

@@ -1,7 +1,7 @@
 """Fixed-point arithmetic (`numerics.fixed_point`) inside numba loops; importing this needs numba.
 
-Sums of numbers on the fixed-point grid do not depend on their order. Fused multiply-add
-(`exact_loop`) is allowed only where it is exact.
+Sums of numbers on the fixed-point grid do not depend on their order. So `reassociating_loop` gives
+the same bits there, with fused multiply-add and in any order.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, attr-defined"
@@ -31,13 +31,13 @@ def inner_loop(function: Callable[..., Any]) -> Any:
     return _compile(function, _nrt=False, forceinline=True)
 
 
-def exact_loop(function: Callable[..., Any]) -> Any:
-    """Compile a sum of products on the fixed-point grid; any order gives the same bits."""
+def reassociating_loop(function: Callable[..., Any]) -> Any:
+    """Compile a function whose sums may be reordered, and fused with products.
+
+    Two uses are allowed: sums on the fixed-point grid, where every order gives the same bits; and
+    rounded sums on which no decision depends (`numba_softmax`).
+    """
     return _compile(function, fastmath={"contract", "reassoc"})
-
-
-sum_loop = exact_loop
-"""Compile a rounded sum in any order; for results on which no decision depends."""
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
@@ -78,7 +78,7 @@ def copy(target, source):
         target[place] = source[place]
 
 
-@exact_loop
+@reassociating_loop
 def dot(left, right):
     """Return the dot product of two vectors on the grid."""
     total = 0.0
@@ -87,14 +87,14 @@ def dot(left, right):
     return total
 
 
-@exact_loop
+@reassociating_loop
 def add(total, factor, vector):
     """Add a multiple of a vector on the grid to `total`."""
     for place in range(len(vector)):
         total[place] += factor * vector[place]
 
 
-@exact_loop
+@reassociating_loop
 def multiply(total, states, matrix, nonzero):
     """Add the product of a sparse vector and a matrix on the grid to `total`.
 

@@ -15,8 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import copy, loop, sum_loop
-from dips.kernels.numba_tiles import ONE, PADDING, TILE, ZERO, add_rows, collect, combine, exp
+from dips.kernels.numba_fixed_point import copy, loop, reassociating_loop
+from dips.kernels.numba_tiles import (
+    ONE,
+    PADDING,
+    TILE,
+    ZERO,
+    add_product,
+    add_product_of_transpose,
+    add_weighted_rows,
+    exp,
+)
 
 BLOCK = 8
 """Rows in a block; a multiple of 4, as is the width of vectors."""
@@ -60,7 +69,7 @@ def softmax_workspace(steps, tiles, width):
     )  # fmt: skip
 
 
-@sum_loop
+@reassociating_loop
 def _logits(items, buffers, step):
     """Write the logits of all items to `power`, and the highest of each row to `top`."""
     buffers.peak.fill(PADDING)
@@ -70,14 +79,14 @@ def _logits(items, buffers, step):
             to, entry = logit[row * TILE : (row + 1) * TILE], repeat[row * TILE : (row + 1) * TILE]
             for at in range(TILE):
                 to[at] = bias[at] + items.square * entry[at]
-        combine(logit, items.table[tile], buffers.user[step])
+        add_product(logit, items.table[tile], buffers.user[step])
         for at in range(BLOCK * TILE):  # index by index: this vectorises
             buffers.peak[at] = logit[at] if logit[at] > buffers.peak[at] else buffers.peak[at]
     for row in range(BLOCK):
         buffers.top[row] = buffers.peak[row * TILE : (row + 1) * TILE].max()
 
 
-@sum_loop
+@reassociating_loop
 def _powers(items, buffers, step):
     """Replace logits by powers; write the mean item vector."""
     buffers.scale[step].fill(ZERO)
@@ -90,7 +99,7 @@ def _powers(items, buffers, step):
                 of[at] = exp(of[at] - top)
                 total += of[at]
             buffers.scale[step, row] += total
-        collect(buffers.mean[step], power, items.table[tile])
+        add_product_of_transpose(buffers.mean[step], power, items.table[tile])
     for row in range(BLOCK):
         buffers.scale[step, row] = ONE / buffers.scale[step, row]
         for place in range(buffers.mean.shape[2]):
@@ -103,7 +112,7 @@ def _place(item):
     return item // TILE, item % TILE
 
 
-@sum_loop
+@reassociating_loop
 def _descend(items, problem, buffers, first):
     """Compute all steps (Eq. 7) of a block; rows beyond the last have empty sketches."""
     (rows, entries), width = problem.item.shape, len(problem.start)
@@ -136,7 +145,7 @@ def _descend(items, problem, buffers, first):
                 buffers.repeat[tile, row * TILE + at] += rate * problem.weight[line, slot]
 
 
-@sum_loop
+@reassociating_loop
 def _repeat_step(buffers, step, row):
     """Update the repeat entries by a step, but for the items of the sketch."""
     decay, scale = buffers.decay[row], buffers.step[row] * buffers.scale[step, row]
@@ -169,7 +178,7 @@ def _filter_sketch(problem, buffers, targets, first):
             buffers.top[row] = max(buffers.top[row], here)
 
 
-@sum_loop
+@reassociating_loop
 def _predict(items, problem, buffers, targets, loss, first):
     """Write the losses of the targets, and their weighted gradient in the last user vectors."""
     last, target, weights = len(buffers.power) - 1, targets.target, targets.weight
@@ -200,7 +209,7 @@ def _predict(items, problem, buffers, targets, loss, first):
                 buffers.adjoint[row, place] -= weight * items.table[tile, place * TILE + at]
 
 
-@sum_loop
+@reassociating_loop
 def _centres(items, found, buffers, step, first):
     """Write the mean change of the logits along the adjoint; add up sums over steps."""
     for row in range(BLOCK):
@@ -223,7 +232,7 @@ def _centres(items, found, buffers, step, first):
             found.square[first + row] += buffers.step[row] * within
 
 
-@sum_loop
+@reassociating_loop
 def _adjoint_step(items, buffers, step, to_table, to_bias):
     """Compute one step of the adjoint; add gradients in the items unless `to_table` is empty."""
     buffers.change.fill(ZERO)
@@ -243,7 +252,7 @@ def _adjoint_step(items, buffers, step, to_table, to_bias):
             centre = buffers.centre[row]
             for at in range(TILE):
                 to[at] = items.square * of[at] - centre
-        combine(spread, items.table[tile], buffers.adjoint)
+        add_product(spread, items.table[tile], buffers.adjoint)
         for row in range(BLOCK):
             of, to = adjoint[row * TILE : (row + 1) * TILE], spread[row * TILE : (row + 1) * TILE]
             powers = power[row * TILE : (row + 1) * TILE]
@@ -251,11 +260,11 @@ def _adjoint_step(items, buffers, step, to_table, to_bias):
             for at in range(TILE):
                 to[at] *= scale * powers[at]
                 of[at] = decay * of[at] + factor * to[at]
-        collect(buffers.change, spread, items.table[tile])
+        add_product_of_transpose(buffers.change, spread, items.table[tile])
         if len(to_table):
-            combine(to_table[tile], spread, buffers.factor[0])
-            combine(to_table[tile], power, buffers.factor[1])
-            add_rows(to_bias[tile], spread, buffers.step)
+            add_product(to_table[tile], spread, buffers.factor[0])
+            add_product(to_table[tile], power, buffers.factor[1])
+            add_weighted_rows(to_bias[tile], spread, buffers.step)
     for row in range(BLOCK):
         for place in range(buffers.adjoint.shape[1]):
             left = buffers.decay[row] * buffers.adjoint[row, place]
@@ -274,8 +283,8 @@ def _forward_and_backward(items, problem, targets, found, buffers, first, to_tab
             for place in range(width):
                 buffers.factor[0, place, row] = buffers.user[last, row, place]
         for tile in range(len(items.table)):
-            combine(to_table[tile], buffers.repeat_adjoint[tile], buffers.factor[0])
-            add_rows(to_bias[tile], buffers.repeat_adjoint[tile], ones)
+            add_product(to_table[tile], buffers.repeat_adjoint[tile], buffers.factor[0])
+            add_weighted_rows(to_bias[tile], buffers.repeat_adjoint[tile], ones)
     for step in range(last - 1, -1, -1):
         _centres(items, found, buffers, step, first)
         _adjoint_step(items, buffers, step, to_table, to_bias)

@@ -1,7 +1,8 @@
-"""Arithmetic on tiles of items in numba loops; importing this needs numba.
+"""Matrix products on tiles of items in numba loops, for `numba_softmax`; importing needs numba.
 
-A tile is a flat array of rows of `TILE` numbers. The distance of two rows is then a constant, so
-the compiler vectorises loops over items. Sums are rounded; their order depends on the machine.
+A tile is a matrix [rows, TILE], stored flat: one column per item. The distance of two rows is then
+a constant, so the compiler vectorises loops over items. Numbers of rows are multiples of 4 where a
+function takes four at a time. Sums are rounded; their order depends on the machine.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import loop, sum_loop
+from dips.kernels.numba_fixed_point import loop, reassociating_loop
 
 TILE = 256
 """Items in a tile."""
@@ -36,9 +37,9 @@ def exp(value):
     return ZERO if value < LOW else series * power
 
 
-@sum_loop
-def combine(tile, rows, factor):
-    """Add factor [rows, others] times `rows` to a tile, four rows at a time."""
+@reassociating_loop
+def add_product(tile, rows, factor):
+    """Compute tile += factor @ rows: [m, TILE] += [m, n] @ [n, TILE]; m, n multiples of 4."""
     for to in range(0, factor.shape[0], 4):
         t = tile[to * TILE : (to + 4) * TILE]
         for other in range(0, factor.shape[1], 4):
@@ -55,9 +56,9 @@ def combine(tile, rows, factor):
                 t[3 * TILE + at] += d0 * w + d1 * x + d2 * y + d3 * z
 
 
-@sum_loop
-def collect(product, tile, rows):
-    """Add the products of a tile and `rows` to product [rows, others], four rows at a time."""
+@reassociating_loop
+def add_product_of_transpose(product, tile, rows):
+    """Compute product += tile @ rows.T: [m, n] += [m, TILE] @ [TILE, n]; m, n multiples of 4."""
     for one in range(0, product.shape[0], 4):
         t = tile[one * TILE : (one + 4) * TILE]
         for other in range(0, product.shape[1], 4):
@@ -78,9 +79,9 @@ def collect(product, tile, rows):
                     p[row, other + place] += sums[place]
 
 
-@sum_loop
-def add_rows(total, tile, factor):
-    """Add the rows of a tile to `total`, each times its factor."""
+@reassociating_loop
+def add_weighted_rows(total, tile, factor):
+    """Compute total += factor @ tile: [TILE] += [m] @ [m, TILE]; any m."""
     for row in range(len(factor)):
         weight, of = factor[row], tile[row * TILE : (row + 1) * TILE]
         for at in range(TILE):

@@ -55,19 +55,20 @@ def _set_network(
     rows, size = state.position.shape
     width, units = _power(size + period), _power(hidden)
     dim = steps = penalty = square = ages = 0
-    tables: tuple[Tensor | None, ...] = (None,) * 7
+    tables: tuple[Tensor | None, ...] = (None,) * 8
     if model is not None:
         dim, steps = model.vectors.shape[2], model.steps
     if isinstance(model, SquaredErrorModel):
         penalty = int(model.has_penalty)
-        tables = (*_tables(model), _full_sketch(model), None, None, None)
+        tables = (*_tables(model), _adapt_constants(model), None, None, None, None)
     elif isinstance(model, LinearisedSoftmaxModel):
         ages = model.age_weight.shape[1]
         square = min(16, _power(dim) ** 2 // 1024)  # 32 numbers in a thread
         curvature = pad(_wide(model.curvature), (0, 0, 0, _power(dim) - dim)).contiguous()
-        constants = torch.stack([model.rate[:, -1], model.curvature_bound], 1)
-        known = _wide(model.vectors), model.intercept.contiguous(), None, constants
-        tables = (*known, _wide(model.direction), curvature, model.age_weight.contiguous())
+        linearised_constants = torch.stack([model.rate[:, -1], model.curvature_bound], 1)
+        known = _wide(model.vectors), model.intercept.contiguous(), None, None
+        age_weight = model.age_weight.contiguous()
+        tables = (*known, _wide(model.direction), curvature, age_weight, linearised_constants)
     wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in ACROSS})
     names = ("scale", "table", "table_direct", "feature_weight", "feature_direct",
              "candidate_weight", "context_weight", "bias", "output", "logs")  # fmt: skip
@@ -139,7 +140,7 @@ def _hardest(
         *_without_times(inputs),
         *_without_signal(state),
         *_tables(model),
-        _full_sketch(model),
+        _adapt_constants(model),
         rows // runs,
         runs,
         items,
@@ -205,8 +206,8 @@ def _tables(model: SquaredErrorModel) -> tuple[Tensor, Tensor, Tensor]:
     return _wide(model.vectors), model.intercept.contiguous(), model.prior.contiguous()
 
 
-def _full_sketch(model: SquaredErrorModel) -> Tensor:
-    """Return [runs, 3] loading of the user bias, rate for full sketches, prior penalty."""
+def _adapt_constants(model: SquaredErrorModel) -> Tensor:
+    """Return [runs, 3] loading of the user bias, rate of full sketches, twice the prior penalty."""
     return model.constants[:, [0, -1, 1]]
 
 

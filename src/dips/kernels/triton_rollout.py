@@ -6,10 +6,17 @@ numbers on the fixed-point grid, so their order does not matter. Fused multiply-
 (`tl.fma`) where it is exact, and must be off (`enable_fp_fusion`) elsewhere. Features, their order
 and constants come from `layout`.
 
-Measured on an H200, a rollout of 8 stacked runs of `learned`: 0.232 s, against 2.95 s for the numba
-loops of version 0.1 on the 16 cores of its host (12.7 times). Time of the reference path on the
-same GPU / time of Triton, 2 stacked runs of 300 users, K = 4: set network 45, with predicted scores
-29, paper's network 24, `hardest` 25.
+Parameters of `roll_out_*` are pointers in this order; their shapes stand in `layout`:
+
+1. `start` to `times`: the fields of `RolloutInputs`, without those that a policy does not read.
+2. `position` to `scores`: the fields of `RolloutState`. Only these are written. `recorded` is its
+   field `signal`. None is not recorded.
+3. Fields of `SetNetworkLayers` or `PaperNetworkLayers`, last axes padded to powers of two. Those of
+   the set network stand in the order in which `triton_launch` names them.
+4. Tables of the model that computes the signal; `scratch`, a buffer; then numbers.
+
+Time of the reference path / time of Triton on an H200, 2 stacked runs of 300 users, K = 4: set
+network 45, with predicted scores 29, paper's network 24, `hardest` 25.
 """
 
 # mypy: disable-error-code="import, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -86,11 +93,14 @@ def join(items, position, repeats, begin, row, seen, period, SIZE: tl.constexpr,
 
 @triton.jit
 def choose_and_record(
-    score, place, count, begin, row, first, seen, period, following, length, warmup,
+    score, place, count, begin, row, base, seen, period, following, length, warmup,
     position, repeats, events, event_repeats, event_scores, scores,
     SIZE: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Keep the SIZE highest scores, the newer of equals; record them for what follows."""
+    """Keep the SIZE highest scores, the newer of equals; record them for the predictions after.
+
+    `begin` is the user's first event; prediction t is recorded in row base + t.
+    """
     slot = tl.arange(0, N)
     there = slot < SIZE + period
     quantized = tl.minimum(tl.maximum(quantize(score, SCORE), -SCORE_LIMIT), SCORE_LIMIT)
@@ -107,7 +117,7 @@ def choose_and_record(
         tl.store(scores + row * SIZE + to, score, stays)
     for step in range(seen, seen + following):
         counts = there & (rank < tl.where((step < length) & (step >= warmup), SIZE, 0))
-        line = (first + step) * SIZE + to
+        line = (base + step) * SIZE + to
         tl.store(events + line, begin + place, counts)
         tl.store(event_repeats + line, count, counts)
         if event_scores is not None:
@@ -117,23 +127,27 @@ def choose_and_record(
 
 @triton.jit
 def adapt(
-    items, ratings, position, begin, row, vectors, intercept, prior, constants,
+    items, ratings, position, begin, row, vectors, intercept, prior, adapt_constants,
     SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
     PENALTY: tl.constexpr, DIM: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Return the user vector [D] and bias adapted to the sketch: `descent.descend_linear`."""
+    """Return the user vector [D] and bias adapted to the sketch: `descent.descend_linear`.
+
+    `adapt_constants` [3]: loading of the user bias, inner learning rate of a full sketch, twice the
+    prior penalty.
+    """
     slot, unit = tl.arange(0, K), tl.arange(0, D)
     there = slot < SIZE
     event = begin + tl.load(position + row * SIZE + slot, there, 0)
     item = tl.load(items + event, there, 0)
     rating = tl.load(ratings + event, there, 0).to(tl.float64)
-    loading, rate = tl.load(constants), tl.load(constants + 1)
-    penalty = tl.load(constants + 2)
+    loading, rate = tl.load(adapt_constants), tl.load(adapt_constants + 1)
+    penalty = tl.load(adapt_constants + 2)
     initial, initial_bias = tl.load(prior + unit, unit < DIM, 0), tl.load(prior + DIM)
     rows = tl.load(vectors + item[:, None] * D + unit[None, :], there[:, None], 0)
     own = tl.load(intercept + item, there, 0)
-    first = own + tl.sum(rows * initial[None, :], 1) + loading * initial_bias
-    score, user, bias = first, initial, initial_bias
+    initial_score = own + tl.sum(rows * initial[None, :], 1) + loading * initial_bias
+    score, user, bias = initial_score, initial, initial_bias
     if BY_COEFFICIENTS:  # fewer entries than dimensions: descend on their coefficients
         gram = tl.zeros((K, K), tl.float64) + loading * loading
         for place in range(DIM):
@@ -147,7 +161,7 @@ def adapt(
             if PENALTY:
                 gradient = gradient + penalty * coefficient
             coefficient = tl.where(there, quantize(coefficient - rate * gradient, STATE), 0.0)
-            score = first + tl.sum(gram * coefficient[None, :], 1)
+            score = initial_score + tl.sum(gram * coefficient[None, :], 1)
         user = quantize(initial + tl.sum(rows * coefficient[:, None], 0), STATE)
         bias = quantize(initial_bias + loading * tl.sum(coefficient, 0), STATE)
     else:
@@ -168,10 +182,14 @@ def adapt(
 
 @triton.jit
 def adapt_linearised(
-    items, position, begin, row, seen, directions, curvature, age_weight, constants, ages,
+    items, position, begin, row, seen, directions, curvature, age_weight, linearised_constants,
+    ages,
     SIZE: tl.constexpr, STEPS: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Return the change [D] of the user vector: `predicted_score.predicted_score`."""
+    """Return the change [D] of the user vector: `predicted_score.predicted_score`.
+
+    `linearised_constants` [2]: inner learning rate of a full sketch, bound of the curvature.
+    """
     slot, unit = tl.arange(0, K), tl.arange(0, D)
     there = slot < SIZE
     place = tl.load(position + row * SIZE + slot, there, 0)
@@ -179,13 +197,13 @@ def adapt_linearised(
     weight = tl.load(age_weight + tl.minimum(seen - 1 - place, ages - 1), there, 0)
     rows = tl.load(directions + item[:, None] * D + unit[None, :], there[:, None], 0)
     direction, total = tl.sum(rows * weight[:, None], 0), tl.sum(weight, 0)
-    rate = tl.load(constants)
-    pace = rate / tl.maximum(rate * total * tl.load(constants + 1), 1.0)
+    rate = tl.load(linearised_constants)
+    step_size = rate / tl.maximum(rate * total * tl.load(linearised_constants + 1), 1.0)
     matrix = tl.load(curvature + unit[:, None] * D + unit[None, :])
-    change = quantize(pace * direction, STATE)
+    change = quantize(step_size * direction, STATE)
     for _ in range(STEPS - 1):
         product = tl.sum(matrix * change[:, None], 0)
-        change = quantize(change + pace * (direction - total * product), STATE)
+        change = quantize(change + step_size * (direction - total * product), STATE)
     return change
 
 
@@ -204,7 +222,8 @@ def roll_out_set_network(
     position, repeats, events, event_repeats, recorded, event_scores, scores,
     scale, table, table_direct, feature_weight, feature_direct, candidate_weight, context_weight,
     bias, output, logs, ranks,
-    vectors, intercept, prior, constants, directions, curvature, age_weight, scratch,
+    vectors, intercept, prior, adapt_constants,
+    directions, curvature, age_weight, linearised_constants, scratch,
     users, runs, count, width, ages,
     SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
     PENALTY: tl.constexpr, DIM: tl.constexpr, HIDDEN: tl.constexpr,
@@ -212,12 +231,13 @@ def roll_out_set_network(
 ):  # fmt: skip
     """Roll out one user under a set network.
 
-    The signal is a residual with a `prior`, a predicted score with `directions`, else 0.
+    The signal is a residual with a `prior` (see `adapt`), a predicted score with `directions`
+    (see `adapt_linearised`), else 0.
     """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first
-    begin, first = tl.load(start + row), tl.load(first_row + row)
-    end, warm = tl.load(length + row), tl.load(warmup + row)
+    begin, base = tl.load(start + row), tl.load(first_row + row)
+    user_length, user_warmup = tl.load(length + row), tl.load(warmup + row)
     center, spread = tl.load(scale + run * 3), tl.load(scale + run * 3 + 1)
     slope = tl.load(scale + run * 3 + 2)
     slot, unit = tl.arange(0, N), tl.arange(0, H)
@@ -233,10 +253,10 @@ def roll_out_set_network(
             directions += run * count * D
             curvature += run * D * D
             age_weight += run * ages
-            constants += run * 2
+            linearised_constants += run * 2
         else:
             prior += run * (DIM + 1)
-            constants += run * 3
+            adapt_constants += run * 3
     down, across = slot[:, None], unit[None, :]
     shift = tl.load(bias + run * H + across)
     outward = tl.load(output + run * H + across)
@@ -256,21 +276,22 @@ def roll_out_set_network(
             if directions is not None:
                 user = adapt_linearised(
                     items, position, begin, row, seen, directions, curvature, age_weight,
-                    constants, ages, SIZE, STEPS, K, D,
+                    linearised_constants, ages, SIZE, STEPS, K, D,
                 )  # fmt: skip
             else:
                 user, user_bias = adapt(
-                    items, ratings, position, begin, row, vectors, intercept, prior, constants,
-                    SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
+                    items, ratings, position, begin, row, vectors, intercept, prior,
+                    adapt_constants, SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
                 )  # fmt: skip
             entry = tl.arange(0, D)
             rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
             signal = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
             if directions is None:
-                signal = (signal + tl.load(constants) * user_bias - rating) * -2.0
+                signal = (signal + tl.load(adapt_constants) * user_bias - rating) * -2.0
             if recorded is not None:
-                open_to = tl.where((seen < end) & (seen >= warm), SIZE + period, 0)
-                tl.store(recorded + (first + seen) * width + slot, signal, slot < open_to)
+                is_recorded = (seen < user_length) & (seen >= user_warmup)
+                recorded_slots = tl.where(is_recorded, SIZE + period, 0)
+                tl.store(recorded + (base + seen) * width + slot, signal, slot < recorded_slots)
         score = tl.load(table_direct + run * count + item, there, 0) - slope * newer
         line = (run * count + item)[:, None] * H + unit[None, :]
         state = tl.load(table + line, there[:, None], 0)
@@ -310,8 +331,9 @@ def roll_out_set_network(
         second = to_state(tl.maximum(second + context, 0.0))
         score += tl.sum(second * outward, 1)
         choose_and_record(
-            score, place, repeated, begin, row, first, seen, period, following, end, warm,
-            position, repeats, events, event_repeats, event_scores, scores, SIZE, N,
+            score, place, repeated, begin, row, base, seen, period, following,
+            user_length, user_warmup, position, repeats, events, event_repeats, event_scores,
+            scores, SIZE, N,
         )  # fmt: skip
 
 
@@ -326,8 +348,8 @@ def roll_out_paper_network(
     """Roll out one user under the paper's network, from ratings to a score for each item."""
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs
-    begin, first = tl.load(start + row), tl.load(first_row + row)
-    end, warm = tl.load(length + row), tl.load(warmup + row)
+    begin, base = tl.load(start + row), tl.load(first_row + row)
+    user_length, user_warmup = tl.load(length + row), tl.load(warmup + row)
     slot, unit = tl.arange(0, N), tl.arange(0, H)
     states = scratch + tl.program_id(0).to(tl.int64) * H
     hidden_weight += run * HIDDEN * H
@@ -352,8 +374,9 @@ def roll_out_paper_network(
         score = tl.load(output_bias + run * count + item, there, 0)
         score += tl.sum(rows * second[None, :], 1)
         choose_and_record(
-            score, place, repeated, begin, row, first, seen, period, following, end, warm,
-            position, repeats, events, event_repeats, event_scores, scores, SIZE, N,
+            score, place, repeated, begin, row, base, seen, period, following,
+            user_length, user_warmup, position, repeats, events, event_repeats, event_scores,
+            scores, SIZE, N,
         )  # fmt: skip
 
 
@@ -361,20 +384,20 @@ def roll_out_paper_network(
 def roll_out_hardest(
     start, length, warmup, first_row, refresh_count, refreshes, items, ratings,
     position, repeats, events, event_repeats, event_scores, scores,
-    vectors, intercept, prior, constants, users, runs, count,
+    vectors, intercept, prior, adapt_constants, users, runs, count,
     SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
     PENALTY: tl.constexpr, DIM: tl.constexpr, N: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Roll out one user under `hardest`: keep the largest squared errors."""
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first
-    begin, first = tl.load(start + row), tl.load(first_row + row)
-    end, warm = tl.load(length + row), tl.load(warmup + row)
+    begin, base = tl.load(start + row), tl.load(first_row + row)
+    user_length, user_warmup = tl.load(length + row), tl.load(warmup + row)
     slot, entry = tl.arange(0, N), tl.arange(0, D)
     vectors += run * count * D
     intercept += run * count
     prior += run * (DIM + 1)
-    constants += run * 3
+    adapt_constants += run * 3
     for refresh in range(tl.load(refresh_count + row)):
         seen, period = tl.load(refreshes + 3 * refresh), tl.load(refreshes + 3 * refresh + 1)
         following = tl.load(refreshes + 3 * refresh + 2)
@@ -384,15 +407,16 @@ def roll_out_hardest(
         there = slot < SIZE + period
         rating = tl.load(ratings + begin + place, there, 0).to(tl.float64)
         user, bias = adapt(
-            items, ratings, position, begin, row, vectors, intercept, prior, constants,
+            items, ratings, position, begin, row, vectors, intercept, prior, adapt_constants,
             SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
         )  # fmt: skip
         rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
         score = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
-        error = score + tl.load(constants) * bias - rating
+        error = score + tl.load(adapt_constants) * bias - rating
         choose_and_record(
-            error * error, place, repeated, begin, row, first, seen, period, following, end, warm,
-            position, repeats, events, event_repeats, event_scores, scores, SIZE, N,
+            error * error, place, repeated, begin, row, base, seen, period, following,
+            user_length, user_warmup, position, repeats, events, event_repeats, event_scores,
+            scores, SIZE, N,
         )  # fmt: skip
 
 
@@ -416,21 +440,26 @@ def _solve(matrix, target, size, N: tl.constexpr):
 def roll_out_influence(
     start, length, warmup, first_row, refresh_count, refreshes, items, ratings,
     position, repeats, events, event_repeats, event_scores, scores,
-    vectors, intercept, prior, constants, damping, users, runs, count,
+    vectors, intercept, prior, model_constants, damping, users, runs, count,
     SIZE: tl.constexpr, STEPS: tl.constexpr, PENALTY: tl.constexpr, DIM: tl.constexpr,
     N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Roll out one user under `influence`: the greedy coreset, refitted after each addition."""
+    """Roll out one user under `influence`: the greedy coreset, refitted after each addition.
+
+    `model_constants` [3 + SIZE] is `SquaredErrorModel.constants`: loading of the user bias, twice
+    the prior penalty, inner learning rates for 0, 1, ... entries.
+    """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs
-    begin, first = tl.load(start + row), tl.load(first_row + row)
-    end, warm = tl.load(length + row), tl.load(warmup + row)
+    begin, base = tl.load(start + row), tl.load(first_row + row)
+    user_length, user_warmup = tl.load(length + row), tl.load(warmup + row)
     slot, entry = tl.arange(0, N), tl.arange(0, D)
     vectors += run * count * D
     intercept += run * count
     prior += run * (DIM + 1)
-    constants += run * (3 + SIZE)
-    loading, penalty, ridge = tl.load(constants), tl.load(constants + 1), tl.load(damping)
+    model_constants += run * (3 + SIZE)
+    loading, penalty = tl.load(model_constants), tl.load(model_constants + 1)
+    ridge = tl.load(damping)
     initial, initial_bias = tl.load(prior + entry, entry < DIM, 0), tl.load(prior + DIM)
     for refresh in range(tl.load(refresh_count + row)):
         seen, period = tl.load(refreshes + 3 * refresh), tl.load(refreshes + 3 * refresh + 1)
@@ -455,7 +484,7 @@ def roll_out_influence(
         chosen = tl.zeros((N,), tl.float64)
         score = tl.zeros((N,), tl.float64)
         for added in range(SIZE):
-            rate = tl.load(constants + 2 + added)
+            rate = tl.load(model_constants + 2 + added)
             coefficient = tl.zeros((N,), tl.float64)
             guess = initial_score
             for _ in range(STEPS):
@@ -477,6 +506,7 @@ def roll_out_influence(
             chosen = tl.where(slot == best, 1.0, chosen)
             score = score + chosen  # the earlier the higher
         choose_and_record(
-            score, place, repeated, begin, row, first, seen, period, following, end, warm,
-            position, repeats, events, event_repeats, event_scores, scores, SIZE, N,
+            score, place, repeated, begin, row, base, seen, period, following,
+            user_length, user_warmup, position, repeats, events, event_repeats, event_scores,
+            scores, SIZE, N,
         )  # fmt: skip

@@ -188,7 +188,7 @@ class Engine:
         return policy
 
     @cached_property
-    def _observe(self) -> dispatch.Keeper:
+    def _observe(self) -> dispatch.ArrivalKernel:
         """The kernel, created at the first arrival because that may compile it."""
         policy, names, stack = self._policy, signals_of(self._template), self._quantized
         model, vectors = None, None
