@@ -23,7 +23,7 @@ from dips.credit.adjoint import (
 )
 from dips.numerics.chunks import MAX_ELEMENTS
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.sketch_filter import prediction_losses
+from dips.recommender.filtered_loss import prediction_losses
 from dips.recommender.stacked import StackedRecommenders
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from dips.credit.adjoint import entry_gradient, loss_and_adjoint
 from dips.credit.queue import Timeline, queue_credit
-from dips.credit.replay import Replayed, Weigh, replay
+from dips.credit.replay import Replayed, ScoreWeighted, replay
 from dips.credit.survival import survival_credit
 from dips.numerics.relaxation import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
@@ -44,7 +44,7 @@ def _past(seed: int = 0, *, distinct: bool = False) -> Candidates:
     return Candidates(position, item, rating, nothing, nothing, nothing, length, length * 77)
 
 
-def _network(phi: Tensor) -> Weigh:
+def _network(phi: Tensor) -> ScoreWeighted:
     """Return scores of a small network that reads all weights."""
     first, pool, last, ages = phi.view(4, HIDDEN)
 

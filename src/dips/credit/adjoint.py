@@ -35,14 +35,14 @@ from dips.numerics.softmax_descent import backward_pass, forward_pass
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import compiled_adjoint, has_compiled_softmax
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import FullSoftmax, SquaredError
-from dips.recommender.sketch_filter import (
+from dips.recommender.filtered_loss import (
     MIN_REMAINING,
     filtered_probabilities,
     filters_in_loss,
     remaining_probability,
     without_target,
 )
+from dips.recommender.losses import FullSoftmax, SquaredError
 
 
 class TrajectoryAdjoint(NamedTuple):

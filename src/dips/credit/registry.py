@@ -10,7 +10,7 @@ from dips.errors import ConfigError
 from dips.stream.schedule import Schedule
 
 CREDITS = ("identity", "discount", "survival", "replay")
-"""Names that `make_credit` knows."""
+"""Names that `make_credit` knows. `replay` is for tests and studies only: it is slow."""
 
 
 def make_credit(
@@ -24,7 +24,7 @@ def make_credit(
     """Return a form of credit assignment.
 
     Args:
-        name: identity (Eq. 10), discount, survival or replay (Eq. 9).
+        name: identity (Eq. 10), discount, survival; replay (Eq. 9) for tests and studies only.
         length: Decisions over which a choice gets credit (Q); replay takes the whole history.
         discount: Factor per decision, for discount.
         dropped_candidates: Earlier decisions whose dropped candidates survival follows.

@@ -2,8 +2,8 @@
 
 Entry weights exist for all interactions so far, dropped ones included. Every refresh is
 differentiated with respect to its scores and to the weights before it, so gradients flow along all
-paths. The result is exact but for the straight-through slope of a hard choice. It is slow: use it
-as the reference for the other forms of credit.
+paths. The result is exact but for the straight-through slope of a hard choice. It is slow, and only
+for tests and studies: the reference for the other forms of credit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dips.credit.decisions import CreditedDecisions
 from dips.errors import ConfigError
 from dips.numerics.relaxation import drop_one, keep_k
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.sketch_filter import prediction_losses
+from dips.recommender.filtered_loss import prediction_losses
 from dips.rollout.trace import StoredTrace
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy, Selector
@@ -28,8 +28,8 @@ from dips.sketch.update import join
 from dips.stream.schedule import Schedule
 from dips.stream.users import EventColumns
 
-Weigh = Callable[[Candidates, Tensor], Tensor]
-"""Scores [users, n] of all interactions so far, given their weights [users, n]; high means keep."""
+ScoreWeighted = Callable[[Candidates, Tensor], Tensor]
+"""From all interactions so far and their weights [users, n] to scores [users, n]; high: keep."""
 
 
 class Choice(NamedTuple):
@@ -39,18 +39,25 @@ class Choice(NamedTuple):
     offset: Tensor  # [users, seen] difference between hard and relaxed weights
 
 
+class SketchState(NamedTuple):
+    """The sketches after some refresh, over all `seen` interactions so far."""
+
+    sketch: Sketch  # [users, seen]; position -1 where an interaction was dropped
+    weight: Tensor  # [users, seen] entry weights z, differentiable
+
+
 class Replayed(NamedTuple):
     """Predictions of a replay, and its refreshes."""
 
-    losses: Tensor  # [users, T]; 0 beyond the end of a history
+    losses: Tensor  # [users, T - since]; 0 beyond the end of a history
     choices: list[Choice]  # one per refresh
     weights: list[Tensor]  # [users, seen] entry weights z after each refresh
 
 
 def replay(
-    weigh: Weigh,
+    score_weighted: ScoreWeighted,
     model: Recommender,
-    past: Candidates,
+    history: Candidates,
     size: int,
     schedule: Schedule,
     *,
@@ -62,9 +69,9 @@ def replay(
     """Sketch whole histories and return the loss of every prediction, differentiable throughout.
 
     Args:
-        weigh: Scores of a policy; its parameters may require gradients.
+        score_weighted: Scores of a policy; its parameters may require gradients.
         model: Recommender; its parameters may require gradients.
-        past: Whole histories, [users, T]; position -1 beyond their ends.
+        history: Whole histories, [users, T]; position -1 beyond their ends.
         size: Sketch size K.
         schedule: When sketches are refreshed.
         choices: Choices of an earlier replay. With them losses are smooth in the parameters.
@@ -75,35 +82,73 @@ def replay(
     Returns:
         Losses [users, T - since], the choices, and the weights after each refresh.
     """
-    select, longest = selector or Greedy(), past.item.shape[1]
-    nothing = empty(len(past.item), 1, past.item.device)
-    entries = [field[:, 1:] for field in _joined(past, nothing, 0, size).entries]
-    sketch, taken, weights = Sketch(*entries), list(choices), list[Tensor]()
-    weight, repeats = torch.ones_like(past.rating[:, :size]), sketch.repeats
-    filling = range(since, weight.shape[1])
-    losses = [_losses(model, past, weight[:, :t], repeats, t, t + 1, t) for t in filling]
+    longest = history.item.shape[1]
     refreshes = list(schedule.refreshes(size, longest - 1))
     ends = [*(seen for seen, _ in refreshes), longest]
-    losses.append(_losses(model, past, weight, repeats, max(size, since), ends[0], size))
+    state, made, weights = _before_refreshes(history, size), list[Choice](), list[Tensor]()
+    losses = [
+        _losses(model, history, state.weight[:, :t], state.sketch.repeats, t, t + 1, t)
+        for t in range(since, state.weight.shape[1])
+    ]
+
+    def add_losses(first: int, end: int) -> None:
+        span = max(first, since), end
+        losses.append(_losses(model, history, state.weight, state.sketch.repeats, *span, size))
+
+    add_losses(size, ends[0])
     for turn, (seen, period) in enumerate(refreshes):
-        candidates = _joined(past, sketch, seen - period, seen)
-        weight = torch.cat([weight, torch.ones_like(past.rating[:, :period])], 1)
-        given = weight.detach() if identity else weight
-        scores = weigh(candidates._replace(position=past.position[:, :seen]), given)
-        relaxed = drop_one(scores, given) if period == 1 else keep_k(scores, given, size)
-        relaxed = relaxed + (weight - given)
-        if not choices:
-            slots = select.choose(scores.detach(), candidates, size)
-            kept = torch.zeros_like(relaxed.detach()).scatter(1, slots, 1.0)
-            taken.append(Choice(kept > 0, kept - relaxed.detach()))
-        weight = relaxed + taken[turn].offset  # hard values with the relaxed slope: Eq. 4 or Eq. 6
-        weights.append(weight)
-        position = torch.where(taken[turn].kept, past.position[:, :seen], -1)
-        sketch = candidates.entries._replace(position=position)
-        repeats = sketch.repeats
-        end = ends[turn + 1]
-        losses.append(_losses(model, past, weight, repeats, max(seen, since), end, size))
-    return Replayed(torch.cat(losses, 1), taken, weights)
+        state, choice = _refresh_once(
+            score_weighted,
+            history,
+            state,
+            seen,
+            period,
+            size,
+            choices[turn] if choices else selector or Greedy(),
+            identity,
+        )
+        made.append(choice)
+        weights.append(state.weight)
+        add_losses(seen, ends[turn + 1])
+    return Replayed(torch.cat(losses, 1), made, weights)
+
+
+def _before_refreshes(history: Candidates, size: int) -> SketchState:
+    """Return the sketches that keep the first `size` interactions, all with weight 1."""
+    # `join` counts repeats, but needs a sketch: an empty one of one slot, which is cut off again.
+    nothing = empty(len(history.item), 1, history.item.device)
+    entries = [field[:, 1:] for field in _joined(history, nothing, 0, size).entries]
+    return SketchState(Sketch(*entries), torch.ones_like(history.rating[:, :size]))
+
+
+def _refresh_once(
+    score_weighted: ScoreWeighted,
+    history: Candidates,
+    before: SketchState,
+    seen: int,
+    period: int,
+    size: int,
+    choice: Choice | Selector,
+    identity: bool,
+) -> tuple[SketchState, Choice]:
+    """Return the sketches after `seen` interactions, and the choice: the given one, or a new one.
+
+    Interactions that were dropped before are scored too, with their weights.
+    """
+    candidates = _joined(history, before.sketch, seen - period, seen)
+    weight = torch.cat([before.weight, torch.ones_like(history.rating[:, :period])], 1)
+    given = weight.detach() if identity else weight
+    position = history.position[:, :seen]
+    scores = score_weighted(candidates._replace(position=position), given)
+    relaxed = drop_one(scores, given) if period == 1 else keep_k(scores, given, size)
+    relaxed = relaxed + (weight - given)  # adds 0; its gradient is the identity
+    if isinstance(choice, Selector):
+        slots = choice.choose(scores.detach(), candidates, size)
+        kept = torch.zeros_like(relaxed.detach()).scatter(1, slots, 1.0)
+        choice = Choice(kept > 0, kept - relaxed.detach())
+    weight = relaxed + choice.offset  # hard values with the relaxed slope: Eq. 4 or Eq. 6
+    sketch = candidates.entries._replace(position=torch.where(choice.kept, position, -1))
+    return SketchState(sketch, weight), choice
 
 
 def whole_histories(
@@ -140,12 +185,15 @@ def whole_histories(
 class RecordedSelector(Selector):
     """Repeats the choices of a rollout."""
 
-    slots: dict[int, Tensor]
+    positions: dict[int, Tensor]
     """[users, size] positions that were kept, by the number of interactions seen."""
 
     def choose(self, scores: Tensor, candidates: Candidates, size: int) -> Tensor:
-        """Return what was kept when the users had seen so many interactions."""
-        return self.slots[int(candidates.seen[0])]
+        """Return what was kept when the users had seen so many interactions.
+
+        In a replay all interactions are candidates, so slots are positions.
+        """
+        return self.positions[int(candidates.seen[0])]
 
 
 @final
@@ -199,10 +247,15 @@ class ReplayCredit(CreditAssignment):
                 "credit 'replay' needs whole histories in a batch: "
                 "leave update_interval unset, or set credit = survival"
             )
-        past = whole_histories(trace.columns, trace.event[first], length, trace.inputs.key[first])
+        history = whole_histories(
+            trace.columns, trace.event[first], length, trace.inputs.key[first]
+        )
         refreshes = [seen for seen, _ in self.schedule.refreshes(batch.size, int(length.max()) - 1)]
         selector = RecordedSelector(
-            {seen: _recorded_slots(trace, first, length, seen, batch.size) for seen in refreshes}
+            {
+                seen: _recorded_positions(trace, first, length, seen, batch.size)
+                for seen in refreshes
+            }
         )
         policies = batch.policies
         state = {
@@ -210,11 +263,13 @@ class ReplayCredit(CreditAssignment):
             for name, value in policies.state.items()
         }
 
-        def weigh(candidates: Candidates, weight: Tensor) -> Tensor:
+        def score_weighted(candidates: Candidates, weight: Tensor) -> Tensor:
             return policies.call(state, candidates, {}, weight)
 
         def gradients(model: Recommender) -> tuple[Tensor, ...]:
-            found = replay(weigh, model, past, batch.size, self.schedule, selector=selector)
+            found = replay(
+                score_weighted, model, history, batch.size, self.schedule, selector=selector
+            )
             return torch.autograd.grad(found.losses.sum(), found.weights)
 
         if not refreshes:
@@ -224,24 +279,24 @@ class ReplayCredit(CreditAssignment):
         return owner, {seen: value[0] for seen, value in zip(refreshes, found, strict=True)}
 
 
-def _recorded_slots(
+def _recorded_positions(
     trace: StoredTrace, first: Tensor, length: Tensor, seen: int, size: int
 ) -> Tensor:
     """Return the positions [users, size] kept at this refresh; any where a history has ended."""
     row = first + torch.where(seen < length, seen, 0)
     kept = trace.kept[row].long() - trace.event[first][:, None]
-    any_slots = torch.arange(size, device=kept.device)
-    return torch.where((seen < length)[:, None], kept, any_slots)
+    any_positions = torch.arange(size, device=kept.device)
+    return torch.where((seen < length)[:, None], kept, any_positions)
 
 
-def _joined(past: Candidates, sketch: Sketch, first: int, last: int) -> Candidates:
+def _joined(history: Candidates, sketch: Sketch, first: int, last: int) -> Candidates:
     """Return all interactions before `last`; those dropped from the sketch have position -1."""
-    arrivals = Sketch(*(field[:, first:last] for field in past.entries))
-    return join(sketch, arrivals, torch.full_like(past.seen, last), past.key)
+    arrivals = Sketch(*(field[:, first:last] for field in history.entries))
+    return join(sketch, arrivals, torch.full_like(history.seen, last), history.key)
 
 
 def _losses(
-    model: Recommender, past: Candidates, weight: Tensor, repeats: Tensor, first: int, last: int,
+    model: Recommender, history: Candidates, weight: Tensor, repeats: Tensor, first: int, last: int,
     slots: int,
 ) -> Tensor:  # fmt: skip
     """Return the losses [users, last - first] of these interactions, predicted from the weights.
@@ -249,20 +304,22 @@ def _losses(
     `repeats` [users, seen] is the repeat count of each interaction while it was in the sketch.
     """
     if last <= first:
-        return past.rating[:, :0]
+        return history.rating[:, :0]
     if model.has_recency_decay and last > first + 1:  # ages change from step to step
         steps = range(first, last)
-        return torch.cat([_losses(model, past, weight, repeats, t, t + 1, slots) for t in steps], 1)
+        return torch.cat(
+            [_losses(model, history, weight, repeats, t, t + 1, slots) for t in steps], 1
+        )
     width = max(1, weight.shape[1])
     evidence = Evidence(
-        past.token[:, :width],
-        past.rating[:, :width],
+        history.token[:, :width],
+        history.rating[:, :width],
         torch.nn.functional.pad(weight, (0, width - weight.shape[1])),
-        torch.full_like(past.seen, slots),
-        (first - 1 - past.position[:, :width]).clamp_min(0).to(weight.dtype),
+        torch.full_like(history.seen, slots),
+        (first - 1 - history.position[:, :width]).clamp_min(0).to(weight.dtype),
         repeats[:, :width].clamp_min(1).to(weight.dtype),
     )
     ahead = slice(first, last)
-    targets = (past.token[:, ahead], past.rating[:, ahead])
+    targets = (history.token[:, ahead], history.rating[:, ahead])
     losses = prediction_losses(model, model.read(evidence), evidence, *targets)
-    return torch.where(past.present[:, ahead], losses, 0.0)
+    return torch.where(history.present[:, ahead], losses, 0.0)

@@ -26,8 +26,8 @@ from dips.numerics.fixed_point import SCORE_BITS, quantize
 from dips.policy.base import Policy
 from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence, Recommender
+from dips.recommender.filtered_loss import prediction_losses
 from dips.recommender.signals import as_evidence, rounding
-from dips.recommender.sketch_filter import prediction_losses
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace

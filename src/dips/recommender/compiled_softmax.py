@@ -11,8 +11,8 @@ from dips.kernels import dispatch
 from dips.kernels.dispatch import SoftmaxEntryGradients, SoftmaxLoss, SoftmaxProblem
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
+from dips.recommender.filtered_loss import filters_in_loss
 from dips.recommender.losses import FullSoftmax
-from dips.recommender.sketch_filter import filters_in_loss
 
 
 def has_compiled_softmax(model: Recommender) -> TypeGuard[DotProduct]:

@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from dips.numerics.descent import Rounding, identity
 
 NOISE = 0.3
-"""Initial scale of the random part of the new-state weights, beside the identity."""
+"""Scale of the random part of the initial new-state weights; the input weights add an identity."""
 UPDATE_BIAS = 0.5
-"""Initial bias of the update gate: how much of the old state is kept."""
+"""Added to the initial bias of the update gate, which keeps the old state: more is kept."""
 
 
 @final
 class GRULayer(nn.Module):
-    """A GRU in which an entry of weight z moves the state z of the way to its new value.
+    """A GRU that reads weighted entries.
+
+    An entry of weight z interpolates: state + z (new - state), where `new` is the next state of a
+    plain GRU. So weight 0 changes nothing, and weight 1 is a plain GRU.
 
     Initially the state is about a weighted mean of the vectors read, the last ones with the largest
     weights. That helps where items are rare.
@@ -56,13 +59,14 @@ class GRULayer(nn.Module):
         return state
 
     def states(self, start: Tensor, vectors: Tensor) -> Tensor:
-        """Return the states [rows, n, dim] after each of n > 0 vectors, by torch's own GRU."""
+        """Return the states [rows, n, dim] after each of n > 0 vectors of weight 1: `torch.gru`."""
         weights: list[Tensor] = [
             self.input_weight, self.state_weight, self.input_bias, self.state_bias,
         ]  # fmt: skip
         with warnings.catch_warnings():  # the weights are not contiguous: CUDA copies them
             warnings.filterwarnings("ignore", message="RNN module weights are not part of")
             first = start[None].contiguous()
+            # has_biases, num_layers, dropout, train, bidirectional, batch_first
             later, _ = torch.gru(vectors, first, weights, True, 1, 0.0, True, False, True)
         return later
 

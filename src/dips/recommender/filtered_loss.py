@@ -1,5 +1,6 @@
-"""Filter the items of the sketch from the softmax of a prediction: they do not repeat.
+"""Losses of predictions without the items of the sketch: they do not repeat.
 
+The items are filtered from the softmax. The ranking is filtered in `Recommender.filtered_scores`.
 An entry of weight z removes the share z of its item's probability. The target is never removed.
 """
 

@@ -11,7 +11,7 @@ import torch
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.losses import Loss
-from dips.recommender.sketch_filter import MIN_REMAINING, filters_in_loss, prediction_losses
+from dips.recommender.filtered_loss import MIN_REMAINING, filters_in_loss, prediction_losses
 
 ITEMS = 8
 Dot = Callable[..., DotProduct]
