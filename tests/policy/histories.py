@@ -10,7 +10,7 @@ from dips.policy.base import Policy
 from dips.sketch.records import Sketch, empty
 from dips.sketch.selection import Greedy
 from dips.sketch.signals import Signals
-from dips.sketch.update import refresh
+from dips.sketch.update import decide
 
 KEY = torch.tensor([11])
 
@@ -24,7 +24,7 @@ def kept_items(policy: Policy, items: str, size: int, period: int = 1) -> str:
         place = torch.arange(start, end)[None]
         item = torch.tensor([[ord(letter) for letter in items[start:end]]])
         arrivals = Sketch(place, item, place.float(), place * 60, place * 0 + 1, place * 0)
-        sketch = refresh(
+        sketch, _ = decide(
             sketch,
             arrivals,
             torch.tensor([end]),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dips.sketch.records import Candidates, Sketch, empty
 from dips.sketch.selection import Greedy
-from dips.sketch.update import decide, fill, join, refresh
+from dips.sketch.update import decide, fill, join
 
 KEY = torch.tensor([7])
 
@@ -29,7 +29,7 @@ def _roll_out(items: list[int], size: int, periods: list[int]) -> Sketch:
     for period in periods:
         arrivals = _arrivals(items[seen : seen + period], seen)
         seen += period
-        sketch = refresh(sketch, arrivals, torch.tensor([seen]), KEY, _newest, Greedy())
+        sketch, _ = decide(sketch, arrivals, torch.tensor([seen]), KEY, _newest, Greedy())
     return sketch
 
 
@@ -88,7 +88,7 @@ def test_a_policy_sees_the_sketch_before_and_age_and_elapsed_time() -> None:
         return _newest(sketch, candidates)
 
     sketch = _roll_out([1, 2], 3, [2])
-    refresh(sketch, _arrivals([7, 8], 2), torch.tensor([4]), KEY, look, Greedy())
+    decide(sketch, _arrivals([7, 8], 2), torch.tensor([4]), KEY, look, Greedy())
     before, candidates = seen[0]
     assert before is sketch
     assert candidates.position.tolist() == [[0, 1, -1, 2, 3]]

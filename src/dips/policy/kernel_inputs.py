@@ -37,7 +37,7 @@ from dips.policy.set_network import SetNetwork
 from dips.sketch.records import Candidates
 
 LOG_ROWS = 1 << 12
-"""Whole numbers whose logarithms are in a table, where any number may occur."""
+"""Length of the log table when the longest history is not known; larger numbers are computed."""
 CODES: dict[type[Policy], int] = {
     Hardest: layout.HARDEST,
     Influence: layout.INFLUENCE,
@@ -140,18 +140,23 @@ def set_network_scores(
         weight: [rows, candidates] weights of the candidates; None: 1.
 
     Returns:
-        [rows, candidates] float64, the bits of `SetNetwork.score_weighted`.
+        [rows, candidates] float64, bit for bit those of `SetNetwork.score_weighted`.
     """
     if network.side.width:
         return None
     present = candidates.present
     weight = present.double() if weight is None else quantize_parameter(weight) * present
-    nothing, none = weight.new_zeros(*weight.shape, 0), torch.zeros_like(weight)
+    no_embedding, no_signal = weight.new_zeros(*weight.shape, 0), torch.zeros_like(weight)
     inputs = SetNetworkInputs(
-        **{name: getattr(candidates, name) for name in SetNetworkInputs._fields[:6]},
+        position=candidates.position,
+        item=candidates.item,
+        rating=candidates.rating,
+        time=candidates.time,
+        repeats=candidates.repeats,
+        seen=candidates.seen,
         weight=weight,
-        signal=signals.get("predicted_score", signals.get("residual", none)).double(),
-        embedding=signals["embedding"].double() if network.dim else nothing,
+        signal=signals.get("predicted_score", signals.get("residual", no_signal)).double(),
+        embedding=signals["embedding"].double() if network.dim else no_embedding,
     )
     return dispatch.set_network_scores(inputs, set_network_layers(state, LOG_ROWS))
 

@@ -1,4 +1,4 @@
-"""Layers of policy networks, on the fixed-point grid of decisions."""
+"""Layers of policy networks, on the fixed-point grid."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Layer(nn.Module):
 class SideInputs(nn.Module):
     """Features from side information: categories of the item, further columns of the event.
 
-    Every category and every name in a column has a learned vector. The vectors of an item's
-    categories are summed. Each column has its own features: a vector for names, one feature for
-    numbers. Unknown values are 0.
+    Every category and every value of a categorical column has a learned vector. The vectors of an
+    item's categories are summed. Each column has its own features: a vector if it is categorical,
+    one feature if it holds numbers. Unknown values are 0.
 
     Args:
         side: Side information of interactions.
@@ -50,12 +50,12 @@ class SideInputs(nn.Module):
         self, side: SideInformation, items: int, dim: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.kinds, self.columns = side.kinds, side.columns
-        names = side.kinds + sum(len(column.names) for column in side.columns)
+        self.category_count, self.columns = side.kinds, side.columns
+        vectors = side.kinds + sum(len(column.names) for column in side.columns)
         self.width = sum(dim if column.names else 1 for column in side.columns)
-        if names:
-            self.vectors = uniform_parameter(names, dim, bound=1.0, generator=generator)
-        if side.kinds:
+        if vectors:
+            self.vectors = uniform_parameter(vectors, dim, bound=1.0, generator=generator)
+        if self.category_count:
             self.width += dim
             self.register_buffer("categories", categories_of(side, items))
 
@@ -64,10 +64,10 @@ class SideInputs(nn.Module):
         present = candidates.present
         side = torch.where(present, candidates.side, 0)
         features = [torch.zeros(*side.shape, 0, dtype=torch.float64, device=side.device)]
-        if self.kinds:
+        if self.category_count:
             codes = self.categories[torch.where(present, candidates.item, 0)]
             features.append(sum_rows(fixed_point.quantize_parameter(self.vectors), codes))
-        first = self.kinds
+        first = self.category_count
         for column in self.columns:
             if column.names:
                 code = code_of(side, column)[..., None]

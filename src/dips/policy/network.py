@@ -36,13 +36,14 @@ class Network(nn.Module, Policy, ABC):
         Args:
             candidates: The sketch and the new interactions of each user.
             signals: What the recommender knows about the candidates.
-            weight: z_hat, [users, candidates]. A candidate of weight 0 (a dropped candidate) has a
-                score, but no effect on the scores of others.
+            weight: Weights of the candidates before the refresh (z_hat in the paper), [users,
+                candidates]: 1 for present candidates. A candidate of weight 0 (a dropped
+                candidate) has a score, but no effect on the scores of others.
 
         Returns:
             [users, candidates].
         """
 
     def score(self, candidates: Candidates, signals: Signals) -> Tensor:
-        """Return scores when every candidate has weight 1."""
+        """Return scores when every present candidate has weight 1, every empty slot weight 0."""
         return self.score_weighted(candidates, signals, candidates.present.double())

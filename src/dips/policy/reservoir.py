@@ -1,6 +1,8 @@
 """Uniform samples of the history: `reservoir` and `mix`.
 
-The score is a random priority: a hash of (seed, user, position). There is no state.
+The score is a random priority. There is no state. The key of a user is a hash of (user id, seed,
+epoch), see `Stream.keys`; the epoch is 0 outside training. The priority is a hash of (key,
+position).
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ class StackedPolicies(StackedModules[nn.Module], Policy):
     """Policies with parameters of one shape, one for each run. It is a policy itself.
 
     Raises:
-        ConfigError: If the template is not a policy with parameters, or requires "read".
+        ConfigError: If the template is not a policy with parameters, or requires the signal
+            "read". That signal calls the recommender, so it cannot be recorded for training.
     """
 
     required_signals: tuple[str, ...]

@@ -1,9 +1,11 @@
-"""Roll users forward in time: predict, reveal, refresh the sketch.
+"""Roll users forward in time: record the sketch from which each interaction is predicted.
 
-The protocol of the library is defined here:
+Nothing is predicted here. The trace has a row for every prediction t of a user: the sketch of the
+interactions before t. The protocol of the library is defined here:
 
-- For every interaction t = 0, 1, ... of a user, the sketch of the interactions before it predicts
-  it. Then it is revealed. Then the sketch is refreshed, if the schedule says so.
+- A refresh happens after `seen` interactions, where the schedule says so. Its sketch fills rows
+  seen, seen + 1, ... up to the next refresh. So row t holds positions < t only
+  (`test_only_the_past_and_all_of_it` in tests/rollout/test_rollout.py).
 - This follows Eqs. 1-2 of the paper: adapt on S_t to predict x_{t+1}. The paper's Algorithm 1 is
   off by one: it adapts on S_{t-1}.
 - The first K interactions are all kept. After that a refresh has K + period candidates.

@@ -1,6 +1,7 @@
 """The single state transition of the system: sketch + new interactions -> sketch (Eq. 3).
 
-Training, backfill and the service all call it. Knows nothing about gradients, files or models.
+`decide` is the reference of rollouts, `dips sketch` and the keeper. `kernels/numba_decisions.py`
+computes the same bits. Knows nothing about gradients, files or models.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def decide(
     selector: Selector,
     size: int | None = None,
 ) -> tuple[Sketch, Tensor]:
-    """Score all candidates and select those that stay.
+    """Score all candidates and select those that stay. Where all candidates fit, all are kept.
 
     Args:
         sketch: The kept interactions, [users, size].
@@ -81,19 +82,3 @@ def fill(sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, size: int)
     candidates = join(sketch, arrivals, seen, key)
     equal = torch.zeros_like(candidates.position, dtype=torch.float64)
     return candidates.entries.take(Greedy().choose(equal, candidates, size))
-
-
-def refresh(
-    sketch: Sketch, arrivals: Sketch, seen: Tensor, key: Tensor, score: Score, selector: Selector
-) -> Sketch:
-    """Return the new sketches of the same size. Where all candidates fit, all are kept.
-
-    Args:
-        sketch: The kept interactions, [users, size].
-        arrivals: The interactions since the last refresh, [users, period].
-        seen: Number of interactions of each user, up to the newest arrival, [users].
-        key: Key of each user's random numbers, [users].
-        score: Returns the scores of the candidates.
-        selector: Selects from the scores.
-    """
-    return decide(sketch, arrivals, seen, key, score, selector)[0]

@@ -38,7 +38,7 @@ class Schedule:
 
         Args:
             size: Size of the sketch (K).
-            until: Number of interactions after which there is no refresh.
+            until: Last number of interactions at which a refresh may happen.
         """
         seen = size
         for period in cycle(self.periods):
@@ -56,6 +56,7 @@ class Schedule:
         """
         marks = torch.cumsum(torch.tensor(self.periods, device=seen.device), 0)
         past = seen - size
+        # The periods repeat every marks[-1] interactions: this maps `past` to 1, ..., marks[-1].
         return (past > 0) & torch.isin((past - 1) % marks[-1] + 1, marks)
 
     @property

@@ -160,7 +160,7 @@ def declares_signals(policy: Policy) -> None:
     candidates = _candidates(0)
     signals = fake_signals(candidates, arrivals=PERIOD).only(signals_of(policy))
     try:
-        with _deciding(policy):
+        with _eval_mode(policy):
             policy.score(candidates, signals)
     except ConfigError as error:
         raise AssertionError(f"{_name(policy)}: {error}") from None
@@ -199,20 +199,20 @@ def ignores_candidates_of_weight_zero(policy: Policy) -> None:
     signals, present = fake_signals(candidates, arrivals=PERIOD), candidates.present
     oldest = candidates.age == torch.where(present, candidates.age, -1).amax(1, keepdim=True)
     absent = candidates._replace(position=torch.where(oldest, -1, candidates.position))
-    with _deciding(policy):
+    with _eval_mode(policy):
         full, dropped = (
             policy.score_weighted(candidates, signals, (present & kept).double())
             for kept in (present, ~oldest)
         )
         whole, without = (policy.score(entries, signals) for entries in (candidates, absent))
-    here, others = 2.0**-SCORE_BITS, present & ~oldest
+    tolerance, others = 2.0**-SCORE_BITS, present & ~oldest
     name = _name(policy)
     require(
-        close(full[present].double(), whole[present].double(), here),
+        close(full[present].double(), whole[present].double(), tolerance),
         f"{name}.score_weighted differs from its score though every weight is 1",
     )
     require(
-        close(dropped[others].double(), without[others].double(), here),
+        close(dropped[others].double(), without[others].double(), tolerance),
         f"{name}.score_weighted lets a candidate of weight 0 change the others' scores",
     )
     require(
@@ -258,7 +258,7 @@ def _candidates(seed: int, distinct: bool = False) -> Candidates:
 
 
 @contextmanager
-def _deciding(policy: Policy) -> Iterator[None]:
+def _eval_mode(policy: Policy) -> Iterator[None]:
     """Put a policy in evaluation mode, without gradients."""
     modules = policy.modules() if isinstance(policy, nn.Module) else ()
     training = [module for module in modules if module.training]
@@ -273,13 +273,13 @@ def _deciding(policy: Policy) -> Iterator[None]:
 
 
 def _score(policy: Policy, candidates: Candidates) -> Tensor:
-    with _deciding(policy):
+    with _eval_mode(policy):
         return policy.score(candidates, fake_signals(candidates, arrivals=PERIOD))
 
 
 def _roll_out(policy: Policy, part: Interactions) -> Trace:
     stream = make_stream([part], EventColumns.of(part))
-    with _deciding(policy):
+    with _eval_mode(policy):
         return rollout(
             stream,
             policy,
