@@ -92,7 +92,8 @@ def test_a_kept_baseline_is_not_counted_as_learned(capsys, tmp_path):
         "learned at 4, seed 0: the baseline frequent is kept: it is better on validation" in shown
     )
     said = (
-        "frequent was kept in 1 of 1 runs of learned; frequent beats last in the one cell, by 4.3 %"
+        "frequent was kept in 1 of 1 runs of learned; frequent is better than last in "
+        "the one cell, by 4.3 %"
     )
     assert f"verdict: {said}: use frequent" in shown
     assert table.to_dict()["verdict"].startswith(said)

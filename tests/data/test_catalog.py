@@ -57,7 +57,8 @@ def test_a_dataset_has_the_name_of_its_file(folder, tmp_path):
 
 
 def test_places_are_searched_in_order(folder, packed, tmp_path):
-    with pytest.raises(DataError, match=r"ml-100k is not available yet; .*'dips data fetch ml-100k'"):
+    reason = r"ml-100k is not available yet; .*'dips data fetch ml-100k'"
+    with pytest.raises(DataError, match=reason):
         open_data("ml-100k")
     assert not catalog.is_available("ml-100k")
     download = tmp_path / "cache" / "downloads"

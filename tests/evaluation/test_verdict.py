@@ -32,9 +32,10 @@ def test_without_baselines_there_is_no_verdict() -> None:
 def test_a_significant_gain_on_test() -> None:
     found = run_verdict(score("learned", 0.92, scores(0.92)), [LAST], 4)
     assert found.startswith(
-        "learned beats last-4 on validation by 2.1 % (rmse 0.9200 against 0.9400); on test by 1.1 %"
+        "learned is better than last-4 on validation by 2.1 % (rmse 0.9200 against "
+        "0.9400); on test by 1.1 %"
     )
-    assert found.endswith("(95 %: +1.1 to +1.1 %): use learned")
+    assert found.endswith("(95 % interval: +1.1 to +1.1 %): use learned")
 
 
 def test_a_gain_that_may_be_chance() -> None:
@@ -76,7 +77,7 @@ def test_higher_recall_is_better() -> None:
         PolicyScore(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2))
     )
     assert run_verdict(own, [baseline], 4).startswith(
-        "learned beats last-4 on validation by 10.0 %"
+        "learned is better than last-4 on validation by 10.0 %"
     )
 
 
@@ -117,7 +118,8 @@ def test_better_in_all_cells(first: str) -> None:
     curves = {"last": LAST_BY_SIZE, "learned": {2: 0.95, 4: 0.93, 8: 0.91}}
     ordered = dict(sorted(curves.items(), key=lambda pair: pair[0] != first))
     assert comparison_verdict(*table(**ordered), "rmse") == (
-        "learned at 4 equals last at 5.7; learned beats last in all 3 cells, by 1.0 to 1.1 %: use "
+        "learned at K = 4 equals last at K = 5.7; learned is better than last in all 3 "
+        "cells, by 1.0 to 1.1 %: use "
         "learned; keep last if that gain is too small for you"
     )
 
@@ -125,12 +127,13 @@ def test_better_in_all_cells(first: str) -> None:
 def test_sizes_outside_the_table_are_bounds() -> None:
     good = table(last=LAST_BY_SIZE, learned={2: 0.93, 4: 0.91, 8: 0.90})
     assert comparison_verdict(*good, "rmse").startswith(
-        "learned at 4 is better than last at 8, the largest tried; "
+        "learned at K = 4 is better than last at K = 8, the largest tried; "
     )
     bad = table(last=LAST_BY_SIZE, learned={2: 0.99, 4: 0.97, 8: 0.95})
     assert comparison_verdict(*bad, "rmse") == (
-        "learned at 4 is worse than last at 2, the smallest tried; last beats learned in all 3 "
-        "cells, and learned beats it in none: keep last"
+        "learned at K = 4 is worse than last at K = 2, the smallest tried; last is "
+        "better than learned in all 3 "
+        "cells, and worse in none: keep last"
     )
 
 
@@ -154,15 +157,17 @@ def test_no_significant_difference() -> None:
 def test_cells_without_a_gain_are_named() -> None:
     mixed = table(every=4, last=LAST_BY_SIZE, learned={2: 0.95, 4: 0.93, 8: 0.925})
     assert comparison_verdict(*mixed, "rmse") == (
-        "learned at 4 equals last at 5.7 (every 4); learned beats last in 2 of 3 cells, by 1.0 to "
-        "1.1 %, significantly; keep last in K = 8 every 4"
+        "learned at K = 4 equals last at K = 5.7 (every 4); learned is better than last "
+        "in 2 of 3 cells, by 1.0 to "
+        "1.1 %, significantly; keep last at K = 8 every 4"
     )
 
 
 def test_other_policies_and_metrics() -> None:
     found = table("recall@20", reservoir={4: 0.1}, hardest={4: 0.12}, all={4: 0.5}, mix={4: 0.3})
     assert comparison_verdict(*found, "recall@20") == (
-        "mix beats reservoir in the one cell, by 200.0 %: use mix; keep reservoir if that gain is "
+        "mix is better than reservoir in the one cell, by 200.0 %: use mix; keep "
+        "reservoir if that gain is "
         "too small for you"
     )
     assert comparison_verdict(*table(last=LAST_BY_SIZE, all={8: 0.5}), "rmse") == ""
@@ -183,8 +188,10 @@ def test_a_kept_baseline_is_named_in_the_verdict() -> None:
 
     assert said("learned", "learned") == comparison_verdict(*found, "rmse")
     assert said("frequent", "frequent") == (
-        "frequent was kept in 2 of 2 runs of learned; frequent at 8 is better than last at 8, the "
-        "largest tried; frequent beats last in all 2 cells, by 1.1 to 1.1 %: use frequent; keep "
+        "frequent was kept in 2 of 2 runs of learned; frequent at K = 8 is better than "
+        "last at K = 8, the "
+        "largest tried; frequent is better than last in all 2 cells, by 1.1 to 1.1 %: "
+        "use frequent; keep "
         "last if that gain is too small for you"
     )
     assert said("frequent", "learned").startswith(
@@ -196,8 +203,8 @@ def test_a_kept_baseline_is_named_in_the_verdict() -> None:
 def test_a_better_third_policy_is_named() -> None:
     found = table(last={4: 0.94}, learned={4: 0.95}, reservoir={4: 0.92})
     assert comparison_verdict(*found, "rmse") == (
-        "last beats learned in the one cell, and learned beats it in none: keep last; or take "
-        "reservoir, which beats last in the one cell, by 2.1 %"
+        "last is better than learned in the one cell, and worse in none: keep last; or use "
+        "reservoir, which is better than last in the one cell, by 2.1 %"
     )
     worse = table(last={4: 0.94}, learned={4: 0.95}, reservoir={4: 0.96})
     assert "reservoir" not in comparison_verdict(*worse, "rmse")

@@ -7,8 +7,8 @@ from matplotlib.image import imread
 
 from dips.report.story import (
     draw_story,
-    gradient_level,
     format_score,
+    gradient_level,
     heading,
     most_helpful,
     outcome,

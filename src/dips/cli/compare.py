@@ -1,4 +1,4 @@
-"""`dips compare`: parse, call dips.api, print."""
+"""`dips compare`: train every policy at every size on every split, and test the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dips evaluate`: parse, call dips.api, print."""
+"""`dips evaluate`: score a run on its test users, or on the users of other data."""
 
 from __future__ import annotations
 

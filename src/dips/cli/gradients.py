@@ -1,4 +1,4 @@
-"""`dips gradients`: parse, call dips.api, print."""
+"""`dips gradients`: compare the policy gradients of DiPS and DiPS@1 with the true gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dips headroom`: parse, call dips.api, print."""
+"""`dips headroom`: compare the sketches of last, of a run's policy and of a hindsight oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dips paper`: parse, call dips.api, print."""
+"""`dips paper`: run all experiments of the paper on one data set."""
 
 from __future__ import annotations
 

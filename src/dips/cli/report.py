@@ -1,4 +1,4 @@
-"""`dips report`: parse, call dips.api, print."""
+"""`dips report`: write results as one HTML page."""
 
 from __future__ import annotations
 

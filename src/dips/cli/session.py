@@ -1,4 +1,4 @@
-"""`dips session`: parse, call dips.api, print."""
+"""`dips session`: train and score session models that read a sketch of earlier sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dips sketch`: parse, call dips.api, print."""
+"""`dips sketch`: write the sketches of all users to a table, or print one from a store."""
 
 from __future__ import annotations
 

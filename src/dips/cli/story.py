@@ -1,4 +1,4 @@
-"""`dips story`: parse, call dips.api, print."""
+"""`dips story`: show the sketches of one user, and which entries helped which predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dips train`: parse, call dips.api, print."""
+"""`dips train`: train a recommender with a sketching policy, and write a run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dips transfer`: parse, call dips.api, print."""
+"""`dips transfer`: score a sequential model on the sketches of policies trained with NCF."""
 
 from __future__ import annotations
 

@@ -65,9 +65,8 @@ def run_verdict(
             f": its sketches equal those of {baseline.name}" if own.valid == baseline.valid else ""
         )
         return f"the learned policy is no better than {simple} on validation{same}; use {simple}"
-    return f"{own.name} beats {simple} on validation by {_percent(gain)} ({values}); " + _on_test(
-        own, baseline, metric, simple
-    )
+    on_validation = f"{own.name} is better than {simple} on validation by {_percent(gain)}"
+    return f"{on_validation} ({values}); {_on_test(own, baseline, metric, simple)}"
 
 
 def _on_test(own: PolicyScore, baseline: PolicyScore, metric: str, simple: str) -> str:
@@ -76,7 +75,7 @@ def _on_test(own: PolicyScore, baseline: PolicyScore, metric: str, simple: str) 
     if found is None:
         return "run 'dips compare' to test it over several splits"
     gain, low, high = found
-    interval = f"95 %: {100 * low:+.1f} to {100 * high:+.1f} %"
+    interval = f"95 % interval: {100 * low:+.1f} to {100 * high:+.1f} %"
     if low > 0:
         return f"on test by {_percent(gain)} ({interval}): use {own.name}"
     if high < 0:
@@ -162,7 +161,7 @@ def comparison_verdict(
         curves = {named: _curve(rows, of), to: _curve(rows, to)}
         parts += [_equal(curves, metric, gains[of]), _advice(gains[of], named, to)]
     if best not in (of, named) and _cells(gains[best], 1):
-        parts.append(f"or take {best}, which {_wins(gains[best], to)}")
+        parts.append(f"or use {best}, which {_better_cells(gains[best], to)}")
     return "; ".join(part for part in parts if part)
 
 
@@ -215,7 +214,7 @@ def _curve(rows: Sequence[Row], policy: str) -> Curve:
 
 
 def _equal(curves: Mapping[str, Curve], metric: str, gains: Gains) -> str:
-    """Return 'learned at 4 equals last at 5.6', at the middle size and the smallest period.
+    """Return 'learned at K = 4 equals last at K = 5.6', at the middle size and the smallest period.
 
     Empty if the difference there is not significant or if the other policy has a single size.
     """
@@ -230,37 +229,40 @@ def _equal(curves: Mapping[str, Curve], metric: str, gains: Gains) -> str:
     lower = metric in LOWER_IS_BETTER
     found = equal_quality_size(tried, quality, own[size, every], lower_is_better=lower)
     when = "" if every == 1 else f" (every {every})"
+    mine, theirs = f"{of} at K = {size}", f"{to} at K = "
     if found.bound == "above":
-        return f"{of} at {size} is better than {to} at {found.size:g}, the largest tried{when}"
+        return f"{mine} is better than {theirs}{found.size:g}, the largest tried{when}"
     if found.bound == "below":
-        return f"{of} at {size} is worse than {to} at {found.size:g}, the smallest tried{when}"
-    return f"{of} at {size} equals {to} at {found.size:.2g}{when}"
+        return f"{mine} is worse than {theirs}{found.size:g}, the smallest tried{when}"
+    return f"{mine} equals {theirs}{found.size:.2g}{when}"
 
 
 def _advice(gains: Gains, of: str, to: str) -> str:
     """Return which policy to use in which cells, by the significant differences."""
-    won, lost = _cells(gains, 1), _cells(gains, -1)
-    if not won and not lost:
+    better, worse = _cells(gains, 1), _cells(gains, -1)
+    if not better and not worse:
         where = f"any of {len(gains)} cells" if len(gains) > 1 else "the one cell"
         return f"no significant difference in {where}: keep {to}"
-    if not won:
-        return f"{to} beats {of} in {_many(lost, gains)}, and {of} beats it in none: keep {to}"
-    said = f"{of} {_wins(gains, to)}"
-    if len(won) == len(gains):
+    if not better:
+        return f"{to} is better than {of} in {_many(worse, gains)}, and worse in none: keep {to}"
+    said = f"{of} {_better_cells(gains, to)}"
+    if len(better) == len(gains):
         return f"{said}: use {of}; keep {to} if that gain is too small for you"
-    rest = [cell for cell in gains if cell not in won]
-    places = ", ".join(_place(cell) for cell in rest) if len(rest) <= NAMED_CELLS else "the others"
-    return f"{said}, significantly; keep {to} in {places}"
+    rest = [cell for cell in gains if cell not in better]
+    places = "in the others"
+    if len(rest) <= NAMED_CELLS:
+        places = "at " + ", ".join(_place(cell) for cell in rest)
+    return f"{said}, significantly; keep {to} {places}"
 
 
-def _wins(gains: Gains, to: str) -> str:
-    """Return 'beats last in 2 of 3 cells, by 1.0 to 1.1 %'."""
-    won = _cells(gains, 1)
-    shares = [gains[cell].share for cell in won]
+def _better_cells(gains: Gains, to: str) -> str:
+    """Return 'is better than last in 2 of 3 cells, by 1.0 to 1.1 %'."""
+    better = _cells(gains, 1)
+    shares = [gains[cell].share for cell in better]
     by = f"by {_percent(min(shares))}"
     if len(shares) > 1:
         by = f"by {100 * min(shares):.1f} to {_percent(max(shares))}"
-    return f"beats {to} in {_many(won, gains)}, {by}"
+    return f"is better than {to} in {_many(better, gains)}, {by}"
 
 
 def _many(cells: Sequence[tuple[int, int]], gains: Gains) -> str:

@@ -1,4 +1,4 @@
-"""Find a user in the data of a run and return the user's story."""
+"""Find one user in the data of a run; explain the user's sketches and predictions (`Story`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dips.studies.sketches import reindex_items
 
 EXAMPLES = 4
 """Number of users that the message about an unknown user names."""
+SEARCHED = 10_000
+"""Users of each table that are searched for these examples: a message needs no more."""
 
 
 def user_story(run: Path, user: str, data: Interactions | None = None) -> Story:
@@ -28,7 +30,7 @@ def user_story(run: Path, user: str, data: Interactions | None = None) -> Story:
     """
     trained, parts = run_directory.open_run(run), run_directory.read_split(run)
     tables = run_directory.read_source(run) if data is None else [data]
-    table = next((table for table in tables if _holds(table, user)), None)
+    table = next((table for table in tables if _has_user(table, user)), None)
     if table is None:
         some = ", ".join(_examples(tables, parts["test"]))
         where = tables[0].name
@@ -38,10 +40,12 @@ def user_story(run: Path, user: str, data: Interactions | None = None) -> Story:
         raise DataError(f"--user {user}: the run knows none of the user's items; give another user")
     part = next((name for name in run_directory.PARTS if user in parts[name]), "")
     run_policy = run_directory.read_settings(run).sketch.policy
-    return explain_user(trained, history, 0, part=part, run_policy=run_policy, title=_titles(table))
+    return explain_user(
+        trained, history, user=0, part=part, run_policy=run_policy, title=_titles(table)
+    )
 
 
-def _holds(table: Interactions, user: str) -> bool:
+def _has_user(table: Interactions, user: str) -> bool:
     """Return whether a table, which may be a part of a larger one, has the user."""
     row = table.user_ids.index.get(user)
     return row is not None and bool((table.user_rows == row).any())
@@ -54,6 +58,6 @@ def _titles(table: Interactions) -> Callable[[str], str | None]:
 
 
 def _examples(tables: list[Interactions], tested: set[str]) -> list[str]:
-    """Return some user ids, test users first."""
-    ids = [table.user_id(user) for table in tables for user in range(min(table.users, 10_000))]
+    """Return some user ids among the first `SEARCHED` of each table, test users first."""
+    ids = [table.user_id(user) for table in tables for user in range(min(table.users, SEARCHED))]
     return sorted(ids, key=lambda name: name not in tested)[:EXAMPLES]  # the sort is stable
