@@ -122,7 +122,7 @@ def _only(used: Tensor, policy_batch: PolicyBatch) -> PolicyBatch:
     return PolicyBatch(
         policy_batch.predicted,
         torch.where(there, policy_batch.decided, -1),
-        torch.where(there[..., None], policy_batch.held, -1),
+        torch.where(there[..., None], policy_batch.prediction_places, -1),
     )
 
 

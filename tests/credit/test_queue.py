@@ -30,7 +30,7 @@ OWNERS = [3, 3, 3, 3, 3, 0, 0, 7, 7, 7, -1, -1]
 class Decisions(NamedTuple):
     """Arguments of `queue_credit`."""
 
-    held: Tensor
+    prediction_rows: Tensor
     owner: Tensor
     entries: Evidence
 
@@ -57,7 +57,7 @@ def _plain(
         for e in range(d, min(d + length, len(OWNERS))):
             if OWNERS[e] != owner or owner < 0:
                 continue
-            for row in given.held[e].tolist():
+            for row in given.prediction_rows[e].tolist():
                 if row >= 0:
                     one = type(adjoint)(*(field[row : row + 1] for field in adjoint))
                     entries = Evidence(*(field[d : d + 1] for field in given.entries))
@@ -128,7 +128,9 @@ def test_update_intervals_add_up_to_the_queue(
         whole = queue_credit(model, adjoint, *given, length, 0.9)
         for interval in range(1, 6):
             parts = [
-                given._replace(held=given.held.masked_fill(time // interval != part, -1))
+                given._replace(
+                    prediction_rows=given.prediction_rows.masked_fill(time // interval != part, -1)
+                )
                 for part in range(5)
             ]
             total = sum(queue_credit(model, adjoint, *one, length, 0.9) for one in parts)

@@ -10,8 +10,8 @@ import torch
 
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import Loss
 from dips.recommender.filtered_loss import MIN_REMAINING, filters_in_loss, prediction_losses
+from dips.recommender.losses import Loss
 
 ITEMS = 8
 Dot = Callable[..., DotProduct]

@@ -59,7 +59,7 @@ def test_held_out_users(train_policy):
         assert 0.6 * USERS < len(read) < 0.9 * USERS
         assert decided == (set(range(USERS)) - read if train_policy else read)
     assert users_of(block, rows, 0) != users_of(block, rows, 1)  # runs hold out different users
-    assert torch.equal(policy_batch.held[..., 0] >= 0, policy_batch.decided >= 0)
+    assert torch.equal(policy_batch.prediction_places[..., 0] >= 0, policy_batch.decided >= 0)
 
 
 def test_held_out_users_change_with_the_epoch():

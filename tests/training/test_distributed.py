@@ -46,8 +46,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "learned-every-3": [{**LEARNED, "periods": (3,), "seed": 1}, {**LEARNED, "periods": (3,)}],
     "cautious": [{**LEARNED, "policy_lr": 0.5, "revert_tolerance": 1e-4, "epochs": 5}],
     "user_batches": [{**LEARNED, "user_batch": 3}],
-    "dips-steps": [{"policy": "dips", "user_batch": 5, "update_interval": 1, "user_lr": 0.01, "epochs": 2}],
-    "stretches-in-batches": [{"policy": "hardest", "user_batch": 4, "update_interval": 3, "batch_size": 5}],
+    "dips-steps": [
+        {"policy": "dips", "user_batch": 5, "update_interval": 1, "user_lr": 0.01, "epochs": 2}
+    ],
+    "stretches-in-batches": [
+        {"policy": "hardest", "user_batch": 4, "update_interval": 3, "batch_size": 5}
+    ],
     "all": [{"policy": "all"}],
     "all-steps": [{"policy": "all", "update_interval": 2, "user_batch": 3}],
 }
@@ -156,7 +160,9 @@ def test_two_processes_are_one(
     for line, expected in zip(first[1]["history"], progress["history"], strict=True):
         assert line["valid"] == pytest.approx(expected["valid"], abs=TOLERANCE)
         assert line["train_loss"] == pytest.approx(expected["train_loss"], abs=TOLERANCE)
-    assert first[1]["policy_lr_scale"] == second[1]["policy_lr_scale"] == progress["policy_lr_scale"]
+    assert (
+        first[1]["policy_lr_scale"] == second[1]["policy_lr_scale"] == progress["policy_lr_scale"]
+    )
     assert first[1]["best_epoch"] == second[1]["best_epoch"] == progress["best_epoch"]
     assert first[1]["seconds"] == second[1]["seconds"]
 

@@ -233,7 +233,9 @@ def test_only_large_catalogues_are_lazy(lab: Make) -> None:
     whole = world.start([world.job(batch_size=1, size=1, policy="all")])
     assert isinstance(whole.optimizers["items"], StackedAdam)
     world.loss = FullSoftmax()
-    assert isinstance(world.start([world.job(batch_size=1, size=1)]).optimizers["items"], StackedAdam)
+    assert isinstance(
+        world.start([world.job(batch_size=1, size=1)]).optimizers["items"], StackedAdam
+    )
 
 
 @pytest.mark.skipif("DIPS_DATA" not in os.environ, reason="real data is not here: set $DIPS_DATA")

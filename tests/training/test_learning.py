@@ -34,7 +34,12 @@ def _losses(fit_state: TrainingState, run: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("policy", "way"),
-    [("learned", "whole"), ("learned", "user_batches"), ("learned", "steps"), ("dips", "update_interval")],
+    [
+        ("learned", "whole"),
+        ("learned", "user_batches"),
+        ("learned", "steps"),
+        ("dips", "update_interval"),
+    ],
 )
 def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, way: str) -> None:
     """Runs of different users, lengths and rates, with different numbers of lessons.
@@ -83,7 +88,9 @@ def test_every_prediction_is_seen_once_an_epoch(
     def spy(policy_batches: Any, block: TrainingBlock) -> None:
         if len(seen) < policy_batches.epoch:
             seen.append(Counter())
-        rows = torch.cat([*block.batches([0], policy_batches.epoch, job.config.training.batch_size)], 1)[0]
+        rows = torch.cat(
+            [*block.batches([0], policy_batches.epoch, job.config.training.batch_size)], 1
+        )[0]
         trace = block.trace
         seen[-1].update((int(trace.user[r]), int(trace.step[r])) for r in rows.tolist() if r >= 0)
         plain(policy_batches, block)
@@ -170,9 +177,9 @@ def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     assert "user_prior" not in fit_state.optimizers["items"].first
     before = fit_state.stack.state["user_prior"].clone()
     trained = world.train([job])
-    moving = trained.optimizers["user"].moving["user_prior"]
+    momentum = trained.optimizers["user"].momentum["user_prior"]
     after = trained.stack.state["user_prior"]
-    torch.testing.assert_close(after, before - 0.05 * moving)  # one step: momentum is the slope
+    torch.testing.assert_close(after, before - 0.05 * momentum)  # one step: it is the gradient
     assert float((after - before).abs().max()) > 1e-4
     plain = world.train([world.job(epochs=1, batch_size=10**6, lr_schedule="constant")])
     assert sorted(plain.optimizers) == ["items"]
@@ -201,7 +208,7 @@ def test_turns_are_those_of_each_run_alone(counts: list[tuple[int, int]]) -> Non
             told[run] += [
                 f"lesson {int(one.predicted[run])}" for one in due if int(one.predicted[run]) >= 0
             ]
-            assert all(int(one.held[run]) == int(one.predicted[run]) for one in due)
+            assert all(int(one.prediction_places[run]) == int(one.predicted[run]) for one in due)
     for run, (b, n) in enumerate(counts):
         expected = []
         for i in range(b):

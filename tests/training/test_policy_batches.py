@@ -162,14 +162,16 @@ def test_whole_history_batches_hold_every_prediction_once(
             assert decided == [row for row in predicted if step[row] in at.refreshes]
             assert len(predicted) <= max(width, max(LENGTHS))
             for decision, places in zip(
-                policy_batch.decided[run].tolist(), policy_batch.held[run].tolist(), strict=True
+                policy_batch.decided[run].tolist(),
+                policy_batch.prediction_places[run].tolist(),
+                strict=True,
             ):
-                held = [int(policy_batch.predicted[run, place]) for place in places if place >= 0]
+                found = [int(policy_batch.predicted[run, place]) for place in places if place >= 0]
                 if decision < 0:
-                    assert held == []
+                    assert found == []
                     continue
                 end = next(end for end in ends if end > step[decision])
-                assert held == [
+                assert found == [
                     row for row in predicted
                     if owner[row] == owner[decision] and step[decision] <= step[row] < end
                 ]  # fmt: skip
@@ -226,7 +228,7 @@ def test_a_run_without_users_has_empty_batches(world: World, stream_of: StreamOf
     (policy_batch,) = pack_policy_batches(rollout.trace, refresh_table, SEEDS, 1, 100)
     assert policy_batch.predicted[0].sort().values.tolist() == list(range(11))
     assert bool((policy_batch.predicted[1] == -1).all())
-    assert bool((policy_batch.held[1] == -1).all())
+    assert bool((policy_batch.prediction_places[1] == -1).all())
 
 
 @BY_SCHEDULE
@@ -260,14 +262,14 @@ def test_interval_batches_hold_every_prediction_once(
             due = due[max(0, force - queue + 1) :]
             assert decided == [row for row in at.rows(run) if int(step[row]) in due]
             for decision, places in zip(
-                policy_batch.decided[run].tolist(), policy_batch.held[run], strict=True
+                policy_batch.decided[run].tolist(), policy_batch.prediction_places[run], strict=True
             ):
-                held = predicted[places[places >= 0]].tolist()
+                found = predicted[places[places >= 0]].tolist()
                 if decision < 0:
-                    assert held == []
+                    assert found == []
                     continue
                 end = min([t for t in refreshes if t > step[decision]], default=10**6)
-                assert held == [
+                assert found == [
                     row for row in rows
                     if owner[row] == owner[decision] and step[decision] <= step[row] < end
                 ]  # fmt: skip

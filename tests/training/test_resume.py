@@ -25,9 +25,20 @@ QUICK: dict[str, Any] = {
 RUNS: dict[str, dict[str, Any]] = {
     "learned": {"policy": "learned"},
     "learned-reroll": {"policy": "learned", "resketch_epochs": 2, "epochs": 4, "policy_lr": 0.5},
-    "sampled-reroll": {"policy": "hardest", "resketch_epochs": 3, "selection": "sampled", "epochs": 5},
+    "sampled-reroll": {
+        "policy": "hardest",
+        "resketch_epochs": 3,
+        "selection": "sampled",
+        "epochs": 5,
+    },
     "learned-companies": {"policy": "learned", "user_batch": 3},
-    "dips-steps": {"policy": "dips", "user_batch": 5, "update_interval": 1, "user_lr": 0.01, "epochs": 2},
+    "dips-steps": {
+        "policy": "dips",
+        "user_batch": 5,
+        "update_interval": 1,
+        "user_lr": 0.01,
+        "epochs": 2,
+    },
     "hardest-stretch": {"policy": "hardest", "user_batch": 3, "update_interval": 3},
 }
 
@@ -130,11 +141,15 @@ def test_saves_are_not_too_many(lab: Make) -> None:
     assert trainer.SAVE_SECONDS == 30
     for way in ({}, {"user_batch": 2}, {"user_batch": 2, "update_interval": 1}):
         saves: list[int] = []
-        world.train([world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches_done))
+        world.train(
+            [world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches_done)
+        )
         assert saves == [0, 0, 0]
 
 
-@pytest.mark.parametrize("way", [{}, {"update_interval": 1}, {"user_batch": 3}], ids=["whole", "steps", "users"])
+@pytest.mark.parametrize(
+    "way", [{}, {"update_interval": 1}, {"user_batch": 3}], ids=["whole", "steps", "users"]
+)
 def test_a_run_that_diverges_ends_early(
     lab: Make, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
 ) -> None:

@@ -27,7 +27,12 @@ ITEMS = 12
 RUNS: dict[str, dict[str, Any]] = {
     "gru": {"recommender": "gru", "policy": "all", "dropout": 0.3},
     "gru-companies": {"recommender": "gru", "policy": "all", "user_batch": 4, "dropout": 0.3},
-    "gru-bpr-max": {"recommender": "gru", "tie_embeddings": False, "policy": "all", "loss": "bpr-max"},
+    "gru-bpr-max": {
+        "recommender": "gru",
+        "tie_embeddings": False,
+        "policy": "all",
+        "loss": "bpr-max",
+    },
     "gru-sketch": {"recommender": "gru", "policy": "reservoir", "loss": "top1-max"},
     "sasrec": {"recommender": "sasrec", "policy": "all", "dropout": 0.3},
     "sasrec-sketch": {"recommender": "sasrec", "policy": "reservoir", "loss": "bpr-max"},
@@ -37,7 +42,8 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def _jobs(data: Interactions, seeds: Sequence[int], **settings: Any) -> list[Job]:
-    plain = {"loss": "softmax", "size": 2, "dim": 6, "batch_size": 16, "epochs": 2, "inner_steps": 2,
+    plain = {"loss": "softmax", "size": 2, "dim": 6, "batch_size": 16, "epochs": 2,
+             "inner_steps": 2,
              "weight_decay": 3e-4,
              "patience": 4, "negatives": None if settings.get("loss") is None else 5}  # fmt: skip
     cut = data.users * 3 // 4

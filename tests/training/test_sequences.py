@@ -82,7 +82,11 @@ def test_who_learns_in_one_pass(world: World, dot: Callable[..., Any]) -> None:
 
 
 def test_dropouts_are_functions_of_seed_and_step() -> None:
-    configs = [TrainConfig.of(dropout=0.5, seed=1), TrainConfig.of(dropout=0.0), TrainConfig.of(dropout=0.5)]
+    configs = [
+        TrainConfig.of(dropout=0.5, seed=1),
+        TrainConfig.of(dropout=0.0),
+        TrainConfig.of(dropout=0.5),
+    ]
     ones = torch.ones(400)
     first = [drop(ones) for drop in dropouts(configs, torch.tensor([4.0, 4.0, 4.0]))]
     again = [drop(ones) for drop in dropouts(configs, torch.tensor([4.0, 4.0, 5.0]))]

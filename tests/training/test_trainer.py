@@ -61,7 +61,9 @@ def test_training_learns(lab: Make) -> None:
     world = lab()
     data = world.data
     data.rating[:] = 5 - data.item / 2
-    fit_state = world.train([world.job(epochs=12, batch_size=8, learning_rate=0.1, weight_decay=0.0)])
+    fit_state = world.train(
+        [world.job(epochs=12, batch_size=8, learning_rate=0.1, weight_decay=0.0)]
+    )
     losses = [line["train_loss"][0] for line in fit_state.progress.history]
     assert losses[-1] < 0.65 * losses[0]
     assert fit_state.progress.best[0] == min(_valid(fit_state, 0))

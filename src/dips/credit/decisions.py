@@ -38,8 +38,12 @@ class CreditedDecisions:
     inputs: DecisionInputs
     predicted: Tensor
     """[runs, predictions] rows of the trace."""
-    held: Tensor
-    """[runs, decisions, hold] predictions from a decision's sketch, as places in `predicted`."""
+    prediction_places: Tensor
+    """[runs, decisions, longest period] predictions made from the sketch of each decision.
+
+    They are the predictions between this refresh and the next. Values are indices into the second
+    axis of `predicted`. There are as many as the period that follows; -1 pads.
+    """
     losses: Tensor
     """[runs, predictions]"""
     adjoint: Adjoint

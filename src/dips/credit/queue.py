@@ -83,10 +83,12 @@ def stacked_queue_credit(
     runs = batch.stack.runs
 
     def one_run(
-        model: Recommender, adjoint: Adjoint, held: Tensor, owner: Tensor, entries: Evidence,
-        timeline: Timeline,
+        model: Recommender, adjoint: Adjoint, prediction_rows: Tensor, owner: Tensor,
+        entries: Evidence, timeline: Timeline,
     ) -> Tensor:  # fmt: skip
-        return queue_credit(model, adjoint, held, owner, entries, length, discount, timeline)
+        return queue_credit(
+            model, adjoint, prediction_rows, owner, entries, length, discount, timeline
+        )
 
     def split(field: Tensor) -> Tensor:
         return field.view(runs, -1, *field.shape[1:])
@@ -98,14 +100,16 @@ def stacked_queue_credit(
     )  # fmt: skip
     timeline = Timeline(split(candidates.position), batch.step)
     owner = split(batch.inputs.owner)
-    credit: Tensor = batch.stack.call(one_run, batch.adjoint, batch.held, owner, entries, timeline)
+    credit: Tensor = batch.stack.call(
+        one_run, batch.adjoint, batch.prediction_places, owner, entries, timeline
+    )
     return credit.flatten(0, 1)
 
 
 def queue_credit(
     model: Recommender,
     adjoint: Adjoint,
-    held: Tensor,
+    prediction_rows: Tensor,
     owner: Tensor,
     entries: Evidence,
     length: int,
@@ -117,8 +121,8 @@ def queue_credit(
     Args:
         model: Recommender of the predictions.
         adjoint: Adjoint of each prediction, [rows, ...].
-        held: Predictions made from a decision's sketch, [decisions, hold], as rows of the adjoint.
-            -1 counts for nothing.
+        prediction_rows: Predictions made from a decision's sketch, as rows of the adjoint,
+            [decisions, longest period]. -1 counts for nothing.
         owner: User of each decision, [decisions]; -1 where there is no decision.
         entries: Interactions that get credit, [decisions, n].
         length: Decisions over which an entry gets credit (Q).
@@ -129,11 +133,12 @@ def queue_credit(
         [decisions, n]
     """
     if is_additive(adjoint) and not model.has_recency_decay:
-        sums = [windowed_sum(_held_sum(f, held), owner, length, discount) for f in adjoint]
+        per_decision = [_sum_over_predictions(field, prediction_rows) for field in adjoint]
+        sums = [windowed_sum(field, owner, length, discount) for field in per_decision]
         return entry_gradient(model, type(adjoint)(*sums), entries)
     total = torch.zeros_like(entries.rating)
     for lag in range(min(length, len(owner))):
-        ahead = torch.where(has_later(owner, lag)[:, None], later(held, lag), -1)
+        ahead = torch.where(has_later(owner, lag)[:, None], later(prediction_rows, lag), -1)
         for row in ahead.unbind(1):
             if timeline is not None:
                 entries = entries._replace(age=timeline.age(row).to(total.dtype))
@@ -180,10 +185,10 @@ def _add_later(field: Tensor, other: Tensor, owner: Tensor, lag: int, factor: fl
     return torch.cat([near, field[last:]]) if lag else near
 
 
-def _held_sum(field: Tensor, held: Tensor) -> Tensor:
+def _sum_over_predictions(field: Tensor, prediction_rows: Tensor) -> Tensor:
     """Return sums [decisions, ...] of a field over the predictions of each decision."""
-    parts = [_at(field, row) for row in held.unbind(1)]
-    there = (held >= 0).view(*held.shape, *[1] * (field.dim() - 1))
+    parts = [_at(field, row) for row in prediction_rows.unbind(1)]
+    there = (prediction_rows >= 0).view(*prediction_rows.shape, *[1] * (field.dim() - 1))
     return sum(
         (torch.where(there[:, place], part, 0.0) for place, part in enumerate(parts)),
         start=torch.zeros_like(parts[0]),

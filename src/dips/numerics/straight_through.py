@@ -1,6 +1,9 @@
-"""Differentiable relaxations of a hard choice: straight-through, Gumbel and log-probabilities.
+"""Differentiable relaxations of a hard choice: soft keep probabilities and log-probabilities.
 
-A high score means keep. The paper's online scores mean remove, so signs are turned here.
+Only the soft side of the straight-through estimator is here. The hard choice was made in the
+rollout (`sketch/selection.py`). `training/estimators.py` multiplies the probabilities with credit,
+so the hard choice gets the gradient of the soft one. A high score means keep. The paper's online
+scores mean remove, so signs are turned here.
 """
 
 from __future__ import annotations

@@ -4,12 +4,16 @@ Everything is as wide as the catalogue of M items: the sketch z, the ratings y, 
 and each of the Q intermediate sketches in the queue. It is the reference that the fast trainer is
 tested against (`update_interval = 1`), and the baseline of benchmarks/training.py.
 
-One line differs. Line 6 of the paper adapts to S_{t-1}; Eqs. 1 and 2 adapt to S_t to predict
-x_{t+1}. This file follows the equations: lines 9, 13 and 15 of a step run before its line 6.
-Squared error and the softmax over all items are supported, in the online setting (tau = 1).
+Deviations from the paper:
 
-All users of a batch advance together, the gradient of the inner loss is written out, and one
-backward pass serves lines 8 and 12. More speed is not possible without leaving the algorithm.
+- Line 6 of the paper adapts to S_{t-1}; Eqs. 1 and 2 adapt to S_t to predict x_{t+1}. This file
+  follows the equations: lines 9, 13 and 15 of a step run before its line 6.
+- Beyond 4 entries the inner step size falls as 4 / entries (`FULL_RATE_ENTRIES`).
+- With `reuse_backward`, v of line 12 is taken before line 8 updates Theta.
+
+Squared error and the softmax over all items are supported, in the online setting (tau = 1). All
+users of a batch advance together, the gradient of the inner loss is written out, and one backward
+pass serves lines 8 and 12. More speed is not possible without leaving the algorithm.
 """
 
 from __future__ import annotations
@@ -139,10 +143,11 @@ class Algorithm1:
         """Lines 9, 13 and 15: add interaction t to sketches, remove one of K + 1 items (Eq. 3)."""
         item, rating = batch.item[:users, t, None], batch.rating[:users, t, None]
         batch.y[:users].scatter_(1, item, rating)
+        # z_hat is a view: batch.z itself changes in place, here (line 9) and below (line 15)
         z_hat = batch.z[:users].scatter_add_(1, item, torch.ones_like(rating))  # line 9
         if t < self.config.sketch.size:
             return  # line 15: up to K items are all kept
-        batch.append(z_hat)  # line 13
+        batch.append(z_hat)  # line 13: the queue gets a copy
         scores = self.removal_scores(z_hat, batch.y[:users], dropout=False)
         removed = scores.masked_fill(z_hat == 0, -torch.inf).argmax(1, keepdim=True)
         z_hat.scatter_add_(1, removed, -torch.ones_like(rating))  # line 15: Eq. 4

@@ -146,11 +146,13 @@ class ShardedBlock(TrainingBlock):
         stay, choices = _first(predicted), _first(decided)
         slot = torch.zeros_like(predicted)  # where each prediction has gone
         slot.scatter_(1, stay, torch.arange(stay.shape[1], device=stay.device).expand_as(stay))
-        runs, _, hold = policy_batch.held.shape
-        held = policy_batch.held.gather(1, choices[..., None].expand(-1, -1, hold))
-        moved = slot.gather(1, held.clamp_min(0).flatten(1)).view(runs, -1, hold)
+        runs, _, longest = policy_batch.prediction_places.shape
+        places = policy_batch.prediction_places.gather(
+            1, choices[..., None].expand(-1, -1, longest)
+        )
+        moved = slot.gather(1, places.clamp_min(0).flatten(1)).view(runs, -1, longest)
         decided = decided.gather(1, choices)
-        there = (held >= 0) & (decided >= 0)[..., None]
+        there = (places >= 0) & (decided >= 0)[..., None]
         return PolicyBatch(predicted.gather(1, stay), decided, torch.where(there, moved, -1))
 
     def _here(self, rows: Tensor) -> Tensor:

@@ -124,13 +124,14 @@ class _EpochUpdates:
             policy_batches = block.policy_batches(
                 self.refresh_table, self.seeds, self.epoch, self.config
             )
-        predict, choose = self._recommender(block.trace), self._policy(block.trace)
+        update_recommender = self._recommender_update(block.trace)
+        update_policy = self._policy_update(block.trace)
         still = torch.zeros(len(self.seeds), device=self.loss_sums.device)
         single = self.process_group.world_size == 1  # a graph cannot hold a collective operation
         if single and isinstance(block.trace, StoredTrace) and len(batches) >= CAPTURE_STEPS:
-            predict = CapturedGraph(predict, batches[0], still, still, still)
+            update_recommender = CapturedGraph(update_recommender, batches[0], still, still, still)
         if single and len(policy_batches) >= CAPTURE_STEPS:
-            choose = CapturedGraph(choose, *policy_batches[0], still, still)
+            update_policy = CapturedGraph(update_policy, *policy_batches[0], still, still)
         level = self._schedule_factor()
         for batch, due in interleave(batches, policy_batches):
             present = (batch >= 0).sum(1)
@@ -138,11 +139,11 @@ class _EpochUpdates:
             # A run without rows in this batch keeps the rate of its last one.
             level = torch.where(present > 0, self._schedule_factor(), level)
             rates = self.peaks["items"] * level, self.peaks["user"] * level
-            predict(block.local_rows(batch), *rates, active)
+            update_recommender(block.local_rows(batch), *rates, active)
             self.predictions += present
             for policy_batch in due:
-                there = self.running & (policy_batch.held >= 0).flatten(1).any(1)
-                choose(
+                there = self.running & (policy_batch.prediction_places >= 0).flatten(1).any(1)
+                update_policy(
                     *block.local_policy_batch(policy_batch),
                     self.peaks["policy"] * level,
                     there.float(),
@@ -186,7 +187,7 @@ class _EpochUpdates:
             return torch.ones_like(done)
         return (1 + torch.cos(math.pi * done)) / 2
 
-    def _recommender(self, trace: Trace) -> Callable[..., None]:
+    def _recommender_update(self, trace: Trace) -> Callable[..., None]:
         """Return the update of the recommenders by one batch (lines 6 to 8)."""
         stack, optimizers = self.state.stack, self.state.optimizers
 
@@ -217,16 +218,20 @@ class _EpochUpdates:
 
         return step
 
-    def _policy(self, trace: Trace) -> Callable[..., None]:
+    def _policy_update(self, trace: Trace) -> Callable[..., None]:
         """Return the update of the policies by one policy batch (lines 10 to 12)."""
 
         def step(
-            predicted: Tensor, decided: Tensor, held: Tensor, rate: Tensor, active: Tensor
+            predicted: Tensor,
+            decided: Tensor,
+            prediction_places: Tensor,
+            rate: Tensor,
+            active: Tensor,
         ) -> None:
             policies = self.policies
             assert policies is not None
             assert isinstance(trace, StoredTrace)
-            policy_batch = PolicyBatch(predicted, decided, held)
+            policy_batch = PolicyBatch(predicted, decided, prediction_places)
             stack = self.state.stack
             gradients = policy_gradients(
                 stack, policies, trace, self.refresh_table, policy_batch, self.config

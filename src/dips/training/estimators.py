@@ -32,7 +32,7 @@ class Estimator(ABC):
     """Whether scores may be computed with dropout. Sampled choices were made without."""
 
     def value(self, credit: CreditAssignment, batch: CreditedDecisions) -> Tensor:
-        """Return what a decision is multiplied with: by default, credit of entry weights.
+        """Return the constant factor of each decision in the surrogate: credit, or advantage.
 
         Args:
             credit: Form of credit assignment.
@@ -90,14 +90,14 @@ class Gumbel(Estimator):
 @final
 @dataclass(frozen=True)
 class Reinforce(Estimator):
-    """REINFORCE with the mean loss of the batch as baseline."""
+    """REINFORCE; the mean loss of the batch is subtracted (variance reduction)."""
 
     def value(self, credit: CreditAssignment, batch: CreditedDecisions) -> Tensor:
         """Return advantages: losses after each decision, less the mean loss per prediction."""
-        losses, held = batch.losses, batch.held
+        losses, places = batch.losses, batch.prediction_places
         owner, runs = batch.inputs.owner, len(losses)
-        there = (held >= 0).to(losses.dtype)  # [runs, decisions, hold]
-        later = losses.gather(1, held.clamp_min(0).flatten(1)).view(there.shape) * there
+        there = (places >= 0).to(losses.dtype)  # [runs, decisions, longest period]
+        later = losses.gather(1, places.clamp_min(0).flatten(1)).view(there.shape) * there
         total = credit.returns(later.sum(2).flatten(), owner)
         count = credit.returns(there.sum(2).flatten(), owner)
         mean = later.sum((1, 2)) / there.sum((1, 2)).clamp_min(1)  # [runs]

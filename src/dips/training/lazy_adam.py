@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dips.training.optimizers import BETAS, StackedAdam, advance
+from dips.training.optimizers import BETAS, StackedAdam, adam_step
 
 NOWHERE = torch.iinfo(torch.int64).max
 """Stands for no row."""
@@ -39,27 +39,27 @@ class LazyAdam:
     """Adam that updates a row of a table only in the steps that read it.
 
     Moments of other rows are kept. The bias correction counts the updates of the row itself; with
-    the count of all steps, a row that is first read late would take too large a step. The L2
-    penalty of skipped steps is added at the next update: decay * value for each of them. So a row
-    has the same fixed point as under `StackedAdam`, and a row that every step reads is updated
-    exactly as there.
+    the count of all steps, a row that is first read late would take too large a step. The
+    weight decay of skipped steps is added at the next update: weight_decay * value for each of
+    them. So a row has the same fixed point as under `StackedAdam`, and a row that every step reads
+    is updated exactly as there.
     """
 
     def __init__(
         self,
         parameters: Mapping[str, Tensor],
-        decay: Tensor,
+        weight_decay: Tensor,
         undecayed: Collection[str],
         tables: Collection[str],
     ) -> None:
         self.tables = [name for name in parameters if name in tables]
         rest = {name: value for name, value in parameters.items() if name not in tables}
-        self.rest = StackedAdam(rest, decay, undecayed)
-        held = {name: parameters[name] for name in self.tables}
-        self.first = {name: torch.zeros_like(value) for name, value in held.items()}
-        self.second = {name: torch.zeros_like(value) for name, value in held.items()}
-        shape = next(iter(held.values())).shape[:2]
-        self.moved = torch.zeros(shape, dtype=torch.int32, device=decay.device)
+        self.rest = StackedAdam(rest, weight_decay, undecayed)
+        lazy = {name: parameters[name] for name in self.tables}
+        self.first = {name: torch.zeros_like(value) for name, value in lazy.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in lazy.items()}
+        shape = next(iter(lazy.values())).shape[:2]
+        self.moved = torch.zeros(shape, dtype=torch.int32, device=weight_decay.device)
         """Updates of each row, [runs, items]."""
         self.seen = torch.zeros_like(self.moved)
         """Step of its last update, [runs, items]."""
@@ -85,26 +85,27 @@ class LazyAdam:
             rows = torch.arange(self.moved.shape[1], device=rate.device).expand_as(self.moved)
         others = {name: value for name, value in parameters.items() if name not in self.first}
         self.rest.step(others, gradients, rate, active)
-        moves = (rows < NOWHERE) & (active > 0)[:, None]  # [runs, n]
-        count = pick_rows(self.moved, rows) + moves
-        clock = count.clamp_min(1).double()
-        bias = [1 - beta**clock for beta in BETAS]
-        size, root = rate[:, None] / bias[0], bias[1].sqrt()
+        updated = (rows < NOWHERE) & (active > 0)[:, None]  # [runs, n]
+        count = pick_rows(self.moved, rows) + updated
+        step_count = count.clamp_min(1).double()
+        bias = [1 - beta**step_count for beta in BETAS]
+        # active, step_size and sqrt_bias2 of `adam_step`
+        factors = updated, rate[:, None] / bias[0], bias[1].sqrt()
         passed = self.steps[:, None] - pick_rows(self.seen, rows)
-        penalty = self.rest.decay[:, None] * passed
+        penalty = self.rest.weight_decay[:, None] * passed
         for name in self.tables:
             table, first, second = parameters[name], self.first[name], self.second[name]
             value, *moments = (pick_rows(whole, rows) for whole in (table, first, second))
             shape = (*rows.shape, *[1] * (value.dim() - 2))
-            fields = [field.view(shape).to(value.dtype) for field in (moves, size, root)]
+            broadcast = [factor.view(shape).to(value.dtype) for factor in factors]
             gradient = gradients[name]
             if name not in self.rest.undecayed:
                 gradient = gradient + penalty.view(shape).to(value.dtype) * value
-            value -= advance(gradient, *moments, *fields)
+            value -= adam_step(gradient, *moments, *broadcast)
             for whole, part in zip((table, first, second), (value, *moments), strict=True):
                 _put_rows(whole, rows, part)
         _put_rows(self.moved, rows, count)
-        now = torch.where(moves, self.steps[:, None].int(), pick_rows(self.seen, rows))
+        now = torch.where(updated, self.steps[:, None].int(), pick_rows(self.seen, rows))
         _put_rows(self.seen, rows, now)
 
     def state(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Adam and SGD for stacked runs, each with its own learning rate and decay."""
+"""Adam and SGD for stacked runs, each with its own learning rate and weight decay."""
 
 from __future__ import annotations
 
@@ -12,34 +12,42 @@ EPSILON = 1e-8
 MOMENTUM = 0.9
 
 
-def advance(
-    gradient: Tensor, first: Tensor, second: Tensor, moves: Tensor, size: Tensor, root: Tensor
+def adam_step(
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    active: Tensor,
+    step_size: Tensor,
+    sqrt_bias2: Tensor,
 ) -> Tensor:
-    """Return Adam's step where `moves` is 1; both moments are updated in place.
+    """Return Adam's step where `active` is 1; both moments are updated in place.
 
     Args:
         gradient: The gradient.
         first: First moment.
         second: Second moment.
-        moves: 1 where a parameter is updated, else 0.
-        size: Learning rate over the bias correction of the first moment.
-        root: Root of the bias correction of the second moment.
+        active: 1 where a parameter is updated, else 0.
+        step_size: Learning rate over the bias correction of the first moment.
+        sqrt_bias2: Root of the bias correction of the second moment.
     """
-    first.lerp_(gradient, (1 - BETAS[0]) * moves)
-    second.lerp_(gradient * gradient, (1 - BETAS[1]) * moves)
-    step = size * first / (second.sqrt() / root + EPSILON)
-    return torch.where(moves > 0, step, 0.0)
+    first.lerp_(gradient, (1 - BETAS[0]) * active)
+    second.lerp_(gradient * gradient, (1 - BETAS[1]) * active)
+    step = step_size * first / (second.sqrt() / sqrt_bias2 + EPSILON)
+    return torch.where(active > 0, step, 0.0)
 
 
 class StackedAdam:
-    """Adam with coupled L2 decay, as in `torch.optim.Adam`, over tensors with an axis of runs."""
+    """Adam with coupled weight decay, as `torch.optim.Adam`, over tensors with an axis of runs."""
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], decay: Tensor, undecayed: Collection[str] = ()
+        self,
+        parameters: Mapping[str, Tensor],
+        weight_decay: Tensor,
+        undecayed: Collection[str] = (),
     ) -> None:
-        self.decay = decay  # [runs]
+        self.weight_decay = weight_decay  # [runs]
         self.undecayed = frozenset(undecayed)
-        self.steps = torch.zeros_like(decay, dtype=torch.float64)  # [runs]
+        self.steps = torch.zeros_like(weight_decay, dtype=torch.float64)  # [runs]
         self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
 
@@ -52,19 +60,18 @@ class StackedAdam:
     ) -> None:
         """Update the `active` [runs] runs with their learning `rate` [runs], in place."""
         self.steps += active
-        clock = self.steps.clamp_min(1)
-        bias = [(1 - beta**clock) for beta in BETAS]
-        size, scale = rate * active / bias[0], bias[1].sqrt()
+        step_count = self.steps.clamp_min(1)
+        bias = [(1 - beta**step_count) for beta in BETAS]
+        # active, step_size and sqrt_bias2 of `adam_step`
+        factors = active, rate * active / bias[0], bias[1].sqrt()
         for name, value in parameters.items():
             shape = (-1,) + (1,) * (value.dim() - 1)
-            moves, large, root = (
-                field.view(shape).to(value.dtype) for field in (active, size, scale)
-            )
             gradient = gradients[name]
             if name not in self.undecayed:
-                gradient = gradient + self.decay.view(shape) * value
+                gradient = gradient + self.weight_decay.view(shape) * value
             first, second = self.first[name], self.second[name]
-            value.sub_(advance(gradient, first, second, moves, large, root))
+            broadcast = [factor.view(shape).to(value.dtype) for factor in factors]
+            value.sub_(adam_step(gradient, first, second, *broadcast))
 
     def reset_momentum(self, run: int) -> None:
         """Reset the first moment of a run after its parameters were reverted."""
@@ -86,11 +93,11 @@ class StackedAdam:
 
 
 class StackedSGD:
-    """SGD with momentum and L2 decay, as `torch.optim.SGD`, over tensors with an axis of runs."""
+    """SGD with momentum and weight decay, as `torch.optim.SGD`, over stacked tensors."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], decay: Tensor) -> None:
-        self.decay = decay  # [runs]
-        self.moving = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    def __init__(self, parameters: Mapping[str, Tensor], weight_decay: Tensor) -> None:
+        self.weight_decay = weight_decay  # [runs]
+        self.momentum = {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def step(
         self,
@@ -102,17 +109,17 @@ class StackedSGD:
         """Update the `active` [runs] runs with their learning `rate` [runs], in place."""
         for name, value in parameters.items():
             shape = (-1,) + (1,) * (value.dim() - 1)
-            moves = active.view(shape) > 0
-            slope = gradients[name] + self.decay.view(shape) * value
-            moving = self.moving[name]
-            moving.copy_(torch.where(moves, MOMENTUM * moving + slope, moving))
-            value.sub_(torch.where(moves, rate.view(shape) * moving, 0.0))
+            is_active = active.view(shape) > 0
+            gradient = gradients[name] + self.weight_decay.view(shape) * value
+            momentum = self.momentum[name]
+            momentum.copy_(torch.where(is_active, MOMENTUM * momentum + gradient, momentum))
+            value.sub_(torch.where(is_active, rate.view(shape) * momentum, 0.0))
 
     def state(self) -> dict[str, Tensor]:
         """Return all tensors of a checkpoint."""
-        return dict(self.moving)
+        return dict(self.momentum)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore the tensors of a checkpoint."""
-        for name, value in self.moving.items():
+        for name, value in self.momentum.items():
             value.copy_(state[name])

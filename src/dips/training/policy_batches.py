@@ -27,7 +27,8 @@ class PolicyBatch(NamedTuple):
 
     predicted: Tensor  # [runs, predictions] rows of the trace
     decided: Tensor  # [runs, decisions] row of each decision's first prediction
-    held: Tensor  # [runs, decisions, hold] predictions from its sketch, as places in `predicted`
+    prediction_places: Tensor  # [runs, decisions, longest period] indices into `predicted`:
+    # the predictions made from a decision's sketch, between this refresh and the next
 
 
 class RefreshTable(NamedTuple):
@@ -84,28 +85,28 @@ def pack_policy_batches(
     most = max(1, int(refreshed.sum(-1).max()))
     slot = (~refreshed).long().sort(dim=-1, stable=True).indices[..., :most]
     decided = torch.where(refreshed.gather(-1, slot), predicted.gather(-1, slot), -1)
-    held = _held(trace, refresh_table, predicted, decided, slot)
-    return [PolicyBatch(*fields) for fields in zip(predicted, decided, held, strict=True)]
+    places = _prediction_places(trace, refresh_table, predicted, decided, slot)
+    return [PolicyBatch(*fields) for fields in zip(predicted, decided, places, strict=True)]
 
 
-def _held(
+def _prediction_places(
     trace: StoredTrace,
     refresh_table: RefreshTable,
     predicted: Tensor,
     decided: Tensor,
     slot: Tensor,
 ) -> Tensor:
-    """Return places [..., decisions, hold] of the predictions made from each decision's sketch."""
+    """Return the places of the predictions made from each decision's sketch."""
     recorded = _recorded(trace)
-    hold = torch.arange(refresh_table.longest, device=slot.device)
+    offset = torch.arange(refresh_table.longest, device=slot.device)
     width = predicted.shape[-1]
-    after = slot[..., None] + hold
+    after = slot[..., None] + offset
     inside = after.clamp_max(width - 1)
     row = predicted.gather(-1, inside.flatten(-2)).reshape(after.shape)
     first = decided.clamp_min(0)
     same = recorded.owner[row.clamp_min(0)] == recorded.owner[first][..., None]
     until = refresh_table.following[trace.step[first]][..., None]
-    good = (hold < until) & (after < width) & (row >= 0) & same & (decided >= 0)[..., None]
+    good = (offset < until) & (after < width) & (row >= 0) & same & (decided >= 0)[..., None]
     return torch.where(good, inside, -1)
 
 
@@ -160,13 +161,13 @@ def interval_policy_batch(
     predicted = _rows(base, length, time)
     seen = torch.tensor(steps, device=device)
     decided = _rows(base, length, seen)
-    hold = torch.arange(refresh_table.longest, device=device)
-    t = seen[:, None] + hold  # [decisions, hold]
-    good = (hold < refresh_table.following[seen][:, None]) & (t >= span.start) & (t < span.stop)
+    offset = torch.arange(refresh_table.longest, device=device)
+    t = seen[:, None] + offset  # [decisions, longest period]
+    good = (offset < refresh_table.following[seen][:, None]) & (t >= span.start) & (t < span.stop)
     good = good & (t < length[:, :, None, None])
     place = torch.arange(base.shape[1], device=device)[:, None, None] * len(span) + t - span.start
-    held = torch.where(good, place, -1)
-    return PolicyBatch(predicted.flatten(1), decided.flatten(1), held.flatten(1, 2))
+    prediction_places = torch.where(good, place, -1)
+    return PolicyBatch(predicted.flatten(1), decided.flatten(1), prediction_places.flatten(1, 2))
 
 
 def _rows(base: Tensor, length: Tensor, time: Tensor) -> Tensor:

@@ -85,8 +85,8 @@ def estimate_gradients(
     losses, adjoint = _losses_and_adjoints(stack, trace, policy_batch.predicted)
     inputs = rebuild_inputs(trace, refresh_table, policy_batch.decided)
     batch = CreditedDecisions(
-        stack, policies, trace, inputs, policy_batch.predicted, policy_batch.held, losses, adjoint,
-        size,
+        stack, policies, trace, inputs, policy_batch.predicted,
+        policy_batch.prediction_places, losses, adjoint, size,
     )  # fmt: skip
     names = policies.trainable
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}

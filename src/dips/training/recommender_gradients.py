@@ -53,7 +53,7 @@ def recommender_gradients(
     Returns:
         Mean losses, [runs], and one gradient per trainable parameter, with a leading axis of runs.
     """
-    mass = (rows >= 0).float()
+    mask = (rows >= 0).float()  # 1 for a prediction, 0 for padding
     place = rows.clamp_min(0)
     evidence = trace.evidence(place)
     event = trace.event[place]
@@ -73,21 +73,22 @@ def recommender_gradients(
         past: Evidence,
         item: Tensor,
         rating: Tensor,
-        mass: Tensor,
+        mask: Tensor,
         count: Tensor,
     ) -> Tensor:
         def mean_loss(model: Recommender) -> Tensor:
             if has_compiled_softmax(model):
-                return total_loss(model, past, item, mass) / count
+                return total_loss(model, past, item, mask) / count
             losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
-            return (losses * mass).sum() / count
+            return (losses * mask).sum() / count
 
+        # The template's forward applies `mean_loss` to itself with these parameters.
         result: Tensor = functional_call(stack.template, {**parameters, **buffers}, (mean_loss,))
         return result
 
     each = vmap(grad_and_value(loss)) if stack.runs > 1 else _one_run(loss)
-    count = mass.sum(1).clamp_min(1)
-    rows_of_batch = (evidence, *target, mass)
+    count = mask.sum(1).clamp_min(1)
+    rows_of_batch = (evidence, *target, mask)
     chunked = isinstance(stack.template.loss, FullSoftmax) and not has_compiled_softmax(
         stack.template
     )
@@ -117,7 +118,11 @@ def _one_run(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tens
 
 
 def _renumbered(touched: Tensor, tokens: Tensor) -> Tensor:
-    """Return tokens [runs, ...] with items numbered by their place in `touched`; padding: any."""
+    """Return tokens [runs, ...] with items numbered by their place in `touched`.
+
+    A token is item + (time << 32), see `item_of`; the time is kept. Values in padded places are
+    arbitrary.
+    """
     item = item_of(tokens)
     place = torch.searchsorted(touched, item.flatten(1)).clamp_max(touched.shape[1] - 1)
     return tokens - item + place.view_as(item)

@@ -2,8 +2,8 @@
 
 All rules stand in one table, `RULES`. For each setting that is None the first rule whose condition
 holds gives the value and the reason. Rules are applied from top to bottom, so a condition may read
-what stands above it. Rows marked `EQUAL_TERMS` depend on the policy; they go with a later issue,
-which gives all policies the same terms.
+what stands above it. Rows marked `POLICY_DEPENDENT` are to be removed: they give `learned` other
+defaults than its baselines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
 from dips.recommender.registry import SEQUENTIAL
 from dips.training.config import TrainConfig
 
-EQUAL_TERMS = "depends on the policy; goes with equal terms"
+POLICY_DEPENDENT = "depends on the policy; goes with equal terms"
 """Marks a rule that gives a policy other settings than its baselines."""
 
 
@@ -227,7 +227,7 @@ RULES: tuple[Rule, ...] = (
          "dot with softmax, items do not repeat"),
     Rule("inner_lr", lambda c: c.implicit and (c.learned or not c.sequential), 0.2,
          "items are predicted"),
-    Rule("inner_lr", lambda c: c.explicit and c.learned, 0.2, "learned", EQUAL_TERMS),
+    Rule("inner_lr", lambda c: c.explicit and c.learned, 0.2, "learned", POLICY_DEPENDENT),
     Rule("inner_lr", _always, 0.1, "default"),
     Rule("learning_rate", lambda c: c.implicit and c.config.model.recommender == "sasrec", 5e-3,
          "sasrec"),
@@ -239,12 +239,12 @@ RULES: tuple[Rule, ...] = (
     Rule("weight_decay", _always, _weight_decay, "by events per item"),
     Rule("batch_size", lambda c: c.pairwise, 32, "implicit task with mlp or an own class"),
     Rule("batch_size", _always, _batch_size, "about 32 steps in an epoch"),
-    Rule("epochs", lambda c: c.learned, 20, "learned", EQUAL_TERMS),
+    Rule("epochs", lambda c: c.learned, 20, "learned", POLICY_DEPENDENT),
     Rule("epochs", _always, 16, "default"),
-    Rule("patience", lambda c: c.learned, 20, "learned", EQUAL_TERMS),
+    Rule("patience", lambda c: c.learned, 20, "learned", POLICY_DEPENDENT),
     Rule("patience", _always, 4, "default"),
     Rule("user_batches_per_epoch", lambda c: c.learned, _user_batches,
-         "learned: by predictions in a batch of users", EQUAL_TERMS),
+         "learned: by predictions in a batch of users", POLICY_DEPENDENT),
     Rule("user_batches_per_epoch", _always, 1, "default"),
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
     Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),

@@ -293,9 +293,7 @@ class TrainingRollouts:
         self.interleaved = any(group.interleaved for group in self.groups)
         single = self.interleaved or any(learns(group.policy) for group in self.groups)
         if single and len(self.groups) > 1:
-            raise TypeError(
-                "runs with a learned policy or interleaved updates share a rollout"
-            )
+            raise TypeError("runs with a learned policy or interleaved updates share a rollout")
 
     def traces(
         self, epoch: int, current: StackedModels, at_rollout: StackedModels

@@ -99,7 +99,7 @@ class TrainingState:
         """Return all tensors of a checkpoint by name."""
         named = {f"now.{name}": value for name, value in self.parameters().items()}
         named |= {f"best.{name}": value for name, value in self.best.items()}
-        named |= {f"walked.{name}": value for name, value in self.rollout_parameters.items()}
+        named |= {f"rollout.{name}": value for name, value in self.rollout_parameters.items()}
         for group, optimizer in self.optimizers.items():
             named |= {f"{group}.{name}": value for name, value in optimizer.state().items()}
         return named
@@ -107,7 +107,7 @@ class TrainingState:
     def load(self, tensors: dict[str, Tensor], progress: Progress) -> None:
         """Restore a checkpoint; an unfinished epoch is continued."""
         for prefix, state in (
-            ("now.", self.parameters()), ("best.", self.best), ("walked.", self.rollout_parameters)
+            ("now.", self.parameters()), ("best.", self.best), ("rollout.", self.rollout_parameters)
         ):  # fmt: skip
             for name, value in state.items():
                 value.copy_(tensors[prefix + name])

@@ -1,9 +1,18 @@
 """Fit recommenders and policies to the training users: stacked runs, epoch by epoch.
 
-Reads beside `algorithm1.py`, the paper's Algorithm 1. An epoch here has the same three parts: roll
-users out under the policy (lines 9, 13 and 15), update the recommender by its predictions (lines 6
-to 8), update the policy by credit (lines 10 to 12). Knows nothing about metrics or files: it is
-given `validate`, reports each epoch to `on_epoch`, and calls `save` where it could be stopped.
+`algorithm1.py` is the paper's Algorithm 1 line by line. Here the lines are in these functions:
+
+| line     | function                                                                         |
+|----------|----------------------------------------------------------------------------------|
+| 2        | `fit`, below: the loop over epochs                                               |
+| 3, 4     | `rollouts.py`: `TrainingRollouts.blocks` selects batches of users                |
+| 5, 9, 15 | `rollouts.py`: `blocks`, or `traces` for whole epochs, both by `Rollout.advance` |
+| 6 to 8   | `epoch.py`: the update of the recommenders                                       |
+| 10 to 12 | `epoch.py`: the update of the policies                                           |
+| 13       | no queue is stored: `credit/queue.py` sums over later decisions instead          |
+
+Knows nothing about metrics or files: it is given `validate`, reports each epoch to `on_epoch`, and
+calls `save` where it could be stopped.
 """
 
 from __future__ import annotations
