@@ -102,7 +102,7 @@ def lab() -> Callable[..., Lab]:
 
 
 class Scene:
-    """A policy that has walked with a recommender, in float64."""
+    """A policy and the recommender with which it was rolled out, in float64."""
 
     def __init__(self, world: Any, data: Interactions, config: TrainConfig) -> None:
         job = replace(world.job(), train=data, valid=data, config=config)
