@@ -132,7 +132,7 @@ def write_experiment(place: Path, kind: str) -> Path:
     about = {"kind": kind, "data": "toy", "command": f"dips {kind} toy", "sizes": list(sizes),
              "saved": [{"metric": "recall@20", "sentence": "learned at 2 equals reservoir at 2.8"}],
              "gains": [{"metric": "recall@20", "policy": "last", "size": 2, "gain": 0.25}],
-             "reader": {"recommender": "gru"}}  # fmt: skip
+             "target_model": {"recommender": "gru"}}  # fmt: skip
     (place / f"{kind}.json").write_text(json.dumps(about))
     return place
 
