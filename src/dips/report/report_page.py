@@ -300,7 +300,8 @@ def _settings(results: Results) -> Markup:
 def _about(found: Experiment) -> Markup:
     values = {name: value for name, value in found.about.items() if name in ABOUT}
     values |= {
-        f"target model: {name}": value for name, value in (found.about.get("target_model") or {}).items()
+        f"target model: {name}": value
+        for name, value in (found.about.get("target_model") or {}).items()
     }
     rows: list[list[Cell]] = [[name, str(value)] for name, value in values.items()]
     if not rows:
