@@ -122,7 +122,7 @@ class FullHistoryIntervalBlock(TrainingBlock):
     """Some steps of users whose sketch is the whole history: there are no decisions."""
 
     trace: FullHistoryTrace
-    base: Tensor  # as in a Stretch
+    base: Tensor  # row of a user's prediction t is base + t
     length: Tensor
     span: range
     is_last: bool = False
