@@ -143,7 +143,7 @@ def test_two_comparisons_of_the_same_data_have_different_titles(tmp_path):
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (390, "dark")])
 def test_it_does_not_scroll_horizontally(look, path, width, scheme):
     view = look(path, width=width, scheme=scheme)
-    assert view.get_by_role("heading", horizontal=1).inner_text() == "Which interactions to keep"
+    assert view.get_by_role("heading", level=1).inner_text() == "Which interactions to keep"
     assert overflow(view) == 0
     view.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert overflow(view) == 0
