@@ -77,8 +77,10 @@ def test_entry_gradients_are_derivatives(
     torch.testing.assert_close(value, _loss(model, wide, given), **TIGHT)
 
     weight = wide.weight.clone().requires_grad_()
-    (slopes,) = torch.autograd.grad(_loss(model, wide._replace(weight=weight), given).sum(), weight)
-    torch.testing.assert_close(mine, slopes, **TIGHT)
+    (derivatives,) = torch.autograd.grad(
+        _loss(model, wide._replace(weight=weight), given).sum(), weight
+    )
+    torch.testing.assert_close(mine, derivatives, **TIGHT)
     assert float(mine.abs().amin(0).max()) > 1e-4
     step = 1e-5
     for column in range(wide.item.shape[1]):
@@ -99,8 +101,10 @@ def test_the_predicted_item_is_never_filtered(make: Make, case: MakeCase) -> Non
     _, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
     mine = entry_gradient(model, adjoint, wide)
     weight = wide.weight.clone().requires_grad_()
-    (slopes,) = torch.autograd.grad(_loss(model, wide._replace(weight=weight), given).sum(), weight)
-    torch.testing.assert_close(mine, slopes, **TIGHT)
+    (derivatives,) = torch.autograd.grad(
+        _loss(model, wide._replace(weight=weight), given).sum(), weight
+    )
+    torch.testing.assert_close(mine, derivatives, **TIGHT)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.3])
@@ -142,16 +146,18 @@ def test_entry_gradients_tend_to_the_influence_function(
                 return losses + penalty * ((vector - model.user_prior) ** 2).sum()
 
             hessian = torch.autograd.functional.hessian(total, user[row])
-            slopes = model.loss_gradients(user, wide.item, wide.rating)[row]
+            derivatives = model.loss_gradients(user, wide.item, wide.rating)[row]
             ahead = model.loss_gradients(user, given.item[:, None], given.rating[:, None])[row, 0]
-            expected[row] = -slopes @ torch.linalg.solve(hessian, ahead)
+            expected[row] = -derivatives @ torch.linalg.solve(hessian, ahead)
         gaps.append(float((mine - expected).abs().max()))
     assert gaps[0] > gaps[1] > gaps[2]
     assert gaps[2] < 1e-9
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
-def test_a_stack_equals_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
+def test_stacked_models_equal_single_models(
+    make: Make, case: MakeCase, kind: str, loss: str
+) -> None:
     models = [make(kind, loss, seed=seed, inner_lr=0.1 - seed / 50) for seed in range(2)]
     cases = [case(seed=seed) for seed in range(2)]
 

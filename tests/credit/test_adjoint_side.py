@@ -72,6 +72,6 @@ def test_entry_gradients_are_derivatives(
     weight = wide.weight.clone().requires_grad_()
     user = model.read(wide._replace(weight=weight))
     losses = model.losses(user, target[:, None], given.rating[:, None])[:, 0]
-    (slopes,) = torch.autograd.grad(losses.sum(), weight)
+    (derivatives,) = torch.autograd.grad(losses.sum(), weight)
     torch.testing.assert_close(value, losses.detach(), atol=1e-10, rtol=1e-10)
-    torch.testing.assert_close(mine, slopes, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(mine, derivatives, atol=1e-10, rtol=1e-10)

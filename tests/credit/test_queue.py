@@ -138,7 +138,9 @@ def test_update_intervals_add_up_to_the_queue(
 
 
 @pytest.mark.parametrize(("kind", "loss"), FORMS)
-def test_a_stack_equals_each_model_alone(make: Make, case: MakeCase, kind: str, loss: str) -> None:
+def test_stacked_models_equal_single_models(
+    make: Make, case: MakeCase, kind: str, loss: str
+) -> None:
     models = [make(kind, loss, seed=seed) for seed in range(2)]
     cases = [case(rows=36, seed=seed) for seed in range(2)]
     given = [_decisions(36, 3, seed) for seed in range(2)]

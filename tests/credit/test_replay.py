@@ -78,7 +78,7 @@ def _repeats(
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_losses_are_those_of_hard_sketches(make: Make, schedule: Schedule, seed: int) -> None:
-    """One user at a time, with lists: the lowest scores are dropped for good."""
+    """One user at a time, with lists: the lowest scores are dropped and never return."""
     model, past, weigh = make("dot", "mse"), _past(seed), _network(_phi(seed))
     found = replay(weigh, model, past, SIZE, schedule)
     refreshes = dict(schedule.refreshes(SIZE, max(LENGTHS) - 1))
@@ -125,7 +125,7 @@ def test_gradients_are_finite_differences_of_the_offset_recursion(
     model, past = make(kind, loss), _past(distinct=kind == "filter_sketch")
     phi = _phi().requires_grad_()
     found = replay(_network(phi), model, past, SIZE, schedule, identity=identity)
-    (slope,) = torch.autograd.grad(found.losses.sum(), phi)
+    (derivative,) = torch.autograd.grad(found.losses.sum(), phi)
 
     def total(point: Tensor) -> Tensor:
         again = replay(_network(point), model, past, SIZE, schedule, choices=found.choices)
@@ -135,10 +135,10 @@ def test_gradients_are_finite_differences_of_the_offset_recursion(
     torch.testing.assert_close(total(phi.detach()), found.losses.sum().detach(), **TIGHT)
     gaps = []
     for place in range(len(phi)):
-        step = torch.zeros_like(slope).index_fill(0, torch.tensor([place]), 1e-5)
+        step = torch.zeros_like(derivative).index_fill(0, torch.tensor([place]), 1e-5)
         difference = (total(phi.detach() + step) - total(phi.detach() - step)) / 2e-5
-        gaps.append(float((difference - slope[place]).abs()))
-    assert float(slope.abs().max()) > 1e-3
+        gaps.append(float((difference - derivative[place]).abs()))
+    assert float(derivative.abs().max()) > 1e-3
     assert (max(gaps) < 1e-6) != identity
 
 
@@ -146,8 +146,8 @@ def test_gradients_reach_the_recommender(make: Make) -> None:
     """Losses of a replay are differentiable in the recommender's parameters too."""
     model, past = make("dot", "mse").requires_grad_(), _past()
     found = replay(_network(_phi()), model, past, SIZE, SCHEDULES[0])
-    for slope in torch.autograd.grad(found.losses.sum(), list(model.parameters())):
-        assert float(slope.abs().max()) > 1e-3
+    for derivative in torch.autograd.grad(found.losses.sum(), list(model.parameters())):
+        assert float(derivative.abs().max()) > 1e-3
 
 
 def _predictions(
@@ -248,7 +248,7 @@ def test_sampled_choices_and_short_histories(make: Make) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_a_stack_equals_each_model_alone(make: Make, schedule: Schedule) -> None:
+def test_stacked_models_equal_single_models(make: Make, schedule: Schedule) -> None:
     models = [make("dot", "mse", seed=seed) for seed in range(2)]
     pasts = [_past(seed) for seed in range(2)]
     phis = torch.stack([_phi(seed) for seed in (1, 2)]).requires_grad_()
@@ -258,13 +258,13 @@ def test_a_stack_equals_each_model_alone(make: Make, schedule: Schedule) -> None
 
     fields = [torch.stack(pair) for pair in zip(*pasts, strict=True)]
     together = StackedRecommenders.of(models).call(ask, phis, *fields)
-    (slopes,) = torch.autograd.grad(together.sum(), phis)
+    (derivatives,) = torch.autograd.grad(together.sum(), phis)
     for run, model in enumerate(models):
         phi = phis[run].detach().requires_grad_()
         single = ask(model, phi, *pasts[run])
         torch.testing.assert_close(together[run], single, **TIGHT)
-        (slope,) = torch.autograd.grad(single.sum(), phi)
-        torch.testing.assert_close(slopes[run], slope, **TIGHT)
+        (derivative,) = torch.autograd.grad(single.sum(), phi)
+        torch.testing.assert_close(derivatives[run], derivative, **TIGHT)
 
 
 def test_entry_gradients_are_derivatives_of_a_replayed_prediction(make: Make) -> None:
@@ -273,7 +273,7 @@ def test_entry_gradients_are_derivatives_of_a_replayed_prediction(make: Make) ->
     weight = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * len(LENGTHS)).double().requires_grad_()
     evidence = Evidence.new(past.item[:, :4], past.rating[:, :4], weight, torch.full((4,), SIZE))
     loss = model.losses(model.read(evidence), past.item[:, 4:5], past.rating[:, 4:5])
-    (slope,) = torch.autograd.grad(loss.sum(), weight)
+    (derivative,) = torch.autograd.grad(loss.sum(), weight)
     detached = evidence._replace(weight=weight.detach())
     _, adjoint = loss_and_adjoint(model, detached, past.item[:, 4], past.rating[:, 4])
-    torch.testing.assert_close(entry_gradient(model, adjoint, detached), slope, **TIGHT)
+    torch.testing.assert_close(entry_gradient(model, adjoint, detached), derivative, **TIGHT)

@@ -101,16 +101,18 @@ def test_credit_is_the_derivative_of_the_recursion(periods: list[int], length: i
     for turn in range(len(periods)):
         there = history.tracked[turn]
         weight = history.kept(turn).requires_grad_()
-        (slope,) = torch.autograd.grad(history.after(turn, weight, length), weight)
-        torch.testing.assert_close(_centred(mine[turn], there), _centred(slope, there), **TIGHT)
+        (derivative,) = torch.autograd.grad(history.after(turn, weight, length), weight)
+        torch.testing.assert_close(
+            _centred(mine[turn], there), _centred(derivative, there), **TIGHT
+        )
         if set(periods) == {1}:
-            torch.testing.assert_close(mine[turn][there], slope[there], **TIGHT)
+            torch.testing.assert_close(mine[turn][there], derivative[there], **TIGHT)
         for place in there.nonzero()[:, 0].tolist():
             step = torch.zeros_like(weight)
             step[place] = 1e-5
             ahead = history.after(turn, history.kept(turn) + step, length)
             behind = history.after(turn, history.kept(turn) - step, length)
-            assert float(ahead - behind) / 2e-5 == pytest.approx(float(slope[place]), abs=1e-6)
+            assert float(ahead - behind) / 2e-5 == pytest.approx(float(derivative[place]), abs=1e-6)
 
 
 @pytest.mark.parametrize("periods", [[1] * 6, [3, 2, 4, 2]])
@@ -181,7 +183,7 @@ def test_stacks_and_single_precision(periods: list[int]) -> None:
 
 
 @pytest.mark.parametrize("periods", [[1] * 6, [3, 2, 4, 2]])
-def test_extreme_scores_are_harmless(periods: list[int]) -> None:
+def test_extreme_scores_give_finite_credit(periods: list[int]) -> None:
     """In float32 with scores thousands apart credit is finite; constants stay constant."""
     history = History(periods)
     history.tracked = history.candidate

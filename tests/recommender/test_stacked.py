@@ -1,4 +1,4 @@
-"""Recommenders side by side, and as decisions see them."""
+"""Stacked recommenders, and their quantized copies that decisions read."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_stacked_runs_equal_single_runs(dot: Dot, loss: Loss) -> None:
     inputs = _inputs(3)
     together = StackedRecommenders.of(models).call(_task, *inputs)
     for run, model in enumerate(models):
-        alone = _task(model, *(field[run] for field in inputs))
-        torch.testing.assert_close(together[run], alone, atol=1e-5, rtol=1e-5)
+        expected = _task(model, *(field[run] for field in inputs))
+        torch.testing.assert_close(together[run], expected, atol=1e-5, rtol=1e-5)
         single = StackedRecommenders.of([model]).call(
             _task, *(field[run : run + 1] for field in inputs)
         )
-        torch.testing.assert_close(single[0], alone, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(single[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_select_one_and_names(dot: Dot, losses: dict[str, Loss]) -> None:
+def test_selecting_runs_and_parameter_names(dot: Dot, losses: dict[str, Loss]) -> None:
     models = [dot(losses["mse"], seed=seed) for seed in range(3)]
     stack = StackedRecommenders.of(models)
     assert stack.runs == 3
@@ -69,7 +69,7 @@ def test_quantized_parameters_are_on_the_grid(dot: Dot, losses: dict[str, Loss])
         gap = (value[0] - dict(model.named_parameters())[name].double()).abs().max()
         assert 0 < float(gap.detach()) <= 2.0 ** -(PARAMETER_BITS + 1)
     assert float(quantized.state["inner_lr"]) == float(model.inner_lr.double())
-    assert model.vectors.dtype == torch.float32  # the original is as it was
+    assert model.vectors.dtype == torch.float32  # the original is unchanged
 
 
 def _read(model: Recommender, *fields: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def _read(model: Recommender, *fields: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("width", [2, 12], ids=["few entries", "more entries than dimensions"])
 def test_quantized_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width: int) -> None:
-    """To the last bit: alone, together, entries in any order, and in a stack."""
+    """Exactly: one row or many, entries in any order, and in a stack."""
     more = (
         {"repeat_feature": True, "recency_decay": True, "tie_embeddings": False}
         if loss.listwise
@@ -95,8 +95,10 @@ def test_quantized_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width:
     single = StackedRecommenders.of(models[:1]).quantized()
     together = single.call(_read, *(field[None] for field in past))[0]
     assert torch.equal(quantize(together, STATE_BITS), together)
-    alone = [single.call(_read, *(f[row : row + 1][None] for f in past))[0] for row in range(40)]
-    assert torch.equal(torch.cat(alone), together)
+    row_by_row = [
+        single.call(_read, *(f[row : row + 1][None] for f in past))[0] for row in range(40)
+    ]
+    assert torch.equal(torch.cat(row_by_row), together)
     order = torch.randperm(width, generator=generator)
     shuffled = (*(field[:, order] for field in past[:3]), past[3], age[:, order], often[:, order])
     assert torch.equal(single.call(_read, *(field[None] for field in shuffled))[0], together)
@@ -104,20 +106,24 @@ def test_quantized_reading_is_the_same_in_any_batch(dot: Dot, loss: Loss, width:
     assert torch.equal(both.call(_read, *(torch.stack([f, f]) for f in past))[0], together)
 
 
-def test_reading_in_float_depends_on_the_batch(dot: Dot, losses: dict[str, Loss]) -> None:
-    """Or the test above could not fail."""
+def test_reading_without_quantization_depends_on_the_batch(
+    dot: Dot, losses: dict[str, Loss]
+) -> None:
+    """Otherwise the test above could not fail."""
     stack = StackedRecommenders.of([dot(losses["softmax"], items=300, dim=32)])
     generator = torch.Generator().manual_seed(1)
     item = torch.randint(300, (40, 6), generator=generator)
     past = Evidence.new(item, item.float(), torch.ones(40, 6), torch.full((40,), 6))
     plain = lambda model, *fields: model.read(Evidence(*fields))  # noqa: E731
     together = stack.call(plain, *(field[None] for field in past))[0]
-    alone = [stack.call(plain, *(f[row : row + 1][None] for f in past))[0] for row in range(40)]
-    assert not torch.equal(torch.cat(alone), together)
+    row_by_row = [
+        stack.call(plain, *(f[row : row + 1][None] for f in past))[0] for row in range(40)
+    ]
+    assert not torch.equal(torch.cat(row_by_row), together)
 
 
-def test_among_some_items(dot: Dot, losses: dict[str, Loss]) -> None:
-    """Numbered anew, they score and read as before; so they do as decisions see them."""
+def test_a_model_of_some_items_scores_them_as_before(dot: Dot, losses: dict[str, Loss]) -> None:
+    """Renumbered items score and read as before, also in the quantized model."""
     stack = StackedRecommenders.of([dot(losses["mse"], seed=seed) for seed in range(2)])
     items = torch.tensor([1, 4, 6])
     place, rating, weight = _inputs(2, items=3)

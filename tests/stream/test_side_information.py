@@ -1,4 +1,4 @@
-"""Side information end to end: worlds in which it decides, saved runs, runs side by side."""
+"""Side information end to end: data that depend on it, saved runs, stacked runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NOISE = 0.3
 
 
 def _cold(users: int = 150, items: int = 400, length: int = 20) -> Interactions:
-    """Ratings depend on the category alone, and each item occurs a few times."""
+    """Return ratings that depend on the category only; each item occurs a few times."""
     rng = np.random.default_rng(0)
-    kind, effect = rng.integers(6, size=items), rng.normal(size=6)
+    kind, mean = rng.integers(6, size=items), rng.normal(size=6)
     item = rng.integers(items, size=users * length)
-    rating = 3 + effect[kind[item]] + NOISE * rng.normal(size=len(item))
+    rating = 3 + mean[kind[item]] + NOISE * rng.normal(size=len(item))
     return from_arrays(
         np.repeat(np.arange(users), length),
         item,
@@ -41,7 +41,7 @@ def _cold(users: int = 150, items: int = 400, length: int = 20) -> Interactions:
 
 
 def _informative(names: bool, users: int = 200, length: int = 24) -> Interactions:
-    """A quarter of the ratings follow the user's sign, the rest are random; a column says which."""
+    """Return ratings of which a quarter follow the user's sign; a column marks these."""
     rng = np.random.default_rng(0)
     user, count = np.repeat(np.arange(users), length), users * length
     informative = rng.random(count) < 0.25
@@ -108,7 +108,7 @@ def test_a_policy_learns_from_a_column(names: bool) -> None:
     [("last", "mlp"), ("hardest", "dot"), ("learned", "dot"), ("dips", "dot")],
 )
 @pytest.mark.parametrize("data", [EXPLICIT, IMPLICIT], ids=["explicit", "implicit"])
-def test_a_saved_run_opens_as_it_was(
+def test_a_saved_run_opens_unchanged(
     policy: str, form: str, data: Interactions, tmp_path: Any
 ) -> None:
     config = TrainConfig.of(**SMALL, policy=policy, side=ALL, recommender=form)
@@ -132,7 +132,7 @@ def test_other_data_needs_the_columns_but_not_the_categories() -> None:
     plain = replace(test, categories=None)
     wanted = dips.evaluate(outcome, test)
     assert dips.evaluate(outcome, plain) == wanted
-    # the same in a vocabulary of its own: some items fewer, numbered otherwise
+    # the same data with item ids in another order
     order = np.random.default_rng(0).permutation(test.items)
     moved = replace(
         plain,
@@ -146,18 +146,18 @@ def test_other_data_needs_the_columns_but_not_the_categories() -> None:
 
 @pytest.mark.parametrize("policy", ["last", "learned", "dips"])
 @pytest.mark.parametrize("data", [EXPLICIT, IMPLICIT], ids=["explicit", "implicit"])
-def test_a_stacked_run_equals_the_same_run_alone(policy: str, data: Interactions) -> None:
+def test_a_stacked_run_equals_the_single_run(policy: str, data: Interactions) -> None:
     configs = [TrainConfig.of(**SMALL, policy=policy, side=ALL, seed=seed) for seed in range(2)]
     jobs = [(split(data, config), config) for config in configs]
     for together, job in zip(train_runs(jobs), jobs, strict=True):
-        (alone,) = train_runs([job])
-        assert together.valid == pytest.approx(alone.valid, abs=1e-4)
-        others = alone.trained.recommender.state_dict()
+        (single,) = train_runs([job])
+        assert together.valid == pytest.approx(single.valid, abs=1e-4)
+        others = single.trained.recommender.state_dict()
         for name, value in together.trained.recommender.state_dict().items():
             torch.testing.assert_close(value, others[name], atol=1e-3, rtol=1e-2)
 
 
-def test_runs_with_other_side_information_are_not_stacked() -> None:
+def test_runs_with_different_side_information_are_not_stacked() -> None:
     configs = [TrainConfig.of(**SMALL, side=side) for side in ((), ("time",), ("categories",))]
     outcomes = train_runs([(split(EXPLICIT, config), config) for config in configs])
     states = [set(outcome.trained.recommender.state_dict()) for outcome in outcomes]
@@ -166,7 +166,7 @@ def test_runs_with_other_side_information_are_not_stacked() -> None:
 
 
 def test_a_trend_in_time_is_learned() -> None:
-    """Everyone's ratings rise with the calendar."""
+    """Ratings of all users rise with time."""
     rng = np.random.default_rng(0)
     users, length = 100, 20
     time = rng.integers(0, 10**7, users)[:, None] + 60 * np.arange(length)

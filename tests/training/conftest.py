@@ -1,4 +1,4 @@
-"""A tiny world in training."""
+"""Fixtures: small data sets, training runs on them, and rollouts of a policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAIN: dict[str, Any] = {
 
 
 class Lab:
-    """One world, and runs on it."""
+    """Small data set, and training runs on it."""
 
     def __init__(
         self, explicit: bool = True, data: Interactions | None = None, double: bool = False
@@ -52,7 +52,7 @@ class Lab:
         self.loss: Loss = SquaredError() if explicit else FullSoftmax()
 
     def job(self, **settings: Any) -> Job:
-        """A run; its seed decides who trains."""
+        """Return a run. Its seed decides which users train."""
         config = TrainConfig.of(**{**PLAIN, **settings})
         generator = torch.Generator().manual_seed(config.training.seed)
         order = torch.randperm(self.data.users, generator=generator).tolist()
@@ -61,7 +61,7 @@ class Lab:
         return Job(train, valid, resolved(train, config))
 
     def start(self, jobs: Sequence[Job]) -> TrainingState:
-        """Recommenders and policies at their start."""
+        """Return recommenders and policies with their initial parameters."""
         models, policies = [], []
         for job in jobs:
             config = job.config
@@ -85,11 +85,11 @@ class Lab:
         return start(jobs, models, "cpu", policies)
 
     def validate(self, stack: StackedRecommenders, trace: Trace) -> list[float]:
-        """The deciding metric of each run."""
+        """Return the validation metric of each run."""
         return [scores.objective for scores in evaluate(stack, trace, low=1.0, high=5.0)]
 
     def train(self, jobs: Sequence[Job], **rest: Any) -> TrainingState:
-        """Fit a stack from the start."""
+        """Train stacked runs from their initial parameters."""
         fit_state = self.start(jobs)
         fit(fit_state, jobs, self.columns, rest.pop("validate", self.validate), **rest)
         return fit_state
@@ -97,12 +97,12 @@ class Lab:
 
 @pytest.fixture
 def lab() -> Callable[..., Lab]:
-    """Make a lab: `lab(explicit=False)` for implicit data, `double=True` for float64."""
+    """Return `lab(...)`: `explicit=False` for implicit data, `double=True` for float64."""
     return Lab
 
 
 class Scene:
-    """A policy and the recommender with which it was rolled out, in float64."""
+    """Rollout of a policy with a recommender, in float64."""
 
     def __init__(self, world: Any, data: Interactions, config: TrainConfig) -> None:
         job = replace(world.job(), train=data, valid=data, config=config)
@@ -116,7 +116,7 @@ class Scene:
         self.stream = make_stream([data], world.columns)
         assert self.fit_state.policies is not None
         self.stack, self.policies = self.fit_state.stack, self.fit_state.policies
-        self.walk = Rollout(
+        self.rollout = Rollout(
             self.stream,
             size=SIZE,
             schedule=config.sketch.schedule,
@@ -124,15 +124,15 @@ class Scene:
             selector=make_selector(config.sketch.selection),
             recorded_signals=recorded_signals(self.policies.template),  # type: ignore[arg-type]
         )
-        self.walk.advance(self.policies, self.stack)
-        self.trace = self.walk.trace
+        self.rollout.advance(self.policies, self.stack)
+        self.trace = self.rollout.trace
         self.refresh_table = RefreshTable.of(
             config.sketch.schedule, SIZE, self.stream.longest, torch.device("cpu")
         )
         self.refreshes = dict(config.sketch.schedule.refreshes(SIZE, self.stream.longest))
 
     def gradient(self, policy_batch: PolicyBatch, **changes: Any) -> dict[str, Tensor]:
-        """The sum over the lesson's predictions."""
+        """Return policy gradients, summed over the predictions of the policy batch."""
         config = self.config.but(**changes)
         found = policy_gradients(
             self.stack, self.policies, self.trace, self.refresh_table, policy_batch, config
@@ -141,14 +141,14 @@ class Scene:
         return {name: value[0] * count for name, value in found.items()}
 
     def whole(self) -> PolicyBatch:
-        """All users in one lesson."""
+        """Return one policy batch with all users."""
         (policy_batch,) = pack_policy_batches(self.trace, self.refresh_table, [0], 1, 10**6)
         return policy_batch
 
 
 @pytest.fixture
 def scene(lab: Callable[..., Any], losses: dict[str, Loss]) -> Callable[..., Scene]:
-    """`scene(policy, loss, periods, **settings)`."""
+    """Return `scene(policy, loss, periods, **settings)`, which makes a rollout."""
 
     def make(
         policy: str = "dips", loss: str = "mse", periods: tuple[int, ...] = (1,),

@@ -14,7 +14,7 @@ from dips.training.config import GROUPS, LEAVES, TrainConfig, leaf_fields
 from dips.training.recipes import RECIPES, baseline_config, build_config
 
 
-def test_every_setting_has_a_sentence() -> None:
+def test_every_setting_has_a_description() -> None:
     for leaf in leaf_fields():
         assert leaf.metadata["help"].endswith("."), leaf.name
 
@@ -58,7 +58,7 @@ def test_an_unknown_setting_is_refused() -> None:
         TrainConfig.of(sise=3)
 
 
-def test_schedule() -> None:
+def test_schedule_of_the_sketch_settings() -> None:
     assert TrainConfig.of(every=4).sketch.schedule.periods == (4,)
     assert TrainConfig.of(every=4, periods=(3, 5)).sketch.schedule.periods == (3, 5)
     assert TrainConfig.of(periods=[3, 5]).sketch.periods == (3, 5)
@@ -97,20 +97,20 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None
         build_config(file=file)
 
 
-def test_a_missing_file_and_an_unknown_recipe(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_unknown_recipe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such configuration file"):
         build_config(file=tmp_path / "nowhere.toml")
     with pytest.raises(ConfigError, match="unknown recipe 'best': choose one of default, quick"):
         build_config("best")
 
 
-def test_settings_survive_json() -> None:
+def test_settings_round_trip_through_json() -> None:
     config = TrainConfig.of(periods=(3, 5), size=8, revert_tolerance=math.inf, baselines=("last",))
     text = json.dumps(config.to_dict(), allow_nan=False)
     assert TrainConfig.of(**json.loads(text)) == config
 
 
-def test_every_and_periods_contradict() -> None:
+def test_every_and_periods_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="every and periods"):
         build_config(flags={"every": 2, "periods": (2, 3)})
 
@@ -120,8 +120,8 @@ def test_the_papers_policies_take_the_papers_recipe() -> None:
     assert (config.training.update_interval, config.training.user_batch) == (1, 256)
     assert (config.policy_training.queue, config.policy_training.credit) == (100, "identity")
     assert config.training.learning_rate == RECIPES["paper"]["learning_rate"]
-    alone = build_config(flags={"policy": "dips@1"})
-    assert (alone.training.update_interval, alone.policy_training.queue) == (1, 1)
+    queue_of_1 = build_config(flags={"policy": "dips@1"})
+    assert (queue_of_1.training.update_interval, queue_of_1.policy_training.queue) == (1, 1)
     quick = build_config("default", flags={"policy": "dips@1"})
     assert quick.training.update_interval is None
     assert (quick.policy_training.queue, quick.policy_training.credit) == (1, "identity")
@@ -133,7 +133,7 @@ def test_the_papers_policies_take_the_papers_recipe() -> None:
 
 
 @pytest.mark.parametrize("task", [None, "implicit"])
-def test_a_baseline_is_asked_for_like_the_policy(task: str | None) -> None:
+def test_settings_of_a_baseline_are_built_like_those_of_the_policy(task: str | None) -> None:
     flags = {"seed": 3, "dim": 8, "epochs": 5, "task": task}
     ours = build_config(flags={"policy": "learned", "user_batches_per_epoch": 2, **flags})
     assert baseline_config(ours, "last") == build_config(
@@ -141,7 +141,7 @@ def test_a_baseline_is_asked_for_like_the_policy(task: str | None) -> None:
     )
 
 
-def test_whole_numbers_are_numbers() -> None:
+def test_integers_are_accepted_as_floats() -> None:
     config = TrainConfig.of(policy_lr=0, learning_rate=1, size=3)
     found = [config.policy_training.policy_lr, config.training.learning_rate]
     assert [(value, type(value)) for value in found] == [(0.0, float), (1.0, float)]

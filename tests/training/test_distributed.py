@@ -1,8 +1,8 @@
-"""Two processes, each with half of the users, take the steps that one process takes with all.
+"""Two processes with half of the users each take the same steps as one process with all users.
 
-The processes are real, and talk over gloo: one launch of this file as a script does all cases. It
-computes in float64, where only the order of summation differs: 1e-9 is far above that, and far
-below the effect of a single prediction that is missing or counted twice.
+The processes communicate over gloo. One launch of this file as a script runs all cases. They run in
+float64, where only the order of summation differs. The tolerance of 1e-9 is far above that, and far
+below the change from one prediction that is missing or counted twice.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "hardest": [{"policy": "hardest", "resketch_epochs": 2}],
     "learned": [LEARNED],
     "learned-every-3": [{**LEARNED, "periods": (3,), "seed": 1}, {**LEARNED, "periods": (3,)}],
-    "cautious": [{**LEARNED, "policy_lr": 0.5, "revert_tolerance": 1e-4, "epochs": 5}],
+    "revert": [{**LEARNED, "policy_lr": 0.5, "revert_tolerance": 1e-4, "epochs": 5}],
     "user_batches": [{**LEARNED, "user_batch": 3}],
     "dips-steps": [
         {"policy": "dips", "user_batch": 5, "update_interval": 1, "user_lr": 0.01, "epochs": 2}
     ],
-    "stretches-in-batches": [
+    "update_interval-in-batches": [
         {"policy": "hardest", "user_batch": 4, "update_interval": 3, "batch_size": 5}
     ],
     "all": [{"policy": "all"}],
@@ -59,13 +59,13 @@ Found = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Stop(Exception):
-    """The moment at which a run is interrupted."""
+    """Raised to interrupt a run."""
 
 
 def _train(
     world: Any, jobs: Any, process_group: ProcessGroup, fit_state: TrainingState, stop_at: int = 0
 ) -> tuple[Found, Found | None]:
-    """Parameters and history of a fit; and what was saved after the epoch at which it stops."""
+    """Return parameters and history of a fit, and its checkpoint of epoch `stop_at`."""
     saved: list[Found] = []
 
     def validate(stack: Any, trace: Any) -> list[float]:
@@ -98,14 +98,14 @@ def _implicit(make: Any, process_group: ProcessGroup) -> Found:
 
 
 def _many_items(make: Any, process_group: ProcessGroup) -> Found:
-    """So many that a step moves the rows it reads, and no others."""
+    """Train with so many items that a step updates only the rows it reads."""
     world = make(data=random_world([9, 3, 12, 7, 11, 4, 8, 6, 9, 7, 5], items=500), double=True)
     jobs = [world.job(**QUICK, **LEARNED)]
     return _train(world, jobs, process_group, world.start(jobs))[0]
 
 
 def _resumed(make: Any, process_group: ProcessGroup) -> Found:
-    """Stopped after the first epoch; only the leader has the checkpoint."""
+    """Stop after the first epoch and resume. Only the main process has the checkpoint."""
     world = make(double=True)
     jobs = [world.job(**QUICK, **LEARNED)]
     _, saved = _train(world, jobs, process_group, world.start(jobs), stop_at=1)
@@ -115,7 +115,7 @@ def _resumed(make: Any, process_group: ProcessGroup) -> Found:
         fit_state.load(saved[0], type(fit_state.progress)(**saved[1]))
     else:
         for value in fit_state.tensors().values():
-            value += 1  # whatever it is, it is the leader's afterwards
+            value += 1  # is overwritten by the value of the main process
     return _train(world, jobs, process_group, fit_state)[0]
 
 
@@ -130,7 +130,7 @@ def _any_case(make: Any, name: str, process_group: ProcessGroup) -> Found:
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
-    """What two processes have found, each."""
+    """Return the results of each of two processes."""
     folder = tmp_path_factory.mktemp("together")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
@@ -146,10 +146,10 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]
 
 
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
-def test_two_processes_are_one(
+def test_two_processes_equal_one_process(
     lab: Callable[..., Any], together: list[dict[str, Found]], name: str
 ) -> None:
-    """All parameters, optimizers and validations; and both processes have the same bits."""
+    """Compare parameters, optimizers and validation. Both processes agree exactly."""
     with open_process_group("cpu") as process_group:
         tensors, progress = _any_case(lab, name, process_group)
     first, second = (found[name] for found in together)
@@ -167,11 +167,11 @@ def test_two_processes_are_one(
     assert first[1]["seconds"] == second[1]["seconds"]
 
 
-def test_steps_were_undone_in_the_cautious_case(together: list[dict[str, Found]]) -> None:
-    assert together[0]["cautious"][1]["policy_lr_scale"][0] < 1
+def test_the_revert_case_reverts_updates(together: list[dict[str, Found]]) -> None:
+    assert together[0]["revert"][1]["policy_lr_scale"][0] < 1
 
 
-def test_every_user_walks_in_one_process(lab: Callable[..., Any]) -> None:
+def test_every_user_belongs_to_one_process(lab: Callable[..., Any]) -> None:
     world = lab()
     jobs = [world.job(seed=seed) for seed in (0, 1)]
     stream = make_stream([job.train for job in jobs], world.columns)
@@ -181,14 +181,14 @@ def test_every_user_walks_in_one_process(lab: Callable[..., Any]) -> None:
         assert sorted(users.tolist()) == list(range(job.train.users))
 
 
-def test_a_process_without_users_has_a_stand_in(lab: Callable[..., Any]) -> None:
+def test_a_process_without_users_gets_a_placeholder(lab: Callable[..., Any]) -> None:
     world = lab()
     stream = make_stream([world.data.select([0, 1])], world.columns)
     assert RankPartition(2, 3).local_users(stream).length.tolist() == [[stream.longest]]
 
 
 def _lab() -> Any:
-    """The class behind the fixture `lab`."""
+    """Return the class of the fixture `lab`."""
     spec = importlib.util.spec_from_file_location("lab", Path(__file__).with_name("conftest.py"))
     assert spec is not None
     assert spec.loader is not None

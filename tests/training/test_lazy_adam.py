@@ -1,4 +1,4 @@
-"""Only the rows that a step reads move, by the rule that the docstring states."""
+"""LazyAdam updates only the rows that a step reads, by the rule in its docstring."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def _lazy(parameters: dict[str, Tensor]) -> LazyAdam:
     return LazyAdam(parameters, DECAYS, ("bias", "loading"), ("vectors", "bias", "categories"))
 
 
-def _lesson(step: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Items that are read [2, 4] with repeats and gaps, dense gradients, and who is active."""
+def _gradients_of(step: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Return read items [2, 4] with repeats and padding, dense gradients, and active runs."""
     generator = torch.Generator().manual_seed(100 + step)
-    items = torch.randint(-1, ITEMS - 1, (2, 4), generator=generator)  # the last one never
+    items = torch.randint(-1, ITEMS - 1, (2, 4), generator=generator)  # the last item is never read
     full = {
         name: torch.randn(value.shape, generator=generator).double()
         for name, value in _start().items()
@@ -60,7 +60,7 @@ def _learn(
     optimizer: LazyAdam, parameters: dict[str, Tensor], steps: range, rate: Tensor = RATES
 ) -> None:
     for step in steps:
-        items, full, active = _lesson(step)
+        items, full, active = _gradients_of(step)
         rows = touched_rows(items)
         gradients = {
             name: pick_rows(value, rows) if name != "loading" else value
@@ -69,8 +69,8 @@ def _learn(
         optimizer.step(parameters, gradients, rate, active, rows)
 
 
-def _twin() -> dict[str, Tensor]:
-    """The same rule number by number, row by row, over all rows."""
+def _reference() -> dict[str, Tensor]:
+    """Return parameters by a plain loop over runs, rows and steps."""
     parameters = _start()
     for run in range(2):
         for name in ("vectors", "bias"):
@@ -80,34 +80,34 @@ def _twin() -> dict[str, Tensor]:
                 first, second = torch.zeros_like(value), torch.zeros_like(value)
                 clock = last = moved = 0
                 for step in range(STEPS):
-                    items, full, active = _lesson(step)
+                    items, full, active = _gradients_of(step)
                     clock += int(active[run])
                     if not active[run] or item not in items[run]:
                         continue
-                    slope = full[name][run, item] + (clock - last) * decay * value
+                    gradient = full[name][run, item] + (clock - last) * decay * value
                     moved, last = moved + 1, clock
-                    first = 0.9 * first + 0.1 * slope
-                    second = 0.999 * second + 0.001 * slope**2
+                    first = 0.9 * first + 0.1 * gradient
+                    second = 0.999 * second + 0.001 * gradient**2
                     size = second / (1 - 0.999**moved)
                     step_by = first / (1 - 0.9**moved) / (size.sqrt() + 1e-8)
                     value -= float(RATES[run]) * step_by
     return parameters
 
 
-def test_equals_the_rule_written_plainly() -> None:
-    parameters, twin = _start(), _twin()
+def test_equals_a_plain_loop() -> None:
+    parameters, reference = _start(), _reference()
     _learn(_lazy(parameters), parameters, range(STEPS))
     for name in ("vectors", "bias"):
-        torch.testing.assert_close(parameters[name], twin[name], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(parameters[name], reference[name], atol=1e-6, rtol=1e-6)
 
 
-def test_rows_that_are_not_read_stand_still() -> None:
+def test_rows_that_are_not_read_stay_constant() -> None:
     parameters = _start()
     optimizer = _lazy(parameters)
     for step in range(5):
         before = {name: value.clone() for name, value in parameters.items()}
         _learn(optimizer, parameters, range(step, step + 1))
-        items, _, active = _lesson(step)
+        items, _, active = _gradients_of(step)
         for run in range(2):
             for item in range(ITEMS):
                 moves = bool(active[run]) and item in items[run]
@@ -116,18 +116,18 @@ def test_rows_that_are_not_read_stand_still() -> None:
                     assert same == (not moves), (step, run, item, name)
 
 
-def test_is_adam_where_every_step_reads_every_row() -> None:
+def test_equals_adam_if_every_step_reads_every_row() -> None:
     lazy, dense = _start(), _start()
     optimizers = _lazy(lazy), StackedAdam(dense, DECAYS, ("bias", "loading"))
     for step in range(10):
-        _, gradients, active = _lesson(step)
+        _, gradients, active = _gradients_of(step)
         optimizers[0].step(lazy, gradients, RATES, active)
         optimizers[1].step(dense, gradients, RATES, active)
     for name, value in dense.items():
         torch.testing.assert_close(lazy[name], value, atol=1e-12, rtol=1e-12)
 
 
-def test_goes_on_from_its_state() -> None:
+def test_resumes_from_its_state() -> None:
     whole, half = _start(), _start()
     _learn(_lazy(whole), whole, range(12))
     first, second = _lazy(half), _lazy(half)
@@ -138,7 +138,7 @@ def test_goes_on_from_its_state() -> None:
         assert torch.equal(half[name], value)
 
 
-def test_rows_are_found_once_and_in_order() -> None:
+def test_touched_rows_are_unique_and_sorted() -> None:
     rows = touched_rows(torch.tensor([[3, -1, 2, 3], [-1, -1, -1, -1]]))
     assert rows.tolist() == [[2, 3, NOWHERE, NOWHERE], [NOWHERE] * 4]
 
@@ -146,14 +146,14 @@ def test_rows_are_found_once_and_in_order() -> None:
 def _training(
     lab: Make, monkeypatch: pytest.MonkeyPatch, items: int = 9, **settings: Any
 ) -> tuple[Any, list[Job], TrainingState]:
-    """A lab in which every catalogue is a large one, and its runs at their start."""
+    """Return a lab that treats every catalogue as large, its runs, and their initial state."""
     monkeypatch.setattr(fitting_module, "SPARSE_FACTOR", 1e-9)
     world = lab(data=random_world(LENGTHS, items=items, seed=1), double=True)
     jobs = [world.job(seed=seed, **settings) for seed in (0, 1)]
     return world, jobs, world.start(jobs)
 
 
-def test_gradients_of_the_touched_rows_are_those_of_the_table(
+def test_gradients_of_touched_rows_equal_those_of_the_table(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, jobs, fit_state = _training(lab, monkeypatch, policy="reservoir")
@@ -178,7 +178,7 @@ def test_gradients_of_the_touched_rows_are_those_of_the_table(
 
 
 @pytest.mark.parametrize("policy", ["last", "learned"])
-def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
+def test_a_stacked_run_equals_the_single_run_and_resumes(
     lab: Make, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     settings = {
@@ -197,8 +197,8 @@ def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
         saved.append((tensors, type(fit_state.progress)(**vars(fit_state.progress))))
 
     fit(whole, jobs, world.columns, world.validate, save=save)
-    alone = world.train(jobs[1:])
-    for name, value in alone.parameters().items():
+    single = world.train(jobs[1:])
+    for name, value in single.parameters().items():
         torch.testing.assert_close(whole.parameters()[name][1:], value, atol=1e-9, rtol=1e-9)
     resumed = world.start(jobs)
     resumed.load(*saved[0])
@@ -207,26 +207,26 @@ def test_a_run_in_a_stack_is_the_run_alone_and_resumes(
         assert torch.equal(resumed.tensors()[name], value), name
 
 
-def test_a_step_of_training_moves_what_it_read_only(
+def test_a_training_step_updates_only_the_rows_it_read(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Items that no training user has met are as they were at the start: without a direction."""
+    """Items that no training user has seen keep their initial parameters."""
     world, jobs, fit_state = _training(lab, monkeypatch, items=100, policy="last")
     table = fit_state.stack.state["vectors"]
     before = table.clone()
     fit(fit_state, jobs, world.columns, world.validate)
     for run, job in enumerate(jobs):
         events = [job.train.events(user) for user in range(job.train.users)]
-        met = {int(item) for some in events for item in job.train.item[some]}
-        assert 10 < len(met) < 90
+        seen = {int(item) for some in events for item in job.train.item[some]}
+        assert 10 < len(seen) < 90
         for item in range(world.data.items):
             same = torch.equal(table[run, item], before[run, item])
-            assert same == (item not in met), (run, item)
-            assert bool(before[run, item].any()) == (item in met)
+            assert same == (item not in seen), (run, item)
+            assert bool(before[run, item].any()) == (item in seen)
 
 
-def test_only_large_catalogues_are_lazy(lab: Make) -> None:
-    """The default for small ones, for the softmax and for whole histories is all rows."""
+def test_only_large_catalogues_use_lazy_adam(lab: Make) -> None:
+    """Small catalogues, the softmax and whole histories update all rows."""
     world = lab()
     assert isinstance(world.start([world.job()]).optimizers["items"], StackedAdam)
     assert isinstance(world.start([world.job(batch_size=1, size=1)]).optimizers["items"], LazyAdam)
@@ -239,13 +239,13 @@ def test_only_large_catalogues_are_lazy(lab: Make) -> None:
 
 
 @pytest.mark.skipif("DIPS_DATA" not in os.environ, reason="real data is not here: set $DIPS_DATA")
-def test_movielens_is_as_well_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 0.001 RMSE of all rows, validated after the same epochs."""
+def test_accuracy_on_movielens_is_close_to_dense_adam(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation RMSE is within 0.001 of dense updates after the same epochs."""
     data = read_source(open_source(Path(os.environ["DIPS_DATA"]) / "raw" / "ml-100k.zip"))
     config = build_config(flags={"policy": "last", "device": "cpu", "epochs": 4})
     best = []
-    for scarce in (1e-9, 1e9):
-        monkeypatch.setattr(fitting_module, "SPARSE_FACTOR", scarce)
+    for factor in (1e-9, 1e9):
+        monkeypatch.setattr(fitting_module, "SPARSE_FACTOR", factor)
         (outcome,) = train_runs([(split(data, config), config)], test=False)
         best.append(min(epoch["valid"] for epoch in outcome.history))
     assert best[0] != best[1]

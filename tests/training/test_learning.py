@@ -1,4 +1,4 @@
-"""Policies that learn and walks that are live: as alone in a stack, and only when they should."""
+"""Policy training: order of updates, warm-up and freeze epochs, reverts, and stacked runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from dips.training.state import TrainingState
 
 Make = Callable[..., Any]
 QUICK: dict[str, Any] = {"policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "policy_lr": 0.01}
-WAYS: dict[str, dict[str, Any]] = {
+UPDATE_SETTINGS: dict[str, dict[str, Any]] = {
     "whole": {"policy_batch_size": 20},
     "user_batches": {"user_batch": 3, "policy_batch_size": 8, "batch_size": 8},
     "update_interval": {"update_interval": 2, "user_batch": 3, "batch_size": 5},
     "steps": {"update_interval": 1},
 }
-BY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+BY_UPDATE_SETTINGS = pytest.mark.parametrize(
+    "update_settings", UPDATE_SETTINGS.values(), ids=UPDATE_SETTINGS
+)
 
 
 def _losses(fit_state: TrainingState, run: int) -> list[float]:
@@ -33,7 +35,7 @@ def _losses(fit_state: TrainingState, run: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "way"),
+    ("policy", "name"),
     [
         ("learned", "whole"),
         ("learned", "user_batches"),
@@ -41,47 +43,51 @@ def _losses(fit_state: TrainingState, run: int) -> list[float]:
         ("dips", "update_interval"),
     ],
 )
-def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, way: str) -> None:
-    """Runs of different users, lengths and rates, with different numbers of lessons.
+def test_a_stacked_run_equals_the_single_run(lab: Make, policy: str, name: str) -> None:
+    """Runs differ in users, lengths, rates and numbers of policy batches.
 
-    In float64: Adam makes large steps of a slope that is 0 but for rounding.
+    They run in float64, because Adam makes large steps of gradients that are 0 up to rounding.
     """
     world = lab(double=True)
     credit = "survival" if policy == "learned" else "identity"
     settings = [{"seed": 1, "policy_lr": 0.03}, {"seed": 2, "policy_weight_decay": 0.1}]
     jobs = [
-        world.job(policy=policy, credit=credit, epochs=2, **{**QUICK, **WAYS[way], **each})
+        world.job(
+            policy=policy, credit=credit, epochs=2, **{**QUICK, **UPDATE_SETTINGS[name], **each}
+        )
         for each in settings
     ]
     assert len({len(job.train) for job in jobs}) > 1
     stacked = world.train(jobs)
     for run, job in enumerate(jobs):
-        alone = world.train([job])
-        assert _losses(stacked, run) == pytest.approx(_losses(alone, 0), abs=1e-4)
-        for name, value in alone.parameters().items():
+        single = world.train([job])
+        assert _losses(stacked, run) == pytest.approx(_losses(single, 0), abs=1e-4)
+        for key, value in single.parameters().items():
             torch.testing.assert_close(
-                stacked.parameters()[name][run], value[0], atol=2e-4, rtol=1e-3
+                stacked.parameters()[key][run], value[0], atol=2e-4, rtol=1e-3
             )
 
 
-@BY_WAY
-def test_a_static_run_walks_live_beside_others(lab: Make, way: dict[str, Any]) -> None:
-    world = lab()
-    for policy in ("reservoir", "all"):
-        jobs = [world.job(policy=policy, seed=seed, epochs=2, **way) for seed in (1, 2)]
-        stacked = world.train(jobs)
-        for run, job in enumerate(jobs):
-            alone = world.train([job])
-            assert _losses(stacked, run) == pytest.approx(_losses(alone, 0), abs=1e-5)
-
-
-@BY_WAY
-@pytest.mark.parametrize("policy", ["last", "hardest", "all", "learned"])
-def test_every_prediction_is_seen_once_an_epoch(
-    lab: Make, monkeypatch: pytest.MonkeyPatch, policy: str, way: dict[str, Any]
+@BY_UPDATE_SETTINGS
+def test_a_stacked_static_run_equals_the_single_run(
+    lab: Make, update_settings: dict[str, Any]
 ) -> None:
     world = lab()
-    job = world.job(policy=policy, epochs=2, **way)
+    for policy in ("reservoir", "all"):
+        jobs = [world.job(policy=policy, seed=seed, epochs=2, **update_settings) for seed in (1, 2)]
+        stacked = world.train(jobs)
+        for run, job in enumerate(jobs):
+            single = world.train([job])
+            assert _losses(stacked, run) == pytest.approx(_losses(single, 0), abs=1e-5)
+
+
+@BY_UPDATE_SETTINGS
+@pytest.mark.parametrize("policy", ["last", "hardest", "all", "learned"])
+def test_every_prediction_is_used_once_per_epoch(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, policy: str, update_settings: dict[str, Any]
+) -> None:
+    world = lab()
+    job = world.job(policy=policy, epochs=2, **update_settings)
     seen: list[Counter[tuple[int, int]]] = []
     plain = epoch._EpochUpdates.learn
 
@@ -103,17 +109,19 @@ def test_every_prediction_is_seen_once_an_epoch(
     losses = [line["train_loss"][0] for line in fit_state.progress.history]
     assert all(math.isfinite(loss) for loss in losses)
     steps = int(fit_state.steps[0])
-    assert steps > (2 if way.get("user_batch") or way.get("update_interval") else 1)
+    assert steps > (
+        2 if update_settings.get("user_batch") or update_settings.get("update_interval") else 1
+    )
 
 
-def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
+def test_user_batches_are_sampled_again_each_epoch(lab: Make) -> None:
     world = lab()
     jobs = [world.job(user_batch=3, update_interval=4, seed=seed) for seed in (0, 1)]
-    walks = TrainingRollouts(jobs, world.columns)
+    rollouts = TrainingRollouts(jobs, world.columns)
     stack = world.start(jobs).stack
     user_batches: list[list[list[int]]] = []
     for number in (1, 2, 1):
-        blocks = [b for b in walks.blocks(number, stack, None) if b.is_last]
+        blocks = [b for b in rollouts.blocks(number, stack, None) if b.is_last]
         assert all(isinstance(block, IntervalBlock) for block in blocks)
         found = []
         for block in blocks:
@@ -122,12 +130,12 @@ def test_companies_are_drawn_anew_each_epoch(lab: Make) -> None:
         assert sorted(user for user_batch in found for user in user_batch) == list(range(8))
         user_batches.append(found)
     assert user_batches[0] == user_batches[2] != user_batches[1]
-    skipped = [b for b in walks.blocks(1, stack, None, 2) if b.is_last]
+    skipped = [b for b in rollouts.blocks(1, stack, None, 2) if b.is_last]
     assert len(skipped) == len(user_batches[0]) - 2
 
 
 @pytest.mark.parametrize("policy", ["learned", "dips"])
-def test_the_seed_decides(lab: Make, policy: str) -> None:
+def test_equal_seeds_give_equal_results(lab: Make, policy: str) -> None:
     world = lab()
     one, two = (world.train([world.job(policy=policy, seed=3, **QUICK)]) for _ in range(2))
     for name, value in one.tensors().items():
@@ -135,8 +143,10 @@ def test_the_seed_decides(lab: Make, policy: str) -> None:
     assert one.progress.history == two.progress.history
 
 
-@BY_WAY
-def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
+@BY_UPDATE_SETTINGS
+def test_the_policy_is_constant_in_warmup_and_freeze_epochs(
+    lab: Make, update_settings: dict[str, Any]
+) -> None:
     world = lab()
     states: list[dict[str, torch.Tensor]] = []
 
@@ -147,7 +157,7 @@ def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
         policy="learned",
         epochs=6,
         **{**QUICK, "policy_warmup_epochs": 2, "policy_freeze_epochs": 1},
-        **way,
+        **update_settings,
     )
     first = world.start([job]).parameters()
     world.train([job], on_epoch=watch)
@@ -161,15 +171,15 @@ def test_the_policy_waits_and_rests(lab: Make, way: dict[str, Any]) -> None:
     assert moved == [False, False, True, True, True, False]
 
 
-def test_a_policy_learns_for_one_epoch_at_least(lab: Make) -> None:
+def test_a_policy_is_trained_for_at_least_one_epoch(lab: Make) -> None:
     world = lab()
     job = world.job(policy="learned", epochs=2, policy_warmup_epochs=1, policy_freeze_epochs=2)
     before = world.start([job]).policies.state["output"]
     assert not torch.equal(world.train([job]).policies.state["output"], before)
 
 
-def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
-    """By SGD where it has a rate of its own; and then Adam leaves it alone."""
+def test_the_user_prior_has_its_own_optimizer(lab: Make) -> None:
+    """With `user_lr`, SGD updates the user prior and Adam does not."""
     world = lab()
     job = world.job(user_lr=0.05, epochs=1, batch_size=10**6, lr_schedule="constant")
     fit_state = world.start([job])
@@ -179,7 +189,9 @@ def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     trained = world.train([job])
     momentum = trained.optimizers["user"].momentum["user_prior"]
     after = trained.stack.state["user_prior"]
-    torch.testing.assert_close(after, before - 0.05 * momentum)  # one step: it is the gradient
+    torch.testing.assert_close(
+        after, before - 0.05 * momentum
+    )  # after one step, momentum is the gradient
     assert float((after - before).abs().max()) > 1e-4
     plain = world.train([world.job(epochs=1, batch_size=10**6, lr_schedule="constant")])
     assert sorted(plain.optimizers) == ["items"]
@@ -188,7 +200,7 @@ def test_the_users_prior_has_its_own_descent(lab: Make) -> None:
     assert not torch.equal(plain.stack.state["user_prior"], after)
 
 
-def _lesson(rows: list[list[int]]) -> PolicyBatch:
+def _policy_batch(rows: list[list[int]]) -> PolicyBatch:
     predicted = torch.tensor(rows)
     return PolicyBatch(predicted, predicted, predicted[..., None])
 
@@ -196,52 +208,56 @@ def _lesson(rows: list[list[int]]) -> PolicyBatch:
 @pytest.mark.parametrize(
     "counts", [[(5, 3), (5, 3)], [(5, 3), (2, 2)], [(3, 7), (4, 2)], [(2, 2), (0, 0)]]
 )
-def test_turns_are_those_of_each_run_alone(counts: list[tuple[int, int]]) -> None:
-    """(batches, lessons) of two runs; the number in a cell says whose batch or lesson it is."""
+def test_interleaved_updates_of_a_stack_equal_those_of_single_runs(
+    counts: list[tuple[int, int]],
+) -> None:
+    """`counts` holds (batches, policy batches) of two runs; entries hold batch numbers."""
     many, most = (max(column) for column in zip(*counts, strict=True))
     batches = [torch.tensor([[i if i < b else -1] for b, _ in counts]) for i in range(many)]
-    policy_batches = [_lesson([[i if i < n else -1] for _, n in counts]) for i in range(most)]
-    told: list[list[str]] = [[], []]
+    policy_batches = [_policy_batch([[i if i < n else -1] for _, n in counts]) for i in range(most)]
+    updates: list[list[str]] = [[], []]
     for batch, due in interleave(batches, policy_batches):
         for run in (0, 1):
-            told[run] += [f"batch {int(batch[run])}"] if int(batch[run]) >= 0 else []
-            told[run] += [
-                f"lesson {int(one.predicted[run])}" for one in due if int(one.predicted[run]) >= 0
+            updates[run] += [f"batch {int(batch[run])}"] if int(batch[run]) >= 0 else []
+            updates[run] += [
+                f"policy batch {int(one.predicted[run])}"
+                for one in due
+                if int(one.predicted[run]) >= 0
             ]
             assert all(int(one.prediction_places[run]) == int(one.predicted[run]) for one in due)
     for run, (b, n) in enumerate(counts):
         expected = []
         for i in range(b):
             expected.append(f"batch {i}")
-            expected += [f"lesson {k}" for k in range(i * n // b, (i + 1) * n // b)]
-        assert told[run] == expected
+            expected += [f"policy batch {k}" for k in range(i * n // b, (i + 1) * n // b)]
+        assert updates[run] == expected
 
 
-def test_a_lone_lesson_comes_last() -> None:
+def test_a_single_policy_batch_comes_after_all_batches() -> None:
     batches = [torch.tensor([[i]]) for i in range(3)]
-    assert [len(due) for _, due in interleave(batches, [_lesson([[0]])])] == [0, 0, 1]
+    assert [len(due) for _, due in interleave(batches, [_policy_batch([[0]])])] == [0, 0, 1]
     assert [len(due) for _, due in interleave(batches, [])] == [0, 0, 0]
 
 
-def test_batches_of_steps_do_not_depend_on_who_else_is_there(lab: Make) -> None:
-    """Users who are missing and steps that nobody takes come last, wherever a batch is cut."""
+def test_batches_of_an_interval_do_not_depend_on_padding(lab: Make) -> None:
+    """Padded users and steps without users come last."""
     world = lab()
     trace = next(
         TrainingRollouts([world.job(update_interval=1)], world.columns).blocks(1, None, None)
     ).trace
     base, length = torch.tensor([[0, 6, 11]]), torch.tensor([[6, 5, 3]])
-    alone = IntervalBlock(trace, base, length, range(2, 6)).batches([0], 1, 3)
-    assert [rows[rows >= 0].tolist() for rows in alone] == [[2, 3, 4], [5, 8, 9], [10, 13], []]
+    single = IntervalBlock(trace, base, length, range(2, 6)).batches([0], 1, 3)
+    assert [rows[rows >= 0].tolist() for rows in single] == [[2, 3, 4], [5, 8, 9], [10, 13], []]
     more = [torch.nn.functional.pad(field, (0, 2)) for field in (base, length)]
-    baseline_config = IntervalBlock(trace, *more, range(2, 9)).batches([0], 1, 3)
-    for mine, other in zip(baseline_config, alone, strict=False):
+    padded = IntervalBlock(trace, *more, range(2, 9)).batches([0], 1, 3)
+    for mine, other in zip(padded, single, strict=False):
         assert torch.equal(mine, other)
-    assert all(bool((rows == -1).all()) for rows in baseline_config[len(alone) :])
+    assert all(bool((rows == -1).all()) for rows in padded[len(single) :])
     (everything,) = IntervalBlock(trace, base, length, range(2, 6)).batches([0], 1, 0)
     assert everything.shape == (1, 12)
 
 
-def test_whole_histories_end_at_once(lab: Make) -> None:
+def test_every_block_of_whole_histories_is_the_last_of_its_user_batch(lab: Make) -> None:
     world = lab()
     jobs = [world.job(user_batch=3)]
     blocks = list(TrainingRollouts(jobs, world.columns).blocks(1, world.start(jobs).stack, None))
@@ -249,12 +265,14 @@ def test_whole_histories_end_at_once(lab: Make) -> None:
     assert len(blocks) == 3
 
 
-@BY_WAY
+@BY_UPDATE_SETTINGS
 @pytest.mark.parametrize("revert_tolerance", [math.inf, 0.1])
-def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], revert_tolerance: float) -> None:
-    """The policy is again what it was, goes on half as fast, and the recommender keeps learning."""
+def test_a_policy_update_with_worse_validation_is_reverted(
+    lab: Make, update_settings: dict[str, Any], revert_tolerance: float
+) -> None:
+    """The policy is restored, its rate is halved, and the recommender keeps its updates."""
     world = lab()
-    scores = {1: [1.0, 1.0], 2: [1.05, 1.2], 3: [1.0, 1.0]}  # epoch: each run's validation
+    scores = {1: [1.0, 1.0], 2: [1.05, 1.2], 3: [1.0, 1.0]}  # validation of each run, by epoch
     states: list[dict[str, torch.Tensor]] = []
 
     def watch(fit_state: TrainingState) -> None:
@@ -262,7 +280,12 @@ def test_a_step_too_far_is_undone(lab: Make, way: dict[str, Any], revert_toleran
 
     jobs = [
         world.job(
-            policy="learned", seed=seed, epochs=3, revert_tolerance=revert_tolerance, **QUICK, **way
+            policy="learned",
+            seed=seed,
+            epochs=3,
+            revert_tolerance=revert_tolerance,
+            **QUICK,
+            **update_settings,
         )
         for seed in (1, 2)
     ]

@@ -1,6 +1,6 @@
-"""Negatives are drawn by popularity, without return, and as a function of seed and step.
+"""Negatives are sampled by popularity without replacement, as a function of seed and step.
 
-With the chances they had, what they say of all items is right in the mean.
+Weighted by their probabilities, they give unbiased estimates of sums over all items.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def _state(jobs: list[Any], step: int, width: int) -> dict[str, Tensor]:
     return state
 
 
-def test_a_function_of_seed_and_step(lab: Make) -> None:
+def test_negatives_are_a_function_of_seed_and_step(lab: Make) -> None:
     world = lab(explicit=False)
     jobs = [world.job(seed=seed) for seed in (0, 1)]
     both = _drawn(jobs, 5)
     assert torch.equal(both, _drawn(jobs, 5))
-    assert torch.equal(both[1:], _drawn(jobs[1:], 5))  # alone as in a stack
+    assert torch.equal(both[1:], _drawn(jobs[1:], 5))  # a single run equals the stacked run
     later = [_drawn(jobs, step) for step in range(6, 12)]
     assert not any(torch.equal(both, other) for other in later)
     for row in torch.cat([both, *later]):
         assert len(set(row.tolist())) == 3
 
 
-def test_those_who_rest_keep_theirs(lab: Make) -> None:
+def test_inactive_runs_keep_their_negatives(lab: Make) -> None:
     jobs = [lab(explicit=False).job(seed=seed) for seed in (0, 1)]
     state = {"negatives": torch.full((2, 3), -1), "log_q": torch.full((2, 3), 7.0)}
     NegativeSampler(jobs, CPU).draw(state, torch.zeros(2), torch.tensor([0.0, 1.0]))
@@ -59,7 +59,7 @@ def test_those_who_rest_keep_theirs(lab: Make) -> None:
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
-def test_chances_follow_the_power_of_popularity(lab: Make, power: float) -> None:
+def test_probabilities_follow_the_power_of_popularity(lab: Make, power: float) -> None:
     job = lab(explicit=False).job(negative_exponent=power)
     weight = (1 + popularity(job.train).double()) ** power
     expected = weight / weight.sum()
@@ -68,34 +68,36 @@ def test_chances_follow_the_power_of_popularity(lab: Make, power: float) -> None
     assert float((share - expected).abs().max()) < 0.03
 
 
-def test_losses_that_ask_for_no_chances_get_none(lab: Make) -> None:
+def test_losses_without_log_q_get_no_probabilities(lab: Make) -> None:
     state = {"negatives": torch.full((1, 3), -1)}
     NegativeSampler([lab(explicit=False).job()], CPU).draw(state, torch.zeros(1), torch.ones(1))
     assert set(state) == {"negatives"}
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
-def test_sums_over_all_items_are_right_in_the_mean(lab: Make, power: float) -> None:
+def test_weighted_sums_are_unbiased(lab: Make, power: float) -> None:
     job = lab(explicit=False).job(negative_exponent=power)
     value = torch.linspace(0.5, 3.0, job.train.items, dtype=torch.float64)
-    guesses = []
+    estimates = []
     for step in range(1500):
         state = _state([job], step, 6)
-        chance = state["log_q"][0].double().exp()
-        assert ((chance > 0) & (chance <= 1)).all()
-        guesses.append((value[state["negatives"][0]] / chance).sum())
-    guess = torch.stack(guesses)
-    assert abs(guess.mean() - value.sum()) < 4 * guess.std() / len(guess) ** 0.5
-    assert float(guess.std() / value.sum()) < 1.0  # else the band above would hold anything
+        probability = state["log_q"][0].double().exp()
+        assert ((probability > 0) & (probability <= 1)).all()
+        estimates.append((value[state["negatives"][0]] / probability).sum())
+    estimate = torch.stack(estimates)
+    assert abs(estimate.mean() - value.sum()) < 4 * estimate.std() / len(estimate) ** 0.5
+    assert (
+        float(estimate.std() / value.sum()) < 1.0
+    )  # otherwise the bound above would be too loose to fail
 
 
-def _loss_and_slope(model: GRU, states: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(model: GRU, states: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     loss = model.losses(states, target, torch.ones_like(target)).mean()
     return loss.detach(), torch.autograd.grad(loss, model.vectors)[0]
 
 
-def test_a_sampled_softmax_learns_what_the_full_one_learns(lab: Make) -> None:
-    """All drawn: the same. Half: the same in the mean but for a small part; uncorrected: not."""
+def test_the_sampled_softmax_has_the_gradient_of_the_full_softmax(lab: Make) -> None:
+    """It is equal if all items are sampled. With half of them, it is close only if corrected."""
     data = random_world([9, 3, 12, 1, 7, 11, 4, 8, 6, 5] * 3, items=60, seed=1, explicit=False)
     job, items = lab(explicit=False, data=data).job(negative_exponent=1.0), data.items
     generator = torch.Generator().manual_seed(3)
@@ -105,21 +107,21 @@ def test_a_sampled_softmax_learns_what_the_full_one_learns(lab: Make) -> None:
     def made(loss: Loss) -> GRU:
         return GRU(items=items, loss=loss, dim=3).double()
 
-    truth = _loss_and_slope(made(FullSoftmax()), states, target)
+    truth = _loss_and_gradient(made(FullSoftmax()), states, target)
     full = made(SampledSoftmax(items))
     every = _state([job], 0, items)
     full.negatives.copy_(every["negatives"][0])
     full.log_q.copy_(every["log_q"][0])
-    for found, known in zip(_loss_and_slope(full, states, target), truth, strict=True):
+    for found, known in zip(_loss_and_gradient(full, states, target), truth, strict=True):
         torch.testing.assert_close(found, known)
 
-    def astray(corrected: bool) -> float:
+    def relative_error(corrected: bool) -> float:
         model, total = made(SampledSoftmax(items // 2)), torch.zeros_like(truth[1])
         for step in range(300):
             state = _state([job], step, items // 2)
             model.negatives.copy_(state["negatives"][0])
             model.log_q.copy_(state["log_q"][0] if corrected else torch.zeros(items // 2))
-            total += _loss_and_slope(model, states, target)[1] / 300
+            total += _loss_and_gradient(model, states, target)[1] / 300
         return float((total - truth[1]).norm() / truth[1].norm())
 
-    assert astray(corrected=True) < 0.02 < 0.05 < astray(corrected=False)
+    assert relative_error(corrected=True) < 0.02 < 0.05 < relative_error(corrected=False)

@@ -1,4 +1,4 @@
-"""Adam and SGD over a stack of runs are those of torch on each of them."""
+"""Stacked Adam and SGD equal the optimizers of torch on each run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_equals_torch_for_every_run() -> None:
             torch.testing.assert_close(parameters[name][run], expected, atol=1e-6, rtol=1e-5)
 
 
-def test_inactive_runs_stand_still_and_keep_their_clock() -> None:
+def test_inactive_runs_keep_parameters_and_step_count() -> None:
     parameters, optimizer = _stacked()
     active = {0: [1.0, 1.0, 0.0], 1: [1.0, 0.0, 0.0], 2: [1.0, 1.0, 0.0], 3: [0.0, 1.0, 0.0]}
     for step in range(4):
@@ -77,7 +77,7 @@ def test_inactive_runs_stand_still_and_keep_their_clock() -> None:
         assert torch.equal(value[2], start[name][2])
 
 
-def test_a_run_that_is_no_number_stays_alone() -> None:
+def test_a_run_that_is_not_finite_does_not_change_others() -> None:
     parameters, optimizer = _stacked()
     gradient = _gradient(0)
     for value in gradient.values():
@@ -91,7 +91,7 @@ def test_a_run_that_is_no_number_stays_alone() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7])
-def test_goes_on_from_its_state(cut: int) -> None:
+def test_adam_resumes_from_its_state(cut: int) -> None:
     whole, optimizer = _stacked()
     half, first = _stacked()
     for step in range(12):
@@ -107,7 +107,7 @@ def test_goes_on_from_its_state(cut: int) -> None:
         assert torch.equal(half[name], value)
 
 
-def _descent(run: int, steps: list[int]) -> dict[str, Tensor]:
+def _sgd(run: int, steps: list[int]) -> dict[str, Tensor]:
     parameters = {name: torch.nn.Parameter(value[run].clone()) for name, value in _start().items()}
     optimizer = torch.optim.SGD(
         parameters.values(), lr=RATES[run], momentum=0.9, weight_decay=DECAYS[run]
@@ -119,8 +119,8 @@ def _descent(run: int, steps: list[int]) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in parameters.items()}
 
 
-def test_descent_equals_torch_for_every_run() -> None:
-    """With momentum and decay; a run that stands still keeps its momentum."""
+def test_sgd_equals_torch_for_every_run() -> None:
+    """With momentum and weight decay. An inactive run keeps its momentum."""
     parameters = _start()
     optimizer = StackedSGD(parameters, torch.tensor(DECAYS))
     for step in range(20):
@@ -128,11 +128,11 @@ def test_descent_equals_torch_for_every_run() -> None:
         optimizer.step(parameters, _gradient(step), torch.tensor(RATES), active)
     some = [step for step in range(20) if step % 3 > 0]
     for run, steps in enumerate([list(range(20)), some, []]):
-        for name, expected in _descent(run, steps).items():
+        for name, expected in _sgd(run, steps).items():
             torch.testing.assert_close(parameters[name][run], expected, atol=1e-6, rtol=1e-5)
 
 
-def test_descent_goes_on_from_its_state() -> None:
+def test_sgd_resumes_from_its_state() -> None:
     whole, half = _start(), _start()
     optimizer, first, second = (StackedSGD(_start(), torch.tensor(DECAYS)) for _ in range(3))
     for step in range(6):
@@ -146,13 +146,13 @@ def test_descent_goes_on_from_its_state() -> None:
         assert torch.equal(half[name], value)
 
 
-def test_parameters_of_double_precision() -> None:
-    """A policy of one's own may have them."""
+def test_parameters_in_float64() -> None:
+    """Policies of users may have such parameters."""
     parameters = {name: value.double() for name, value in _start().items()}
     optimizer = StackedAdam(parameters, torch.tensor(DECAYS), ("bias", "loading"))
     for step in range(5):
-        slopes = {name: value.double() for name, value in _gradient(step).items()}
-        optimizer.step(parameters, slopes, torch.tensor(RATES), torch.ones(3))
+        gradients = {name: value.double() for name, value in _gradient(step).items()}
+        optimizer.step(parameters, gradients, torch.tensor(RATES), torch.ones(3))
     for run in range(3):
         for name, expected in _reference(run, list(range(5))).items():
             assert parameters[name].dtype == torch.float64

@@ -249,7 +249,9 @@ def test_replay_credit_names_what_it_needs(scene: Any) -> None:
         estimate_gradients(*given, at.whole(), size, credit, StraightThrough())
     at = scene("dips")
     given = (at.stack, at.policies, at.trace, at.refresh_table)
-    part = interval_policy_batch(at.refresh_table, 3, at.walk.base, at.stream.length, range(4, 6))
+    part = interval_policy_batch(
+        at.refresh_table, 3, at.rollout.base, at.stream.length, range(4, 6)
+    )
     assert part is not None
     with pytest.raises(ConfigError, match="needs whole histories in a batch"):
         estimate_gradients(*given, part, size, credit, StraightThrough())
@@ -272,7 +274,7 @@ def test_update_intervals_add_up_to_whole_histories(
             for first in range(0, at.stream.longest, interval):
                 span = range(first, min(first + interval, at.stream.longest))
                 policy_batch = interval_policy_batch(
-                    at.refresh_table, queue, at.walk.base, at.stream.length, span
+                    at.refresh_table, queue, at.rollout.base, at.stream.length, span
                 )
                 if policy_batch is not None:
                     for name, value in at.gradient(policy_batch, **changes).items():
@@ -318,7 +320,7 @@ def test_reinforce_estimates_the_gradient_of_the_expected_loss(scene: Any) -> No
     assert float(flat[0].norm() / flat[1].norm()) == pytest.approx(1, abs=0.15)
 
 
-def test_a_stack_equals_each_run_alone(lab: Callable[..., Any]) -> None:
+def test_stacked_runs_equal_single_runs(lab: Callable[..., Any]) -> None:
     """Networks, recommenders and users differ; the shorter run is padded."""
     world = lab()
     for policy, more in (("dips", {}), ("learned", {"credit": "survival"})):

@@ -1,4 +1,4 @@
-"""Stopped anywhere, a run goes on as if nothing had happened; one that cannot go on says so."""
+"""A resumed run equals the uninterrupted run. A diverged run reports the reason."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ QUICK: dict[str, Any] = {
 }
 RUNS: dict[str, dict[str, Any]] = {
     "learned": {"policy": "learned"},
-    "learned-reroll": {"policy": "learned", "resketch_epochs": 2, "epochs": 4, "policy_lr": 0.5},
-    "sampled-reroll": {
+    "learned-resketch": {"policy": "learned", "resketch_epochs": 2, "epochs": 4, "policy_lr": 0.5},
+    "sampled-resketch": {
         "policy": "hardest",
         "resketch_epochs": 3,
         "selection": "sampled",
         "epochs": 5,
     },
-    "learned-companies": {"policy": "learned", "user_batch": 3},
+    "learned-user_batches": {"policy": "learned", "user_batch": 3},
     "dips-steps": {
         "policy": "dips",
         "user_batch": 5,
@@ -39,16 +39,16 @@ RUNS: dict[str, dict[str, Any]] = {
         "user_lr": 0.01,
         "epochs": 2,
     },
-    "hardest-stretch": {"policy": "hardest", "user_batch": 3, "update_interval": 3},
+    "hardest-update_interval": {"policy": "hardest", "user_batch": 3, "update_interval": 3},
 }
 
 
 class Stop(Exception):
-    """The moment at which a run is killed."""
+    """Raised to interrupt a run."""
 
 
 def _stopped(world: Any, jobs: Any, at: int) -> tuple[dict[str, torch.Tensor], Any] | None:
-    """What is left of a run that is killed right after it saved for the `at`-th time."""
+    """Return the checkpoint of a run that is interrupted after its save number `at`."""
     saved: list[tuple[dict[str, torch.Tensor], Any]] = []
 
     def save(fit_state: TrainingState) -> None:
@@ -65,10 +65,10 @@ def _stopped(world: Any, jobs: Any, at: int) -> tuple[dict[str, torch.Tensor], A
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_a_resumed_run_is_the_run(
+def test_a_resumed_run_equals_the_uninterrupted_run(
     lab: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    """Bit for bit, from every place at which it saves: after epochs, and after user_batches."""
+    """Exactly, from every checkpoint: after epochs and after user batches."""
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     world = lab()
     jobs = [world.job(seed=seed, **{**QUICK, **settings}) for seed in (0, 1)]
@@ -99,11 +99,11 @@ def test_a_resumed_run_is_the_run(
 
 
 def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch that is under way has not failed yet."""
+    """An unfinished epoch does not count as one without improvement."""
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     world = lab()
     jobs = [world.job(user_batch=3, epochs=4, patience=1)]
-    left = _stopped(world, jobs, 6)  # in the second epoch, and nothing was better yet
+    left = _stopped(world, jobs, 6)  # in the second epoch, before its validation
     assert left is not None
     assert (left[1].epoch, left[1].user_batches_done) == (2, 2)
     resumed = world.start(jobs)
@@ -114,7 +114,7 @@ def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatc
     assert len(resumed.progress.history) >= 2
 
 
-def test_a_file_holds_where_in_the_epoch_it_was(
+def test_a_checkpoint_holds_the_position_in_the_epoch(
     lab: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
@@ -124,40 +124,40 @@ def test_a_file_holds_where_in_the_epoch_it_was(
     assert left is not None
     fit_state = world.start(jobs)
     fit_state.load(*copy.deepcopy(left))
-    fit_state.progress.epoch += 1  # as it was
+    fit_state.progress.epoch += 1  # as in the interrupted run
     checkpoint.save(fit_state, tmp_path)
     other = world.start(jobs)
     assert checkpoint.load(other, tmp_path)
     assert other.progress.user_batches_done == 2
     assert other.progress.predictions == left[1].predictions
     assert other.progress.loss_sums == left[1].loss_sums
-    assert other.progress.epoch == 0  # it goes on with the first
+    assert other.progress.epoch == 0  # it resumes in the first epoch
     assert 0 < other.progress.predictions[0] < len(jobs[0].train)
 
 
-def test_saves_are_not_too_many(lab: Make) -> None:
-    """Within an epoch at most one in half a minute; whole histories once an epoch."""
+def test_checkpoints_within_an_epoch_are_limited(lab: Make) -> None:
+    """At most one per 30 seconds within an epoch; whole histories save once per epoch."""
     world = lab()
     assert trainer.SAVE_SECONDS == 30
-    for way in ({}, {"user_batch": 2}, {"user_batch": 2, "update_interval": 1}):
+    for settings in ({}, {"user_batch": 2}, {"user_batch": 2, "update_interval": 1}):
         saves: list[int] = []
         world.train(
-            [world.job(**way)], save=lambda f, s=saves: s.append(f.progress.user_batches_done)
+            [world.job(**settings)], save=lambda f, s=saves: s.append(f.progress.user_batches_done)
         )
         assert saves == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
-    "way", [{}, {"update_interval": 1}, {"user_batch": 3}], ids=["whole", "steps", "users"]
+    "settings", [{}, {"update_interval": 1}, {"user_batch": 3}], ids=["whole", "steps", "users"]
 )
 def test_a_run_that_diverges_ends_early(
-    lab: Make, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
+    lab: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    """It says at which step, under which rates, and what to lower first."""
+    """The message names the step, the learning rates, and the setting to lower first."""
     monkeypatch.setattr(epoch, "CHECK_STEPS", 4)
     world = lab()
     job = world.job(
-        policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch_size=4, epochs=9, **way
+        policy="learned", inner_lr=1e8, policy_warmup_epochs=0, batch_size=4, epochs=9, **settings
     )
     fit_state = world.train([job])
     (text,) = fit_state.progress.diverged
@@ -169,8 +169,8 @@ def test_a_run_that_diverges_ends_early(
     assert int(fit_state.steps[0]) < len(job.train) / 4 / 2
 
 
-def test_a_policy_that_diverges_says_so(lab: Make) -> None:
-    """Losses stay numbers where choices are made by scores that are none."""
+def test_a_policy_that_diverges_is_reported(lab: Make) -> None:
+    """Losses stay finite although scores of the policy are not."""
     world = lab()
     jobs = [
         world.job(policy="learned", policy_lr=rate, policy_warmup_epochs=0, seed=seed)
@@ -182,21 +182,21 @@ def test_a_policy_that_diverges_says_so(lab: Make) -> None:
     assert "the policy was not finite in epoch" in bad
     assert "policy_lr 1e+39" in bad
     assert bad.endswith("lower policy_lr first")
-    alone = world.train(jobs[:1])
-    scores = [[line["valid"][0] for line in one.progress.history] for one in (fit_state, alone)]
+    single = world.train(jobs[:1])
+    scores = [[line["valid"][0] for line in one.progress.history] for one in (fit_state, single)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
     assert all(math.isfinite(score) for score in scores[0])
 
 
-def test_a_diverged_run_stands_still_and_the_others_go_on(
+def test_a_diverged_run_stops_and_the_others_continue(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(epoch, "CHECK_STEPS", 2)
     world = lab()
     jobs = [world.job(seed=0, batch_size=8), world.job(seed=1, batch_size=8, inner_lr=1e8)]
     fit_state = world.train(jobs)
-    alone = world.train(jobs[:1])
+    single = world.train(jobs[:1])
     assert fit_state.progress.diverged[0] == ""
     assert "step " in fit_state.progress.diverged[1]
     assert int(fit_state.steps[1]) <= 4
-    assert int(fit_state.steps[0]) == int(alone.steps[0])
+    assert int(fit_state.steps[0]) == int(single.steps[0])

@@ -1,4 +1,4 @@
-"""TrainingRollouts: where events are read from changes nothing."""
+"""TrainingRollouts give the same results with events on the device and in host memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LIVE = {"user_batch": 3, "policy_warmup_epochs": 0, "policy_freeze_epochs": 0}
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_events_that_wait_in_host_memory_train_the_same(
+def test_events_in_host_memory_give_the_same_training(
     lab: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
-    """To the bit: user_batches bring their own events along."""
+    """Exactly: each user batch copies its own events to the device."""
     _assert_the_same(lab, [{"seed": seed, **settings} for seed in (0, 1)])
 
 
@@ -45,7 +45,7 @@ def test_events_that_wait_in_host_memory_train_the_same(
 def test_groups_of_a_stack_read_the_same_events(
     lab: Callable[..., Any], runs: list[dict[str, Any]]
 ) -> None:
-    """Also where they wait: all groups number them alike."""
+    """Also in host memory: all groups use the same event numbers."""
     _assert_the_same(lab, runs)
 
 

@@ -1,4 +1,4 @@
-"""Runs that read in order, and losses with negatives: they learn, resume, and mind no company."""
+"""Training of sequential models and of losses with negatives: learning, resuming, stacking."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dips.training.trainer import fit
 ITEMS = 12
 RUNS: dict[str, dict[str, Any]] = {
     "gru": {"recommender": "gru", "policy": "all", "dropout": 0.3},
-    "gru-companies": {"recommender": "gru", "policy": "all", "user_batch": 4, "dropout": 0.3},
+    "gru-user_batches": {"recommender": "gru", "policy": "all", "user_batch": 4, "dropout": 0.3},
     "gru-bpr-max": {
         "recommender": "gru",
         "tie_embeddings": False,
@@ -85,7 +85,7 @@ def _train(jobs: Sequence[Job], **rest: Any) -> TrainingState:
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_a_resumed_run_is_the_run(settings: dict[str, Any]) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_run(settings: dict[str, Any]) -> None:
     data = random_world([9, 3, 12, 1, 7, 11, 4, 8], items=ITEMS, explicit=False)
     jobs = _jobs(data, (0, 1), **settings)
     left: list[tuple[dict[str, torch.Tensor], Progress]] = []
@@ -103,12 +103,12 @@ def test_a_resumed_run_is_the_run(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_a_run_in_a_stack_is_the_run_alone(settings: dict[str, Any]) -> None:
+def test_a_stacked_run_equals_the_single_run(settings: dict[str, Any]) -> None:
     data = random_world([9, 3, 12, 1, 7, 11, 4, 8], items=ITEMS, explicit=False)
     both = _train(_jobs(data, (0, 1), **settings))
     for run in (0, 1):
-        alone = _train(_jobs(data, (run,), **settings))
-        for name, value in alone.parameters().items():
+        single = _train(_jobs(data, (run,), **settings))
+        for name, value in single.parameters().items():
             torch.testing.assert_close(both.parameters()[name][run], value[0], atol=1e-4, rtol=1e-3)
 
 
@@ -125,8 +125,8 @@ def test_a_run_in_a_stack_is_the_run_alone(settings: dict[str, Any]) -> None:
     ],
     ids=lambda settings: "-".join(str(value) for value in settings.values()),
 )
-def test_what_follows_is_learned(settings: dict[str, Any]) -> None:
-    """Everybody goes round in pairs: 0 1, 2 3, ...; popularity knows nothing of it."""
+def test_the_next_item_is_learned(settings: dict[str, Any]) -> None:
+    """Items come in pairs (0 1, 2 3, ...), which popularity cannot predict."""
     rng = np.random.default_rng(0)
     pairs = rng.integers(0, ITEMS // 2, (40, 6))
     item = np.stack([2 * pairs, 2 * pairs + 1], 2).reshape(-1)

@@ -1,4 +1,4 @@
-"""One pass over a history teaches what reading every prefix apart teaches."""
+"""One pass over a history gives the gradients of reading every prefix separately."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _model(loss: Loss, seed: int = 0, kind: Kind = GRU) -> Sequential:
 
 @pytest.mark.parametrize("kind", [GRU, SASRec])
 @pytest.mark.parametrize("loss", [FullSoftmax(), BPRMax(4)])
-def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss, kind: Kind) -> None:
+def test_gradients_equal_those_of_separate_prefixes(world: World, loss: Loss, kind: Kind) -> None:
     data = world(LENGTHS, items=8, explicit=False)
     late = replace(data, warmup=np.array([2, 0, 5, 0, 0, 1]))
     trace = _trace([data, late.select([2, 0, 5])])
@@ -58,30 +58,30 @@ def test_gradients_are_those_of_every_prefix_apart(world: World, loss: Loss, kin
             assert not found[1][name][~there].any()
 
 
-def test_batches_hold_whole_users_and_everything_once(world: World) -> None:
+def test_batches_hold_whole_users_and_every_prediction_once(world: World) -> None:
     data = world(LENGTHS, items=8, explicit=False)
     trace = _trace([data, data.select([1, 4])])
     batches = SequenceBlock(trace).batches([0, 7], 3, 10)
     for run in (0, 1):
         rows = torch.cat([batch[run][batch[run] >= 0] for batch in batches])
         assert sorted(rows.tolist()) == list(range(*trace.run_rows[run : run + 2]))
-        met = [set(trace.user[b[run][b[run] >= 0]].tolist()) for b in batches]
-        assert sum(map(len, met)) == len(set.union(*met))  # nobody is in two batches
-    alone = SequenceBlock(_trace([data])).batches([0], 3, 10)
+        users = [set(trace.user[b[run][b[run] >= 0]].tolist()) for b in batches]
+        assert sum(map(len, users)) == len(set.union(*users))  # no user is in two batches
+    single = SequenceBlock(_trace([data])).batches([0], 3, 10)
     own = [batch[0][batch[0] >= 0] for batch in batches]
-    for mine, other in zip([rows for rows in own if len(rows)], alone, strict=True):
+    for mine, other in zip([rows for rows in own if len(rows)], single, strict=True):
         assert torch.equal(mine, other[0])
     other = SequenceBlock(trace).batches([0, 7], 4, 10)
     assert [b.tolist() for b in other] != [b.tolist() for b in batches]
 
 
-def test_who_learns_in_one_pass(world: World, dot: Callable[..., Any]) -> None:
+def test_sequential_models_are_trained_in_one_pass(world: World, dot: Callable[..., Any]) -> None:
     trace = _trace([world(LENGTHS, explicit=False)])
     assert isinstance(full_history_block(trace, _model(FullSoftmax())), SequenceBlock)
     assert isinstance(full_history_block(trace, dot(FullSoftmax())), FullHistoryBlock)
 
 
-def test_dropouts_are_functions_of_seed_and_step() -> None:
+def test_dropout_is_a_function_of_seed_and_step() -> None:
     configs = [
         TrainConfig.of(dropout=0.5, seed=1),
         TrainConfig.of(dropout=0.0),

@@ -1,4 +1,4 @@
-"""Sessions of four: the sketch of the session's start, the session so far, and nothing else."""
+"""Sessions of four events: a prediction reads the sketch at the session start and the session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _roll_out(stream: Stream, policy: str, size: int, epoch: int = 0) -> Trace:
 
 
 def _positions(trace: StoredTrace) -> list[tuple[int, list[int]]]:
-    """Step, and which of a user's own events are seen there; -1 where a place is empty."""
+    """Return steps, and the positions of the events read there (-1 is padding)."""
     rows = torch.arange(len(trace.event))
     first = (trace.event - trace.step)[:, None]
     seen = trace.sketches(rows)
@@ -39,7 +39,7 @@ def _positions(trace: StoredTrace) -> list[tuple[int, list[int]]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
-def test_the_last_before_the_session_and_the_session(
+def test_last_reads_the_newest_before_the_session_and_the_session(
     size: int, world: World, stream_of: Callable[..., Stream]
 ) -> None:
     stream = stream_of([world(LENGTHS, items=20, explicit=False)])
@@ -53,14 +53,16 @@ def test_the_last_before_the_session_and_the_session(
         assert seen[size:] == so_far + [-1] * (3 - len(so_far))
 
 
-def test_no_sketch_is_the_session_alone(world: World, stream_of: Callable[..., Stream]) -> None:
+def test_without_a_sketch_only_the_session_is_read(
+    world: World, stream_of: Callable[..., Stream]
+) -> None:
     stream = stream_of([world(LENGTHS, items=20, explicit=False)])
     for step, seen in _positions(sessions(FullHistoryRollout(stream).trace)):
         so_far = list(range(step - step % 4, step))
         assert seen == so_far + [-1] * (3 - len(so_far))
 
 
-def test_nothing_of_the_session_is_in_the_sketch_of_a_sample(
+def test_a_sampled_sketch_holds_no_event_of_the_session(
     world: World, stream_of: Callable[..., Stream]
 ) -> None:
     stream = stream_of([world([40, 33], items=20, explicit=False)])
@@ -70,10 +72,10 @@ def test_nothing_of_the_session_is_in_the_sketch_of_a_sample(
         assert len(kept) == min(3, step - step % 4)
         assert all(p < step - step % 4 for p in kept)
     for (step, seen), (_, earlier) in zip(found[1:], found, strict=False):
-        assert step % 4 == 0 or seen[:3] == earlier[:3]  # it stands still within a session
+        assert step % 4 == 0 or seen[:3] == earlier[:3]  # constant within a session
 
 
-def test_refreshes_come_in_time_whatever_the_size() -> None:
+def test_refreshes_are_at_session_starts_for_every_size() -> None:
     for size in range(1, 12):
         schedule = session_schedule(size, 40)
         times = [seen for seen, _ in schedule.refreshes(size, 40)]
@@ -81,37 +83,37 @@ def test_refreshes_come_in_time_whatever_the_size() -> None:
         assert schedule.longest <= 4
 
 
-def test_lots_are_drawn_anew_for_training_and_never_for_validation(
+def test_random_sketches_change_each_epoch_in_training_but_not_in_validation(
     world: World, stream_of: Callable[..., Stream]
 ) -> None:
     stream = stream_of([world([40, 33], items=20, explicit=False)])
-    asked = []
+    epochs = []
 
     def roll(users: Stream, epoch: int) -> Trace:
-        asked.append(epoch)
+        epochs.append(epoch)
         return _roll_out(users, "reservoir", 3, epoch)
 
-    nobody = (None, None)
-    moving = Sessions(stream, stream, roll, is_random=True)
-    first, valid = moving.traces(1, nobody, nobody)  # type: ignore[arg-type]
-    second, again = moving.traces(2, nobody, nobody)  # type: ignore[arg-type]
-    assert asked == [0, 1, 2]
+    unused = (None, None)
+    random = Sessions(stream, stream, roll, is_random=True)
+    first, valid = random.traces(1, unused, unused)  # type: ignore[arg-type]
+    second, again = random.traces(2, unused, unused)  # type: ignore[arg-type]
+    assert epochs == [0, 1, 2]
     assert isinstance(first, StoredTrace)
     assert isinstance(second, StoredTrace)
     assert not torch.equal(first.kept, second.kept)
     assert valid is again
-    still = Sessions(stream, stream, roll, is_random=False)
-    assert still.traces(1, nobody, nobody)[0] is still.traces(2, nobody, nobody)[0]  # type: ignore[arg-type]
+    fixed = Sessions(stream, stream, roll, is_random=False)
+    assert fixed.traces(1, unused, unused)[0] is fixed.traces(2, unused, unused)[0]  # type: ignore[arg-type]
 
 
-def test_a_schedule_out_of_time_would_lose_items(
+def test_a_schedule_that_ignores_sessions_loses_items(
     world: World, stream_of: Callable[..., Stream]
 ) -> None:
-    """Why refreshes are in time: every 4 from size 2 on, items 6 and 7 are nowhere at step 8."""
+    """With size 2 and a refresh every 4 events, step 8 reads neither item 6 nor 7."""
     stream = stream_of([world([12], items=20, explicit=False)])
-    out_of_time = rollout(
+    unaligned = rollout(
         stream, make_policy("last", size=2), size=2, schedule=Schedule((4,)), keys=stream.keys([0])
     )
-    seen = dict(_positions(sessions(out_of_time)))
+    seen = dict(_positions(sessions(unaligned)))
     assert seen[8][:2] == [4, 5]
     assert dict(_positions(sessions(_roll_out(stream, "last", 2))))[8][:2] == [6, 7]

@@ -1,4 +1,4 @@
-"""TrainingState: a stacked run is the run alone, a resumed run is the run, and bad runs say so."""
+"""Training loop: stacked, resumed and diverged runs, patience, time limit and schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _valid(fit_state: TrainingState, run: int) -> list[float]:
 
 @pytest.mark.parametrize("explicit", [True, False], ids=["explicit", "implicit"])
 @pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "all"])
-def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, explicit: bool) -> None:
+def test_a_stacked_run_equals_the_single_run(lab: Make, policy: str, explicit: bool) -> None:
     world = lab(explicit)
     settings = [
         {"seed": 0, "inner_lr": 0.1},
@@ -35,17 +35,17 @@ def test_a_stacked_run_is_the_run_alone(lab: Make, policy: str, explicit: bool) 
     assert len({len(job.train) for job in jobs}) > 1
     stacked = world.train(jobs)
     for run, job in enumerate(jobs):
-        alone = world.train([job])
-        assert _valid(stacked, run) == pytest.approx(_valid(alone, 0), abs=1e-5)
-        assert stacked.progress.best_epoch[run] == alone.progress.best_epoch[0]
+        single = world.train([job])
+        assert _valid(stacked, run) == pytest.approx(_valid(single, 0), abs=1e-5)
+        assert stacked.progress.best_epoch[run] == single.progress.best_epoch[0]
         losses = [line["train_loss"][run] for line in stacked.progress.history]
-        other = [line["train_loss"][0] for line in alone.progress.history]
+        other = [line["train_loss"][0] for line in single.progress.history]
         assert losses == pytest.approx(other, abs=1e-5)
-        for name, value in alone.best.items():
+        for name, value in single.best.items():
             torch.testing.assert_close(stacked.best[name][run], value[0], atol=1e-4, rtol=1e-4)
 
 
-def test_policies_share_a_stack(lab: Make) -> None:
+def test_runs_of_different_policies_are_stacked(lab: Make) -> None:
     world = lab()
     jobs = [world.job(policy=policy) for policy in ("last", "reservoir", "hardest")]
     jobs.append(world.job(policy="last", size=3))
@@ -56,8 +56,8 @@ def test_policies_share_a_stack(lab: Make) -> None:
         world.train([world.job(policy="last"), world.job(policy="all")])
 
 
-def test_training_learns(lab: Make) -> None:
-    """On data with structure: item 0 is liked by all, item 8 by nobody."""
+def test_training_lowers_the_loss(lab: Make) -> None:
+    """All users rate item 0 high and item 8 low."""
     world = lab()
     data = world.data
     data.rating[:] = 5 - data.item / 2
@@ -70,7 +70,7 @@ def test_training_learns(lab: Make) -> None:
 
 
 @pytest.mark.parametrize("policy", ["last", "reservoir"])
-def test_the_seed_decides(lab: Make, policy: str) -> None:
+def test_equal_seeds_give_equal_results(lab: Make, policy: str) -> None:
     world = lab()
     one, two = (world.train([world.job(policy=policy, seed=3)]) for _ in range(2))
     for name, value in one.stack.state.items():
@@ -80,7 +80,7 @@ def test_the_seed_decides(lab: Make, policy: str) -> None:
     assert not torch.equal(other.stack.state["bias"], one.stack.state["bias"])
 
 
-def test_reservoir_draws_anew_each_epoch_but_validates_on_one_draw(lab: Make) -> None:
+def test_reservoir_samples_again_each_epoch_but_validates_on_one_sample(lab: Make) -> None:
     world = lab()
     seen: list[torch.Tensor] = []
 
@@ -96,8 +96,8 @@ def test_reservoir_draws_anew_each_epoch_but_validates_on_one_draw(lab: Make) ->
 
 @pytest.mark.parametrize("policy", ["last", "reservoir", "hardest", "all"])
 @pytest.mark.parametrize("cut", [1, 3])
-def test_a_resumed_run_is_the_run(lab: Make, policy: str, cut: int) -> None:
-    """Bit for bit, from the tensors and the progress that a checkpoint holds."""
+def test_a_resumed_run_equals_the_uninterrupted_run(lab: Make, policy: str, cut: int) -> None:
+    """Exactly, from the tensors and the progress of a checkpoint."""
     world = lab()
     jobs = [world.job(policy=policy, epochs=5, seed=seed) for seed in (0, 1)]
     whole = world.train(jobs)
@@ -123,7 +123,7 @@ def test_a_resumed_run_is_the_run(lab: Make, policy: str, cut: int) -> None:
     assert resumed.progress.best_epoch == whole.progress.best_epoch
 
 
-def test_a_diverged_run_says_where_and_what_to_do_and_the_others_go_on(lab: Make) -> None:
+def test_a_diverged_run_names_step_and_fix_and_the_others_continue(lab: Make) -> None:
     world = lab()
     good = world.job(seed=0)
     jobs = [good, world.job(seed=1, inner_lr=1e6)]
@@ -135,14 +135,14 @@ def test_a_diverged_run_says_where_and_what_to_do_and_the_others_go_on(lab: Make
     assert "step " in text
     assert "lower inner_lr first" in text
     assert fit_state.progress.diverged[0] == ""
-    alone = world.train([good])
-    assert _valid(fit_state, 0) == pytest.approx(_valid(alone, 0), abs=1e-5)
+    single = world.train([good])
+    assert _valid(fit_state, 0) == pytest.approx(_valid(single, 0), abs=1e-5)
     stopped = world.train([jobs[1]])
-    assert stopped.progress.epoch == 1  # nothing is left to do
+    assert stopped.progress.epoch == 1  # no run is left to train
 
 
 def _scripted(scores: dict[int, list[float]]) -> Callable[..., list[float]]:
-    """Validation scores per run, epoch after epoch."""
+    """Return a validation function with given scores per run and epoch."""
     calls = {"epoch": 0}
 
     def validate(stack: Any, trace: Trace) -> list[float]:
@@ -153,7 +153,7 @@ def _scripted(scores: dict[int, list[float]]) -> Callable[..., list[float]]:
     return validate
 
 
-def test_patience(lab: Make) -> None:
+def test_training_stops_after_epochs_without_improvement(lab: Make) -> None:
     world = lab()
     scores = {0: [3.0, 2.0, 2.5, 2.0, 9.0, 1.0, 1.0, 1.0]}
     states: list[torch.Tensor] = []
@@ -168,8 +168,8 @@ def test_patience(lab: Make) -> None:
     assert not torch.equal(fit_state.best["recommender.bias"], fit_state.stack.state["bias"])
 
 
-def test_patience_in_company(lab: Make) -> None:
-    """A run whose patience is over takes no later luck from a stack that trains on."""
+def test_a_run_that_stopped_early_is_not_changed_by_its_stack(lab: Make) -> None:
+    """Its later scores do not count while other runs of the stack are trained."""
     world = lab()
     scores = {0: [2.0, 3.0, 3.0, 1.0, 1.0, 1.0], 1: [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]}
     jobs = [world.job(epochs=6, patience=2, seed=seed) for seed in (0, 1)]
@@ -179,14 +179,14 @@ def test_patience_in_company(lab: Make) -> None:
     assert fit_state.progress.best_epoch == [1, 6]
 
 
-def test_a_time_limit(lab: Make) -> None:
+def test_training_stops_at_the_time_limit(lab: Make) -> None:
     fit_state = (world := lab()).train([world.job(epochs=50, max_seconds=1e-9)])
     assert fit_state.progress.epoch == 1
     assert math.isfinite(fit_state.progress.best[0])
 
 
-def test_the_rate_falls_as_a_cosine(lab: Make) -> None:
-    """The last epochs move the parameters less than the first."""
+def test_the_learning_rate_follows_a_cosine(lab: Make) -> None:
+    """Parameters change less in the last epochs than in the first."""
     world = lab()
     bias: list[torch.Tensor] = []
 
@@ -199,7 +199,7 @@ def test_the_rate_falls_as_a_cosine(lab: Make) -> None:
 
 
 @pytest.mark.parametrize("policy", ["last", "all"])
-def test_every_prediction_is_seen_once_an_epoch(
+def test_every_prediction_is_used_once_per_epoch(
     lab: Make, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = lab()
