@@ -44,6 +44,7 @@ def test_the_json_output_is_metrics_json(command, worlds, tmp_path):
     assert (found.json["policy"], found.json["size"], found.json["every"]) == ("reservoir", 3, 2)
     assert (found.json["seed"], found.json["users"], found.json["epochs"]) == (5, 40, 1)
     settings = json.loads((out / "config.json").read_text())
+    assert list(settings) == ["data", "asked", "resolved", "decisions"]
     assert settings["asked"]["weight_decay"] is None
     assert 0 < settings["resolved"]["weight_decay"] <= 3e-3
     assert "weight_decay" in [one["setting"] for one in settings["decisions"]]

@@ -34,6 +34,19 @@ def _start(root: Path) -> subprocess.Popen[str]:
     )
 
 
+def test_the_hash_changes_with_any_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read = cache.sources_hash(), Path.read_bytes
+    assert cache.sources_hash() == before
+    for changed in ("numba_decisions.py", "layout.py", "hashing.py"):
+
+        def edited(path: Path, changed: str = changed) -> bytes:
+            return read(path) + (b"#" if path.name == changed else b"")
+
+        monkeypatch.setattr(Path, "read_bytes", edited)
+        assert cache.sources_hash() != before, changed
+        monkeypatch.setattr(Path, "read_bytes", read)
+
+
 def test_the_directory_is_named_by_the_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
