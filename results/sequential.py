@@ -1,12 +1,13 @@
-"""Compare GRU4Rec with popularity, Markov chains and tuned item-kNN by Recall@20.
+"""Compare GRU4Rec with popularity, Markov chains, item-kNN and a linear model by Recall@20.
 
     PYTHONPATH=src python3 results/sequential.py PREPARED.safetensors OUT.json [--seeds 3]
         [--users N] [--epochs N] [--max-seconds S] [--trial '{"loss": "bpr-max", "dim": 128}' ...]
 
-All settings are tuned on the validation users of the first seed: the neighbours' over a grid, the
-GRU's among the trials. Then each model is scored once on the test users of every seed. All models
-rank all items; earlier items of the user may be filtered. Needs only torch, numpy and safetensors.
-Exits with 130 if the time is over; the same command resumes.
+All settings are tuned on the validation users of the first seed: the GRU's among the trials, the
+others' over a grid. Then each model is scored once on the test users of every seed. All models
+rank all items; earlier items of the user may be filtered. The linear next-item model is left out
+where its matrix of items x items would be too large; a line says so. Needs only torch, numpy and
+safetensors. Exits with 130 if the time is over; the same command resumes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from dips.evaluation.scoring import score_users
 from dips.policy.recency import KeepAll
 from dips.recommender.base import Evidence, mask_items
 from dips.recommender.memory_based import (
-    Neighbours,
+    MAX_LINEAR_ITEMS,
     knn_neighbours,
+    linear_scores,
+    linear_weights,
     markov_neighbours,
     neighbour_scores,
     popularity,
@@ -52,6 +55,7 @@ from dips.training.recipes import build_config
 
 NEAR, CHAIN = 500, 2000
 SHRINKS = (0.0, 20.0)
+PENALTIES = (100.0, 300.0, 1000.0)
 READS = ((1, 1.0), (3, 0.7), (5, 0.8), (10, 0.8), (20, 0.9))
 """Number of newest items that are read, and their recency decay."""
 METRIC, TARGET = "recall@20", 1.2
@@ -102,6 +106,9 @@ def main() -> int:
     try:
         best = {}
         for model, choices in {"gru": given.trial or TRIALS, **grid()}.items():
+            if model == "linear" and data.items > MAX_LINEAR_ITEMS:
+                print(f"linear is left out: {data.items:,} items, at most {MAX_LINEAR_ITEMS:,}")
+                continue
             tried = [cache.get(score, model, choice, 0, 1) for choice in choices]
             index = max(range(len(tried)), key=lambda i: tried[i].get(METRIC, 0.0))
             best[model] = choices[index]
@@ -152,6 +159,10 @@ def grid() -> dict[str, list[dict[str, Any]]]:
             {"kind": "companions", "shrink": shrink, **read}
             for shrink, read in itertools.product(SHRINKS, reads)
         ],
+        "linear": [
+            {"kind": "linear", "penalty": penalty, **read}
+            for penalty, read in itertools.product(PENALTIES, reads)
+        ],
     }
     return {
         model: [{**choice, **more} for choice in same for more in ({}, {"filter_seen": True})]
@@ -168,13 +179,14 @@ def count(
     size: int = 1,
     decay: float = 1.0,
     shrink: float = 0.0,
+    penalty: float = 0.0,
     filter_seen: bool = False,
 ) -> dict[str, float]:
     """Return the metrics of a counting model that reads the last `size` items of each user.
 
     With `filter_seen` all earlier items of the user rank last.
     """
-    scores_of = partial(scorer(train, kind, shrink, columns.item.device), decay=decay)
+    scores_of = scorer(train, columns.item.device, kind, size, decay, shrink, penalty)
     stream = make_stream([part], columns)
     trace = rollout(stream, KeepAll(), size=1, schedule=Schedule((1,)), keys=stream.keys([0]))
 
@@ -182,7 +194,7 @@ def count(
         scores: Tensor = scores_of(newest(evidence, size))
         return mask_items(scores, evidence.item, evidence.weight) if filter_seen else scores
 
-    near = {"popularity": 0, "followers": CHAIN, "companions": NEAR}[kind]
+    near = {"popularity": 0, "followers": CHAIN, "companions": NEAR, "linear": 1}[kind]
     widest = train.items + 2 * size * near + stream.longest
     return evaluate_scores(score, trace, 0, widest).metrics
 
@@ -199,25 +211,34 @@ def newest(evidence: Evidence, size: int) -> Evidence:
     return Evidence(**last | {"weight": last["weight"] * there, "slots": slots})
 
 
-def scorer(train: Interactions, kind: str, shrink: float, device: torch.device) -> Any:
+def scorer(
+    train: Interactions,
+    device: torch.device,
+    kind: str,
+    size: int,
+    decay: float,
+    shrink: float,
+    penalty: float,
+) -> Callable[[Evidence], Tensor]:
     """Return a function from evidence to scores of all items, [rows, items]."""
     popular = popularity(train).float().to(device)
     if kind == "popularity":
-        return lambda evidence, decay: popular.expand(len(evidence.item), -1)
-    key = (train.starts.tobytes(), kind, shrink)
+        return lambda evidence: popular.expand(len(evidence.item), -1)
+    fit = {
+        "followers": partial(markov_neighbours, train, CHAIN, device),
+        "companions": partial(knn_neighbours, train, NEAR, shrink, device),
+        "linear": partial(linear_weights, train, size, decay, penalty, device),
+    }[kind]
+    key = (train.starts.tobytes(), kind, *fit.args[1:])
     if key not in _counted:
         _counted.clear()
-        _counted[key] = (
-            markov_neighbours(train, CHAIN, device)
-            if kind == "followers"
-            else knn_neighbours(train, NEAR, shrink, device)
-        )
-    near = _counted[key]
-    return lambda evidence, decay: neighbour_scores(near, popular, evidence, decay)
+        _counted[key] = fit()
+    model, scores = _counted[key], linear_scores if kind == "linear" else neighbour_scores
+    return lambda evidence: scores(model, popular, evidence, decay)
 
 
-_counted: dict[tuple[bytes, str, float], Neighbours] = {}
-"""The last neighbour table, for settings that share it."""
+_counted: dict[tuple[Any, ...], Any] = {}
+"""The last fitted model, for settings that share it."""
 
 
 def learn(

@@ -12,7 +12,7 @@ from sequential import ResultCache, count, grid, newest, ratio
 
 from dips.data.interactions import Interactions
 from dips.recommender.base import Evidence
-from dips.recommender.memory_based import knn_neighbours, popularity
+from dips.recommender.memory_based import knn_neighbours, linear_weights, popularity
 from dips.stream.users import EventColumns
 
 World = Callable[..., Interactions]
@@ -46,6 +46,27 @@ def test_item_knn_equals_a_slow_loop(world: World, filter_seen: bool) -> None:
             above, same = (scores > scores[target]).sum(), (scores == scores[target]).sum() - 1
             hits.append(float(1 + above + same / 2 <= 20))
     settings = {"kind": "companions", "size": 2, "decay": 0.5, "shrink": 20.0}
+    found = count(train, part, EventColumns.of(data, "cpu"), **settings, filter_seen=filter_seen)
+    assert found["recall@20"] == pytest.approx(sum(hits) / len(hits), abs=1e-6)
+
+
+@pytest.mark.parametrize("filter_seen", [False, True])
+def test_a_linear_model_equals_a_slow_loop(world: World, filter_seen: bool) -> None:
+    data = world([9, 3, 14, 1, 6, 11], items=30, explicit=False)
+    train, part = data.select([0, 2, 5]), data.select([1, 3, 4])
+    weights, popular = linear_weights(train, 2, 0.5, 3.0), popularity(train)
+    hits = []
+    for user in range(part.users):
+        history = part.item[part.events(user)].tolist()
+        for step, target in enumerate(history):
+            scores = 1e-6 * popular / popular.sum()
+            for age, item in enumerate(reversed(history[max(0, step - 2) : step])):
+                scores = scores + 0.5**age * weights[item]
+            if filter_seen:
+                scores[history[:step]] = -torch.inf
+            above, same = (scores > scores[target]).sum(), (scores == scores[target]).sum() - 1
+            hits.append(float(1 + above + same / 2 <= 20))
+    settings = {"kind": "linear", "size": 2, "decay": 0.5, "penalty": 3.0}
     found = count(train, part, EventColumns.of(data, "cpu"), **settings, filter_seen=filter_seen)
     assert found["recall@20"] == pytest.approx(sum(hits) / len(hits), abs=1e-6)
 

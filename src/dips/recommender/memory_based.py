@@ -1,6 +1,6 @@
-"""Memory-based recommenders: popularity, a first-order Markov model and item-kNN.
+"""Baselines from counts: popularity, a Markov model, item-kNN and a linear next-item model.
 
-Baselines without parameters. Pure functions: counts in, scores of all items out.
+None is trained by gradient descent. Pure functions: counts in, scores of all items out.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dips.data.interactions import Interactions, ragged
+from dips.errors import ConfigError
 from dips.recommender.base import Evidence
 
 Device = torch.device | str
 BLOCK = 512
 """Number of items whose co-occurrence counts with all others are held at once."""
 TIE = 1e-6
-"""Weight of popularity beside neighbours: it breaks ties."""
+"""Weight of popularity beside other scores: it breaks ties."""
+MAX_LINEAR_ITEMS = 20_000
+"""Most items of a linear next-item model: its three matrices then have 4.8 GB."""
 
 
 class Neighbours(NamedTuple):
@@ -92,11 +95,95 @@ def neighbour_scores(
         evidence: Sketch entries.
         decay: Weight of an entry relative to the next newer one.
     """
-    age = evidence.slots[:, None] - 1 - torch.arange(evidence.item.shape[1], device=popular.device)
-    weight = evidence.weight * decay ** age.clamp_min(0)
+    weight = _decayed_weights(evidence, decay)
     scores = weight[:, :, None] * near.score[evidence.item]
     start = (TIE * popular / popular.sum()).expand(len(weight), -1)
     return start.scatter_add(1, near.item[evidence.item].flatten(1), scores.flatten(1))
+
+
+def linear_weights(
+    data: Interactions,
+    size: int,
+    decay: float = 1.0,
+    penalty: float = 100.0,
+    device: Device = "cpu",
+) -> Tensor:
+    """Return the weights B of a linear next-item model, [items, items] (SLIT, Choi et al. 2021).
+
+    Ridge regression in closed form: B = (X'X + penalty I)^-1 X'Y. Every event with an earlier one
+    is a row. X has the sum of the decayed indicators of the newest `size` items before it, and Y
+    has the indicator of its item. X itself is never built: pairs of events are counted by their
+    distance.
+
+    Args:
+        data: Training interactions.
+        size: Number of newest items that a prediction reads (K).
+        decay: Weight of an item relative to the next newer one.
+        penalty: Weight of the squared norm of B.
+        device: Where to count and solve.
+
+    Returns:
+        Row i has what one occurrence of item i adds to the scores of all items.
+
+    Raises:
+        ConfigError: If there are more than `MAX_LINEAR_ITEMS` items.
+    """
+    items = data.items
+    if items > MAX_LINEAR_ITEMS:
+        raise ConfigError(
+            f"the linear next-item model has a matrix of items x items, and {data.name} has "
+            f"{items:,} items: use item-kNN, or keep at most {MAX_LINEAR_ITEMS:,} items"
+        )
+    item, user = event_items(data).to(device), event_users(data).to(device)
+    _, place = _expand(torch.bincount(user, minlength=data.users))
+    later = torch.from_numpy(data.lengths.copy()).to(device)[user] - 1 - place
+    powers = decay ** torch.arange(size, device=device)  # weight of an item by age
+    shared = torch.cat([powers.new_zeros(1), powers.square().cumsum(0)])
+    gram, cross = (torch.zeros(items * items, device=device) for _ in range(2))
+    for lag in range(size + 1):
+        same = user[lag:] == user[: len(user) - lag]
+        before, after = item[: len(item) - lag][same], item[lag:][same]
+        if lag:  # the older item is read with age lag - 1 to predict the newer one
+            cross.index_add_(0, before * items + after, powers[lag - 1].expand(len(after)))
+        if lag == size:
+            break
+        # Later predictions read both, until the older one is not among the newest `size`.
+        weight = powers[lag] * shared[later[lag:][same].clamp_max(size - lag)]
+        gram.index_add_(0, before * items + after, weight)
+        if lag:
+            gram.index_add_(0, after * items + before, weight)
+    factor = gram.view(items, items)
+    factor.diagonal().add_(penalty)
+    factor = torch.linalg.cholesky(factor)
+    del gram
+    solution = torch.cholesky_solve(cross.view(items, items), factor)
+    del cross, factor
+    return solution.contiguous()  # `linear_scores` reads rows
+
+
+def linear_scores(
+    weights: Tensor, popular: Tensor, evidence: Evidence, decay: float = 1.0
+) -> Tensor:
+    """Return scores of all items, [rows, items]: summed weights of the entries' items.
+
+    Args:
+        weights: Result of `linear_weights`, [items, items].
+        popular: Popularity of each item, [items]; it breaks ties.
+        evidence: Sketch entries.
+        decay: Weight of an entry relative to the next newer one, as in `linear_weights`.
+    """
+    weight = _decayed_weights(evidence, decay)
+    scores = nn.functional.embedding_bag(
+        evidence.item, weights, per_sample_weights=weight, mode="sum"
+    )
+    return scores + TIE * popular / popular.sum()
+
+
+def _decayed_weights(evidence: Evidence, decay: float) -> Tensor:
+    """Return the weights of entries, [rows, n], decayed from the newest to the oldest one."""
+    place = torch.arange(evidence.item.shape[1], device=evidence.weight.device)
+    age = evidence.slots[:, None] - 1 - place
+    return evidence.weight * decay ** age.clamp_min(0)
 
 
 def _nearest(one: Tensor, other: Tensor, score: Tensor, items: int, near: int) -> Neighbours:
