@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scipy.stats import t
@@ -49,7 +49,11 @@ def over_splits(
         if row["policy"] in values and (row["every"], row["size"]) == cell:
             values[row["policy"]][row["seed"]] = row[f"test_{metric}"]
     seeds = sorted(values[first].keys() & values[second].keys())
-    differences = [values[first][seed] - values[second][seed] for seed in seeds]
+    return t_interval([values[first][seed] - values[second][seed] for seed in seeds])
+
+
+def t_interval(differences: Sequence[float]) -> Interval:
+    """Return the t-interval (95 %) of the mean; with fewer than two values it is infinite."""
     count = len(differences)
     if count < 2:
         return Interval(differences[0] if differences else math.nan, math.inf)

@@ -1,0 +1,174 @@
+"""Compare inner losses for clicks at equal tuning: Recall@20 and MRR@20, by split.
+
+    PYTHONPATH=src python3 results/inner_losses.py DATA OUT --inner-loss squared --epochs 6 \
+        [--policies last,learned] [--sizes 4,16] [--seeds 3] [--policy-freeze-epochs 2]
+    PYTHONPATH=src python3 results/inner_losses.py --table OUT [OUT ...]
+
+The weight decay of each inner loss is chosen from four on the validation users of the first split,
+with the policy `last` at the first size. All other settings are those of the data. Rows are added
+to OUT/rows.csv, trials to OUT/trials.csv. One process runs one inner loss. Needs only torch, numpy
+and safetensors if DATA is a file of `dips data prepare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import squared_inner_loss
+from protocol import numbers, write_origin
+
+from dips.api import load
+from dips.data.interactions import Interactions
+from dips.studies.checks import resolved, split
+from dips.studies.run import train_runs
+from dips.training.config import TrainConfig
+from dips.training.recipes import build_config
+
+INNER_LOSSES = ("softmax", "linearised", "squared", "squared-solved")
+FACTORS = (1 / 3, 1, 3, 10)
+"""Tried weight decays, as multiples of the default of `dips`."""
+METRICS = ("recall@20", "mrr@20")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train one inner loss, or print the table of finished ones."""
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    given = _parser().parse_args(typed)
+    if given.table:
+        print("\n".join(table(given.table)))
+        return 0
+    if given.data is None or given.out is None or given.inner_loss is None:
+        raise SystemExit("give DATA, OUT and --inner-loss, or --table OUT")
+    if given.inner_loss.startswith("squared"):
+        squared_inner_loss.use_squared_loss(given.inner_loss == "squared-solved")
+    data = load(given.data)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_origin(given.out, given.data, ["results/inner_losses.py", *typed], {})
+    decay = given.weight_decay or tune(data, given)
+    for size in given.sizes:
+        for policy in given.policies.split(","):
+            run(data, given, policy, size, decay)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    found.add_argument("data", nargs="?", help="a prepared file; with polars also a name")
+    found.add_argument("out", nargs="?", type=Path)
+    found.add_argument("--inner-loss", choices=INNER_LOSSES)
+    found.add_argument("--policies", default="last,learned")
+    found.add_argument("--sizes", default="4,16", type=numbers)
+    found.add_argument("--seeds", default=3, type=int, help="splits")
+    found.add_argument("--first-seed", default=0, type=int)
+    found.add_argument("--epochs", default=6, type=int)
+    found.add_argument("--policy-freeze-epochs", default=0, type=int)
+    found.add_argument("--weight-decay", type=float, help="instead of tuning")
+    found.add_argument("--max-users", type=int)
+    found.add_argument("--table", nargs="+", type=Path, metavar="OUT")
+    return found
+
+
+def settings(given: argparse.Namespace, policy: str, size: int, **more: Any) -> TrainConfig:
+    """Return the settings of a run."""
+    flags: dict[str, Any] = {"policy": policy, "size": size, "epochs": given.epochs}
+    flags |= {"patience": given.epochs, "max_users": given.max_users, "task": "implicit"}
+    flags |= {"inner_loss": "softmax" if given.inner_loss == "softmax" else "linearised"}
+    if policy == "learned":
+        flags |= {"baselines": (), "policy_warmup_epochs": 0}
+        flags |= {"policy_freeze_epochs": given.policy_freeze_epochs}
+    return build_config(flags={**flags, **more})
+
+
+def tune(data: Interactions, given: argparse.Namespace) -> float:
+    """Return the best weight decay on the validation users of the first split."""
+    config = settings(given, "last", given.sizes[0], seed=given.first_seed)
+    parts = split(data, config)
+    default = resolved(parts[0], config).training.weight_decay
+    decays = [default * factor for factor in FACTORS]
+    jobs = [(parts, config.but(weight_decay=decay)) for decay in decays]
+    results = train_runs(jobs, test=False)
+    values = [result.metrics()["valid"].get(METRICS[0], 0.0) for result in results]
+    for decay, value in zip(decays, values, strict=True):
+        row = {"inner_loss": given.inner_loss, "weight_decay": decay, "valid_recall@20": value}
+        append(row, given.out / "trials.csv")
+    return max(zip(values, decays, strict=True))[1]
+
+
+def run(
+    data: Interactions, given: argparse.Namespace, policy: str, size: int, decay: float
+) -> None:
+    """Train one policy at one size on all splits, and add their rows."""
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    configs = [settings(given, policy, size, seed=seed, weight_decay=decay) for seed in seeds]
+    began = time.monotonic()
+    results = train_runs([(split(data, config), config) for config in configs])
+    seconds = time.monotonic() - began
+    for seed, result in zip(seeds, results, strict=True):
+        found = result.metrics()
+        row: dict[str, Any] = {"inner_loss": given.inner_loss, "policy": policy, "size": size}
+        row |= {"seed": seed, "weight_decay": decay, "seconds": round(seconds / len(results), 2)}
+        for part in ("valid", "test"):
+            row |= {f"{part}_{metric}": found[part].get(metric) for metric in METRICS}
+        append(row, given.out / "rows.csv")
+
+
+def append(row: dict[str, Any], path: Path) -> None:
+    """Add a row to a csv file and print it."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+    print(row, flush=True)
+
+
+def table(folders: Sequence[Path]) -> list[str]:
+    """Return lines of Markdown: means, and percent differences to softmax over the splits."""
+    lines = ["| data | policy | K | inner loss | Recall@20 | to softmax | MRR@20 | to softmax |"]
+    lines.append("|" + "---|" * 8)
+    for folder in folders:
+        with (folder / "rows.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        cells = {(row["policy"], row["size"], row["inner_loss"], row["seed"]): row for row in rows}
+        for policy, size in dict.fromkeys((row["policy"], row["size"]) for row in rows):
+            for name in INNER_LOSSES:
+                cell = (policy, size, name)
+                found = {key[3]: row for key, row in cells.items() if key[:3] == cell}
+                if not found:
+                    continue
+                text = [folder.name, *cell]
+                for metric in METRICS:
+                    values = {seed: float(row[f"test_{metric}"]) for seed, row in found.items()}
+                    text.append(f"{sum(values.values()) / len(values):.4f}")
+                    text.append(_change(values, cells, (policy, size), metric))
+                lines.append("| " + " | ".join(text) + " |")
+    return lines
+
+
+def _change(
+    values: dict[str, float], cells: dict[Any, Any], cell: tuple[str, str], metric: str
+) -> str:
+    """Return the mean difference to softmax over the shared splits, in percent."""
+    pairs = [
+        (value, float(cells[*cell, "softmax", seed][f"test_{metric}"]))
+        for seed, value in values.items()
+        if (*cell, "softmax", seed) in cells
+    ]
+    if not pairs or all(one == other for one, other in pairs):
+        return ""
+    changes = [100 * (one - other) / other for one, other in pairs]
+    from split_interval import t_interval  # needs scipy, which a machine that trains may lack
+
+    mean, half = t_interval(changes)
+    return f"{mean:+.1f} ± {half:.1f} %" if len(changes) > 1 else f"{mean:+.1f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
