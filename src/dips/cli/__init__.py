@@ -1,10 +1,6 @@
 """The command line: one file per command. Parses, calls `dips.api`, prints; has no logic."""
 
-import os
 import sys
-
-# Threads that spin at barriers slow a busy machine down tenfold. Set before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def entry() -> None:
