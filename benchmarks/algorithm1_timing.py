@@ -17,6 +17,7 @@ from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.registry import make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.studies.checks import device_of, policy_spec, recommender_spec
@@ -70,13 +71,15 @@ def synthetic_batch(algorithm: Algorithm1, shape: StepShape) -> tuple[DenseUserB
     return batch, t
 
 
-def _make(setting: Setting) -> tuple[Algorithm1, DotProduct, PaperNetwork]:
+def _make(
+    setting: Setting,
+) -> tuple[Algorithm1, DotProduct | LinearisedDotProduct, PaperNetwork]:
     """Return Algorithm 1 with the library's initial parameters, and the modules they are from."""
     config, device = setting.config, device_of(setting.config)
     spec = recommender_spec(setting.train, config)
     model = make_recommender(spec, config.training.seed).to(device)
     network = build_policy(policy_spec(setting.train, config), config.training.seed)
-    assert isinstance(model, DotProduct)
+    assert isinstance(model, DotProduct | LinearisedDotProduct)
     assert isinstance(network, PaperNetwork)
     return Algorithm1(model, network.to(device), config), model, network
 
@@ -113,6 +116,7 @@ def time_steps(setting: Setting, seconds: float) -> dict[str, Any]:
     whole, *phases = (Took(*row)._asdict() for row in total.tolist())
     return {
         "interactions": len(setting.train),
+        "listwise": algorithm.listwise,
         "epoch": whole,
         "peak_bytes": peak.bytes(),
         "user_batch": users,

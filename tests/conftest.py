@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import settings
 
 from dips.data.interactions import Interactions
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import (
     BinaryCrossEntropy,
     CategoricalCrossEntropy,
@@ -21,6 +23,8 @@ from dips.recommender.losses import (
 )
 from dips.stream.users import EventColumns, Stream, make_stream
 from dips.testing import random_world
+
+Model = TypeVar("Model", DotProduct, LinearisedDotProduct)
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "dips"))
 """Commands that tests start with a cache of their own still share the compiled kernels."""
@@ -74,14 +78,39 @@ def dot() -> Callable[..., DotProduct]:
             generator=generator,
             **rest,  # type: ignore[arg-type]
         )
-        with torch.no_grad():
-            model.vectors.mul_(8.0)
-            model.user_prior.mul_(8.0)
-            model.bias.copy_(torch.randn(model.bias.shape, generator=generator) / 4)
-            if not model.tie_embeddings:
-                model.input_offset.copy_(
-                    torch.randn(model.input_offset.shape, generator=generator) / 2
-                )
-        return model
+        return _with_large_vectors(model, generator)
 
     return make
+
+
+@pytest.fixture
+def linearised() -> Callable[..., LinearisedDotProduct]:
+    """A recommender with a linearised inner loop, whose vectors are large enough to matter."""
+
+    def make(
+        loss: Loss | None = None, items: int = 8, dim: int = 6, seed: int = 0, **rest: float
+    ) -> LinearisedDotProduct:
+        generator = torch.Generator().manual_seed(seed)
+        model = LinearisedDotProduct(
+            items=items,
+            loss=loss or FullSoftmax(),
+            dim=dim,
+            generator=generator,
+            **rest,  # type: ignore[arg-type]
+        )
+        with torch.no_grad():
+            model.log_entry_scale.fill_(0.3)
+        return _with_large_vectors(model, generator)
+
+    return make
+
+
+def _with_large_vectors(model: Model, generator: torch.Generator) -> Model:
+    """Return the model with larger vectors, and random biases and input embeddings."""
+    with torch.no_grad():
+        model.vectors.mul_(8.0)
+        model.user_prior.mul_(8.0)
+        model.bias.copy_(torch.randn(model.bias.shape, generator=generator) / 4)
+        if not model.tie_embeddings:
+            model.input_offset.copy_(torch.randn(model.input_offset.shape, generator=generator) / 2)
+    return model

@@ -12,7 +12,16 @@ from dips.policy.registry import POLICIES, WITH_ARGUMENT, make_policy
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
-from dips.recommender.losses import BPR, TOP1, BPRMax, FullSoftmax, Loss, TOP1Max
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import (
+    BPR,
+    TOP1,
+    BPRMax,
+    FullSoftmax,
+    Loss,
+    SampledSoftmax,
+    TOP1Max,
+)
 from dips.recommender.mlp import MLP
 from dips.recommender.sasrec import SASRec
 from dips.testing import POLICY_CHECKS, RECOMMENDER_CHECKS, FakeRecommender
@@ -47,6 +56,8 @@ def test_recommender(
 
 RANKING: list[tuple[type[Recommender], Loss]] = [
     (DotProduct, BPR(5)), (DotProduct, TOP1Max(5)), (MLP, BPRMax(5)),
+    (LinearisedDotProduct, FullSoftmax()), (LinearisedDotProduct, SampledSoftmax(5)),
+    (LinearisedDotProduct, BPRMax(5)),
     (GRU, FullSoftmax()), (GRU, TOP1(5)), (GRU, BPRMax(5)),
     (SASRec, FullSoftmax()), (SASRec, TOP1(5)), (SASRec, BPRMax(5)),
 ]  # fmt: skip

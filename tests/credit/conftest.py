@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import Loss
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import Loss, SampledSoftmax
 from dips.recommender.mlp import MLP
 
 
@@ -25,28 +26,42 @@ class Case(NamedTuple):
 
 
 @pytest.fixture
-def make(dot: Callable[..., DotProduct], losses: dict[str, Loss]) -> Callable[..., Recommender]:
+def make(
+    dot: Callable[..., DotProduct],
+    linearised: Callable[..., LinearisedDotProduct],
+    losses: dict[str, Loss],
+) -> Callable[..., Recommender]:
     """Return `make(kind, loss, ...)`: a recommender of 8 items in float64.
 
     The kind is "dot", "mlp", or a feature of the dot product: "repeat_feature", "recency_decay",
-    "untied" or "filter_sketch" (with 9 items).
+    "untied" or "filter_sketch" (with 9 items). With the prefix "linearised-" it is a feature of
+    the dot product with a linearised inner loop (9 items with a repeat feature); "linearised" has
+    no feature. The loss "sampled" is a softmax over 5 negatives.
     """
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
+        known: dict[str, Loss] = {**losses, "sampled": SampledSoftmax(5)}
         if kind != "mlp":
             special: dict[str, dict[str, Any]] = {
                 "dot": {},
                 "untied": {"tie_embeddings": False},
                 "filter_sketch": {"recency_decay": True, "items": 9},
             }
-            more = special.get(kind, {kind: True})
-            model: Recommender = dot(losses[loss], seed=seed, **more, **settings)
-            model.masks_sketch = kind == "filter_sketch"
+            first, _, name = kind.partition("-")
+            form = linearised if first == "linearised" else dot
+            feature = (name or "dot") if first == "linearised" else kind
+            more = special.get(feature, {feature: True})
+            if kind == "linearised-repeat_feature":
+                more = {**more, "items": 9}
+            model: Recommender = form(known[loss], seed=seed, **more, **settings)
+            model.masks_sketch = feature == "filter_sketch"
+            if loss == "sampled":
+                model.log_q.copy_(torch.linspace(-0.8, 0.2, 5))
         else:
             generator = torch.Generator().manual_seed(seed)
             model = MLP(
                 items=8,
-                loss=losses[loss],
+                loss=known[loss],
                 dim=5,
                 offset=0.0 if loss == "softmax" else 0.4,
                 generator=generator,

@@ -12,6 +12,7 @@ from torch import Tensor
 from dips.credit.adjoint import (
     Adjoint,
     FilteredSoftmaxAdjoint,
+    RepeatSoftmaxAdjoint,
     SoftmaxAdjoint,
     SquaredErrorAdjoint,
     TrajectoryAdjoint,
@@ -40,8 +41,18 @@ FORMS = [
     ("mlp", "mse", TrajectoryAdjoint),
     ("mlp", "bce", TrajectoryAdjoint),
     ("mlp", "softmax", TrajectoryAdjoint),
+    ("linearised", "softmax", SoftmaxAdjoint),
+    ("linearised", "sampled", SoftmaxAdjoint),
+    ("linearised-recency_decay", "softmax", SoftmaxAdjoint),
+    ("linearised-untied", "sampled", SoftmaxAdjoint),
+    ("linearised-filter_sketch", "softmax", FilteredSoftmaxAdjoint),
+    ("linearised-filter_sketch", "sampled", FilteredSoftmaxAdjoint),
+    ("linearised-repeat_feature", "softmax", RepeatSoftmaxAdjoint),
+    ("linearised-repeat_feature", "sampled", RepeatSoftmaxAdjoint),
 ]
 KINDS = [form[:2] for form in FORMS]
+ONCE = ("filter_sketch", "linearised-filter_sketch", "linearised-repeat_feature")
+"""Kinds whose scores depend on the entries themselves: on the filter, or on repeats."""
 
 
 def _wide(case: Any) -> Evidence:
@@ -68,11 +79,11 @@ def test_entry_gradients_are_derivatives(
 ) -> None:
     """Autograd and finite differences through `read`; items in the sketch and outside."""
     model = make(kind, loss, prior_penalty=penalty)
-    given = case(distinct=kind == "filter_sketch")  # an item is filtered only once
+    given = case(distinct=kind in ONCE)  # an item is filtered only once
     wide = _wide(given)
     value, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
     assert isinstance(adjoint, form)
-    assert is_additive(adjoint) == (form not in (TrajectoryAdjoint, FilteredSoftmaxAdjoint))
+    assert is_additive(adjoint) == (form in (SquaredErrorAdjoint, SoftmaxAdjoint))
     mine = entry_gradient(model, adjoint, wide)
     torch.testing.assert_close(value, _loss(model, wide, given), **TIGHT)
 
@@ -93,9 +104,10 @@ def test_entry_gradients_are_derivatives(
         )
 
 
-def test_the_predicted_item_is_never_filtered(make: Make, case: MakeCase) -> None:
-    """Its entry gradient has no term of its probability."""
-    model, given = make("filter_sketch", "softmax"), case(distinct=True)
+@pytest.mark.parametrize("kind", ONCE)
+def test_an_entry_may_be_the_predicted_item(make: Make, case: MakeCase, kind: str) -> None:
+    """It is never filtered: its entry gradient has no term of its probability."""
+    model, given = make(kind, "softmax"), case(distinct=True)
     given.others.item[:, 1] = given.item
     wide = _wide(given)
     _, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
@@ -109,7 +121,7 @@ def test_the_predicted_item_is_never_filtered(make: Make, case: MakeCase) -> Non
 
 @pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize(
-    ("kind", "loss"), [kind for kind in KINDS if kind[0] not in ("mlp", "filter_sketch")]
+    ("kind", "loss"), [kind for kind in KINDS if kind[0] not in ("mlp", *ONCE)]
 )
 def test_closed_forms_equal_autograd_through_the_trajectory(
     make: Make, case: MakeCase, kind: str, loss: str, penalty: float
@@ -122,6 +134,37 @@ def test_closed_forms_equal_autograd_through_the_trajectory(
         mine = entry_gradient(model, adjoint, given.others)
         theirs = trajectory_entry_gradient(model, trajectory, given.others)
         torch.testing.assert_close(mine, theirs, **TIGHT)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled"])
+def test_duplicates_and_the_predicted_item_share_a_repeat_score(
+    make: Make, case: MakeCase, loss: str
+) -> None:
+    """Entries of one item in the sketch, newer ones outside it, and an entry that is predicted."""
+    model, given = make("linearised-repeat_feature", loss, recency_decay=True), case(n=4)
+    item = torch.tensor([[1, 5, 1, 2, 1, 7, 2, 5]]).expand(5, -1)
+    past, others = given.evidence, given.others
+    past = past._replace(item=item[:, :4], weight=past.weight.clamp_min(0.1))
+    given = given._replace(evidence=past, item=item[:, 1], others=others._replace(item=item[:, 4:]))
+    wide = _wide(given)
+    value, adjoint = loss_and_adjoint(model, past, given.item, given.rating)
+    mine = entry_gradient(model, adjoint, wide)
+    torch.testing.assert_close(value, _loss(model, wide, given), **TIGHT)
+    weight = wide.weight.clone().requires_grad_()
+    (derivatives,) = torch.autograd.grad(
+        _loss(model, wide._replace(weight=weight), given).sum(), weight
+    )
+    torch.testing.assert_close(mine, derivatives, **TIGHT)
+    assert bool((mine[:, [1, 7]] < 0).all())  # the predicted item gets a higher score
+    for column in range(4):  # weights above 0
+        nudge = torch.zeros_like(wide.weight)
+        nudge[:, column] = 1e-5
+        ahead, behind = (
+            _loss(model, wide._replace(weight=wide.weight + sign * nudge), given)
+            for sign in (1, -1)
+        )
+        slope = (ahead - behind) / 2e-5
+        torch.testing.assert_close(mine[:, column], slope, atol=1e-7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "cce", "softmax"])
@@ -154,6 +197,37 @@ def test_entry_gradients_tend_to_the_influence_function(
     assert gaps[2] < 1e-9
 
 
+def _inner_gradients(model: Recommender, user: Tensor, item: Tensor) -> Tensor:
+    """Return gradients of inner losses [rows, n, dim] in the user vectors, entry by entry."""
+
+    def one(user: Tensor, item: Tensor) -> Tensor:
+        return model.inner_loss(user[None], item[None], item[None])[0]
+
+    found: Tensor = torch.func.vmap(torch.func.jacrev(one))(user, item)
+    return found
+
+
+def test_linearised_entry_gradients_tend_to_the_influence_function(
+    make: Make, case: MakeCase
+) -> None:
+    """Eq. 11 with the Hessian of the inner loss, which does not depend on the user vector."""
+    given, penalty = case(), 0.5
+    gaps = []
+    for steps in (5, 50, 800):
+        model = make("linearised-untied", "softmax", prior_penalty=penalty, inner_steps=steps)
+        wide = _wide(given)._replace(weight=given.evidence.weight.new_ones(5, 7))
+        _, adjoint = loss_and_adjoint(model, wide, given.item, given.rating)
+        user = model.read(wide)
+        ahead = model.loss_gradients(user, given.item[:, None], given.rating[:, None])[:, 0]
+        _, covariance = model.moments
+        system = 7 * covariance + 2 * penalty * torch.eye(6).double()
+        solved = torch.linalg.solve(system, ahead.T).T
+        expected = -(_inner_gradients(model, user, wide.item) * solved[:, None]).sum(2)
+        gaps.append(float((entry_gradient(model, adjoint, wide) - expected).abs().max()))
+    assert gaps[0] > gaps[1] > gaps[2]
+    assert gaps[2] < 1e-9
+
+
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
 def test_stacked_models_equal_single_models(
     make: Make, case: MakeCase, kind: str, loss: str
@@ -177,18 +251,22 @@ def test_stacked_models_equal_single_models(
             torch.testing.assert_close(mine[run], other, **TIGHT)
 
 
-@pytest.mark.parametrize("kind", ["dot", "repeat_feature", "recency_decay", "untied", "mlp"])
+@pytest.mark.parametrize(
+    "kind",
+    ["dot", "repeat_feature", "recency_decay", "untied", "mlp", "linearised", *ONCE[1:]],
+)
 def test_chunks_give_the_same_and_stay_small(
     make: Make, case: MakeCase, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Predictions over all items are computed one by one, if only one fits."""
+    """Predictions are computed one by one, if only one fits."""
     model, given = make(kind, "softmax"), case()
+    widest = "losses" if kind.startswith("linearised") else "predict_all"
     values, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
     whole = (values, *adjoint, entry_gradient(model, adjoint, given.others))
     monkeypatch.setitem(MAX_ELEMENTS, "cpu", 1)
-    rows, predict_all = [], model.predict_all
+    rows, compute = [], getattr(model, widest)
     monkeypatch.setattr(
-        model, "predict_all", lambda user: rows.append(len(user)) or predict_all(user)
+        model, widest, lambda user, *rest: rows.append(len(user)) or compute(user, *rest)
     )
     values, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
     cut = (values, *adjoint, entry_gradient(model, adjoint, given.others))

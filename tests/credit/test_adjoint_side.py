@@ -42,6 +42,8 @@ def _dated(item: Tensor, sides: SideInformation, seed: int) -> Tensor:
         ("dot", "softmax", SoftmaxAdjoint, KINDS),
         ("mlp", "mse", TrajectoryAdjoint, BOTH),
         ("mlp", "softmax", TrajectoryAdjoint, KINDS),
+        ("linearised", "softmax", SoftmaxAdjoint, KINDS),
+        ("linearised-untied", "sampled", SoftmaxAdjoint, KINDS),
     ],
 )
 def test_entry_gradients_are_derivatives(
@@ -55,7 +57,7 @@ def test_entry_gradients_are_derivatives(
     model, given = make(kind, loss, side=sides), case()
     generator = torch.Generator().manual_seed(3)
     for name, value in model.named_parameters():
-        if name in ("kinds", "kind_bias", "pace", "trend"):
+        if name.startswith(("category", "time")):
             value.copy_(torch.randn(value.shape, generator=generator) / 4)
     past, others = given.evidence, _dated(given.others.item, sides, 1)
     past = past._replace(item=_dated(past.item, sides, 2))

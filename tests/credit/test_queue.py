@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from dips.credit.adjoint import Adjoint, entry_gradient, loss_and_adjoint
-from dips.credit.queue import queue_credit, windowed_sum
+from dips.credit.queue import queue_credit, stacked_queue_credit, windowed_sum
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.stacked import StackedRecommenders
+from dips.sketch.records import Candidates
 
 Make, MakeCase = Callable[..., Recommender], Callable[..., Any]
 TIGHT = {"atol": 1e-10, "rtol": 1e-10}
@@ -23,6 +25,9 @@ FORMS = [
     ("repeat_feature", "softmax"),
     ("dot", "bce"),
     ("mlp", "mse"),
+    ("linearised", "softmax"),
+    ("linearised-filter_sketch", "sampled"),
+    ("linearised-repeat_feature", "softmax"),
 ]
 OWNERS = [3, 3, 3, 3, 3, 0, 0, 7, 7, 7, -1, -1]
 
@@ -88,6 +93,38 @@ def test_credit_is_the_double_loop(adjoints: Any, kind: str, loss: str, hold: in
             torch.testing.assert_close(mine, expected, **TIGHT)
             sizes.append(float(mine.abs().sum()))
     assert len(set(sizes)) > 8
+
+
+def test_repeats_of_a_candidate_count_from_its_older_duplicates_on(
+    make: Make, case: MakeCase
+) -> None:
+    """An empty slot is no duplicate. Ages are those at the predictions."""
+    model, given = make("linearised-repeat_feature", "softmax"), case(rows=3)
+    _, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+    item = torch.tensor([[0, 1, 1], [2, 3, 2], [5, 1, 1]])
+    position = torch.tensor([[-1, 2, 5], [0, 3, 4], [1, 2, 7]])
+    repeats, zeros = torch.tensor([[3, 2, 6], [4, 1, 5], [2, 2, 3]]), torch.zeros_like(item)
+    seen, step = torch.tensor([6, 5, 8]), torch.tensor([6, 7, 9])
+    fields = (position, item, zeros.double(), zeros, repeats, zeros)
+    batch = SimpleNamespace(
+        stack=StackedRecommenders.of([model]),
+        adjoint=type(adjoint)(*(field[None] for field in adjoint)),
+        prediction_places=torch.arange(3)[None, :, None],
+        inputs=SimpleNamespace(owner=torch.arange(3)),
+        step=step[None],
+    )
+    mine = stacked_queue_credit(batch, Candidates(*fields, seen, seen), 1)  # type: ignore[arg-type]
+    own = torch.tensor([[3, 2, 4], [4, 1, 1], [2, 2, 1]]).double()
+    age = (step[:, None] - 1 - position).double()
+    apart = Evidence(item, own, torch.zeros_like(own), seen, age, repeats.double())
+    slope = model.repeat_slope(adjoint.user, apart._replace(repeats=own))
+    whole = entry_gradient(model, adjoint, apart)  # as if no candidate had an older duplicate
+    change = slope - model.repeat_slope(adjoint.user, apart)
+    score = model.predict(adjoint.user, item) - adjoint.log_norm[:, None]
+    expected = whole + change * (score.exp() - (item == adjoint.target[:, None]).double())
+    there = position >= 0
+    torch.testing.assert_close(mine[there], expected[there], **TIGHT)
+    assert not torch.allclose(mine[there], whole[there])
 
 
 @pytest.mark.parametrize("width", [(), (3,), (2, 2)])

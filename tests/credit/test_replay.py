@@ -181,14 +181,17 @@ def _predictions(
 @pytest.mark.parametrize(
     ("kind", "loss"),
     [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("repeat_feature", "softmax"),
-     ("recency_decay", "softmax"), ("filter_sketch", "softmax")],
+     ("recency_decay", "softmax"), ("filter_sketch", "softmax"), ("linearised", "sampled"),
+     ("linearised-recency_decay", "softmax"), ("linearised-filter_sketch", "softmax"),
+     ("linearised-repeat_feature", "softmax")],
 )  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_queue_and_survival_are_replays_with_fewer_paths(
     make: Make, schedule: Schedule, kind: str, loss: str, survival: bool
 ) -> None:
     """Queue: the Jacobian is the identity. Survival: scores do not depend on weights."""
-    model, past, longest = make(kind, loss), _past(distinct=kind == "filter_sketch"), max(LENGTHS)
+    once = kind in ("filter_sketch", "linearised-filter_sketch", "linearised-repeat_feature")
+    model, past, longest = make(kind, loss), _past(distinct=once), max(LENGTHS)
     phi = _phi().requires_grad_()
     shown = []
 

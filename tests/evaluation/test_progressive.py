@@ -14,9 +14,11 @@ from sklearn import metrics as reference
 from dips.data.interactions import Interactions
 from dips.evaluation import progressive
 from dips.evaluation.progressive import evaluate, predict
+from dips.numerics import chunks
 from dips.policy.registry import make_policy
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import BinaryCrossEntropy, Loss
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
@@ -116,6 +118,43 @@ def test_pooled_scores_equal_a_slow_loop(
             assert float(sums.sum()) / sum(counts) == pytest.approx(
                 mine["rmse"] ** 2 if term == "squared_error" else mine[term]
             )
+
+
+def test_ranks_of_a_linearised_inner_loop_equal_a_slow_loop(
+    world: World, linearised: Callable[..., LinearisedDotProduct]
+) -> None:
+    """Also if a chunk of predictions is larger than a chunk of scores of all items."""
+    data = world(LENGTHS, items=30, explicit=False, seed=1)
+    model = linearised(items=30)
+    stack, trace = _walk([data], [model])
+    slow = _slowly(model, data, 2)
+    expected = [rank for user in range(data.users) for rank, _ in slow[user]]
+    order = torch.argsort(trace.user * 100 + trace.step)
+    for rows in (1, 3, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(chunks.MAX_ELEMENTS, "cpu", rows * 30)
+            found = predict(stack, trace, 0).output[order].tolist()
+        assert found == pytest.approx(expected)
+
+
+def test_memory_of_whole_histories_is_bounded(
+    world: World, linearised: Callable[..., LinearisedDotProduct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of the policy `all` holds the vectors of its whole history."""
+    data = world([50, 9], items=9, explicit=False)
+    model = linearised(items=9, dim=6, inner_steps=1)
+    stack, trace = _walk([data], [model], "all")
+    whole, rows = predict(stack, trace, 0), []
+    read = LinearisedDotProduct.read
+
+    def watched(self: LinearisedDotProduct, evidence: Evidence) -> torch.Tensor:
+        rows.append(len(evidence.item))
+        return read(self, evidence)
+
+    monkeypatch.setattr(LinearisedDotProduct, "read", watched)
+    monkeypatch.setattr(progressive, "CHUNK", 5 * 4 * 6 * 49)
+    assert torch.equal(predict(stack, trace, 0).output, whole.output)
+    assert max(rows) == 5
 
 
 @pytest.mark.parametrize("looped", [True, False])

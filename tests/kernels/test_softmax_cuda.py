@@ -21,6 +21,7 @@ from dips.numerics import softmax_descent
 from dips.numerics.softmax_descent import AllItems
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, Loss
 from dips.recommender.stacked import StackedRecommenders
 
@@ -165,3 +166,45 @@ def test_recommender_and_credit_are_the_same(
     monkeypatch.setattr(dispatch, "SOFTMAX_DEVICES", set())
     assert not stack.template.fused
     torch.testing.assert_close(found, all_of_it(), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["plain", "repeat_feature", "filter_sketch"])
+def test_losses_and_credit_of_a_linearised_inner_loop_are_the_same(
+    kind: str, linearised: Callable[..., LinearisedDotProduct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [
+        linearised(items=20, seed=seed, repeat_feature=kind == "repeat_feature")
+        for seed in range(2)
+    ]
+    for model in models:
+        model.masks_sketch = kind == "filter_sketch"
+    stack = StackedRecommenders.of(models, DEVICE)
+    draw = torch.Generator().manual_seed(5)
+    item = torch.randint(20, (2, 7, 3), generator=draw).to(DEVICE)
+    weight = torch.rand(2, 7, 3, generator=draw).to(DEVICE)
+    target = torch.randint(20, (2, 7), generator=draw).to(DEVICE)
+    past = (item, weight, weight, torch.full_like(target, 3), weight * 9, torch.ones_like(weight))
+
+    def credit(model: LinearisedDotProduct, *fields: Tensor) -> Any:
+        *past, target = fields
+        return loss_and_adjoint(model, Evidence(*past), target, target.float())
+
+    def slopes() -> Any:
+        state = {name: value.requires_grad_() for name, value in stack.state.items()
+                 if name in ("vectors", "bias", "user_prior")}  # fmt: skip
+
+        def loss(model: LinearisedDotProduct, *fields: Tensor) -> Tensor:
+            *past, target = fields
+            user = model.read(Evidence(*past))
+            return model.losses(user, target[:, None], target[:, None].float()).sum()
+
+        return torch.autograd.grad(stack.call(loss, *past, target).sum(), list(state.values()))
+
+    launched, moments = [], softmax_cuda.moments
+    monkeypatch.setattr(softmax_cuda, "moments", lambda *a: launched.append(1) or moments(*a))
+    found = stack.call(credit, *past, target), slopes()
+    assert len(launched) == 2
+    monkeypatch.setattr(dispatch, "SOFTMAX_DEVICES", set())
+    wanted = stack.call(credit, *past, target), slopes()
+    assert len(launched) == 2
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)

@@ -13,6 +13,8 @@ import dips
 from dips.data.synthetic import stream
 from dips.errors import RunError
 from dips.model.trained_model import FILE, open_model
+from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.studies.sketches import prediction_columns, sketch_columns
 
 SMALL = {"epochs": 1, "dim": 6, "batch_size": 256, "device": "cpu"}
@@ -208,4 +210,38 @@ def test_a_sequential_recommender_with_all_options_is_saved(tmp_path):
         True,
         False,
     )
+    assert_same_columns(prediction_columns(trained, test), prediction_columns(again, test))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (LinearisedDotProduct, {"inner_loss": "linearised", "repeat_feature": True}),
+        (
+            LinearisedDotProduct,
+            {"inner_loss": "linearised", "negatives": 9, "policy": "last-top:1"},
+        ),
+        (DotProduct, {"inner_loss": "softmax"}),
+    ],
+)
+def test_the_inner_loss_is_saved(kind, more, tmp_path):
+    """Sums over all items are not: they are computed again."""
+    trained, test = train("softmax", **more)
+    trained.save(tmp_path)
+    again = open_model(tmp_path)
+    assert type(again.recommender) is type(trained.recommender) is kind
+    assert again.spec == trained.spec
+    assert again.spec.inner_loss == more["inner_loss"]
+    assert_same_columns(prediction_columns(trained, test), prediction_columns(again, test))
+    assert_same_columns(sketch_columns(trained, test), sketch_columns(again, test))
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        assert not any("stored_sums" in name for name in file.keys())  # noqa: SIM118
+
+
+def test_a_file_from_before_inner_losses_has_the_softmax(tmp_path):
+    trained, test = train("softmax", inner_loss="softmax")
+    trained.save(tmp_path)
+    rewrite(tmp_path, lambda about, tensors: about["recommender"].pop("inner_loss"))
+    again = open_model(tmp_path)
+    assert type(again.recommender) is DotProduct
     assert_same_columns(prediction_columns(trained, test), prediction_columns(again, test))

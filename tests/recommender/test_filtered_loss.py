@@ -11,10 +11,12 @@ import torch
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.filtered_loss import MIN_REMAINING, filters_in_loss, prediction_losses
-from dips.recommender.losses import Loss
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import BPR, FullSoftmax, Loss, SampledSoftmax
 
 ITEMS = 8
 Dot = Callable[..., DotProduct]
+Linearised = Callable[..., LinearisedDotProduct]
 
 
 def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
@@ -27,9 +29,10 @@ def _case() -> tuple[torch.Tensor, Evidence, torch.Tensor]:
     return user, evidence, torch.tensor([[5, 2], [6, 0], [6, 1], [2, 7]])
 
 
-def test_losses_are_those_of_the_remaining_items(dot: Dot, losses: dict[str, Loss]) -> None:
+@pytest.mark.parametrize("form", ["dot", "linearised"])
+def test_losses_are_those_of_the_remaining_items(form: str, request: pytest.FixtureRequest) -> None:
     """Written out with a mask: who came twice goes once, and what is predicted stays."""
-    model = dot(losses["softmax"]).double()
+    model = request.getfixturevalue(form)(FullSoftmax()).double()
     model.masks_sketch = True
     user, evidence, comes = _case()
     found = prediction_losses(model, user, evidence, comes, torch.ones(4, 2).double())
@@ -39,6 +42,35 @@ def test_losses_are_those_of_the_remaining_items(dot: Dot, losses: dict[str, Los
             left = [one for one in range(ITEMS) if one == item or one not in kept]
             wanted = scores[left].logsumexp(0) - scores[item]
             torch.testing.assert_close(found[row, place], wanted)
+
+
+def test_sampled_losses_are_without_the_sketch(linearised: Linearised) -> None:
+    """The sum over sampled items estimates that over all; exact terms are taken from it."""
+    model = linearised(SampledSoftmax(4)).double().requires_grad_(False)
+    model.masks_sketch = True
+    model.log_q.copy_(torch.linspace(-2.0, -4.0, 4))
+    user, evidence, comes = _case()
+    found = prediction_losses(model, user, evidence, comes, torch.ones(4, 2).double())
+    for row, kept in enumerate([{0, 1}, {3, 4}, {5, 6, 7}, {0, 4, 6}]):
+        scores = model.predict_all(user[row : row + 1])[0]
+        for place, own in enumerate(comes[row].tolist()):
+            drawn = zip(model.negatives.tolist(), model.log_q, strict=True)
+            left = [(scores[item] - log_q).exp() for item, log_q in drawn if item != own]
+            left += [scores[own].exp(), *(-scores[item].exp() for item in kept - {own})]
+            torch.testing.assert_close(found[row, place], sum(left).log() - scores[own])
+
+
+def test_linearised_losses_are_filtered_with_a_softmax_only(linearised: Linearised) -> None:
+    for loss, more, filtered in (
+        (FullSoftmax(), {}, True),
+        (SampledSoftmax(4), {}, True),
+        (BPR(4), {}, False),
+        (FullSoftmax(), {"repeat_feature": True}, False),
+    ):
+        model = linearised(loss, **more)
+        assert not filters_in_loss(model)
+        model.masks_sketch = True
+        assert filters_in_loss(model) == filtered
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from dips.recommender import predicted_score as predicted_scores
 from dips.recommender.base import Evidence
 from dips.recommender.dot import DotProduct
 from dips.recommender.kernel_inputs import model_spec
-from dips.recommender.losses import FullSoftmax, Loss
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax
 from dips.recommender.mlp import MLP
 from dips.recommender.predicted_score import is_linearisable, linearise, predicted_score
 from dips.recommender.signals import as_evidence, recommender_signals, rounding
@@ -23,6 +24,7 @@ from dips.testing import random_candidates
 
 ITEMS, DIM = 8, 3
 Dot = Callable[..., DotProduct]
+Linearised = Callable[..., LinearisedDotProduct]
 
 
 def _evidence(size: int) -> Evidence:
@@ -58,6 +60,44 @@ def test_close_to_the_prior_it_equals_the_inner_loop(
     assert left[0] < 0.25 * moved[0]
     assert left[1] < left[0] / 30
     assert moved[1] > moved[0] / 20
+
+
+@pytest.mark.parametrize("loss", [FullSoftmax(), SampledSoftmax(3)], ids=["full", "sampled"])
+@pytest.mark.parametrize("rate", [0.2, 50.0])
+@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.parametrize(
+    "more", [{}, {"recency_decay": True}, {"recency_decay": True, "tie_embeddings": False}], ids=str
+)
+def test_a_linearised_inner_loop_is_the_prediction_itself(
+    linearised: Linearised, more: dict[str, bool], size: int, rate: float, loss: Loss
+) -> None:
+    """Up to the rounding to the fixed-point grid; also where the step size is reduced."""
+    rest = {"items": ITEMS, "dim": DIM, "seed": 4, "inner_lr": rate, **more}
+    quantized = StackedRecommenders.of([linearised(loss, **rest)]).quantized()
+    model, evidence = quantized.one(0), _evidence(size)
+    items = torch.arange(ITEMS).expand(30, -1)
+    with torch.no_grad():
+        found = predicted_score(model, linearise(model), evidence, items, rounding)
+        read = model.predict(model.read(evidence, rounding), items)
+        exact = model.predict(model.read(evidence), items)
+        moved = float((exact - model.predict(model.initial_user(30), items)).abs().max())
+    assert moved > 0.1
+    torch.testing.assert_close(found, read, atol=2e-4 * (1 + moved), rtol=0)
+    torch.testing.assert_close(found, exact, atol=2e-3 * (1 + moved), rtol=0)
+
+
+def test_signals_of_a_linearised_inner_loop_are_predictions(linearised: Linearised) -> None:
+    """Whether they come from the linearisation, or from `read` because items repeat."""
+    sketch, candidates = random_candidates(users=20, size=3, period=2, items=ITEMS, seed=1)
+    evidence = as_evidence(sketch, sketch.present.double(), candidates.seen)
+    for repeat_feature in (False, True):
+        model = linearised(items=ITEMS, dim=DIM, repeat_feature=repeat_feature)
+        quantized = StackedRecommenders.of([model]).quantized()
+        exact = quantized.one(0).requires_grad_(False)
+        found = recommender_signals(quantized, sketch, candidates).predicted_score
+        wanted = exact.predict(exact.read(evidence, rounding), candidates.item)
+        torch.testing.assert_close(found, wanted, atol=2e-4, rtol=0)
+        assert torch.equal(found, wanted) == repeat_feature
 
 
 def test_the_bound_is_at_least_the_largest_eigenvalue() -> None:
@@ -114,15 +154,21 @@ def test_for_ratings_it_is_the_prediction(dot: Dot, losses: dict[str, Loss], los
     assert found.shape == candidates.item.shape
 
 
-def test_only_dot_products_with_a_full_softmax_are_linearisable(
-    dot: Dot, losses: dict[str, Loss]
-) -> None:
+def test_dot_products_of_clicks_without_repeats_are_linearisable(losses: dict[str, Loss]) -> None:
+    """With a softmax over all items, or with a linearised inner loop and any loss."""
     rest = {"items": ITEMS, "dim": DIM}
     softmax = losses["softmax"]
-    supported = DotProduct(loss=softmax, **rest)
-    assert is_linearisable(supported)
-    assert computed_signals(model_spec(supported)) == {"predicted_score", "embedding"}
+    for supported in (
+        DotProduct(loss=softmax, **rest),
+        LinearisedDotProduct(loss=softmax, **rest),
+        LinearisedDotProduct(loss=SampledSoftmax(3), **rest),
+    ):
+        assert is_linearisable(supported)
+        assert computed_signals(model_spec(supported)) == {"predicted_score", "embedding"}
     for other in (
+        LinearisedDotProduct(loss=softmax, repeat_feature=True, **rest),
+        LinearisedDotProduct(loss=softmax, prior_penalty=0.1, **rest),
+        DotProduct(loss=SampledSoftmax(3), **rest),
         DotProduct(loss=softmax, repeat_feature=True, **rest),
         DotProduct(loss=softmax, prior_penalty=0.1, **rest),
         DotProduct(loss=losses["mse"], **rest),

@@ -15,10 +15,12 @@ from dips.errors import ConfigError, PluginError
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.linear_scores import LinearScores
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.mlp import MLP
 from dips.recommender.registry import RecommenderSpec, embedding_width, make_recommender
 from dips.recommender.stacked import StackedRecommenders
+from dips.recommender.weighted_entries import WeightedEntries
 
 
 class Least(Recommender):
@@ -69,6 +71,23 @@ def spec(form: str, **more: Any) -> RecommenderSpec:
 def test_names() -> None:
     assert type(make_recommender(spec("dot"))) is DotProduct
     assert type(make_recommender(spec("mlp"))) is MLP
+
+
+@pytest.mark.parametrize(
+    ("inner_loss", "kind"),
+    [("linearised", LinearisedDotProduct), ("softmax", DotProduct), (None, DotProduct)],
+)
+def test_the_inner_loss_decides_the_class_of_dot(
+    inner_loss: str | None, kind: type[Recommender]
+) -> None:
+    """Also from the dictionary in a model file; older files have no inner loss."""
+    given = spec("dot", loss="softmax", inner_loss=inner_loss)
+    written = given.to_dict()
+    if inner_loss is None:
+        del written["inner_loss"]
+    for one in (given, RecommenderSpec.from_dict(written)):
+        assert type(make_recommender(one)) is kind
+    assert type(make_recommender(spec("mlp", loss="softmax", inner_loss=inner_loss))) is MLP
 
 
 def test_a_class_without_constructor_gets_all_settings_of_the_base_class() -> None:
@@ -138,12 +157,14 @@ def test_sequential_recommenders_learn_to_filter(form: str) -> None:
     assert not made.masks_sketch  # their scores do it
 
 
+@pytest.mark.parametrize("inner_loss", ["softmax", "linearised"])
 @pytest.mark.parametrize("name", ["repeat_feature", "recency_decay", "tie_embeddings"])
-def test_options_of_the_dot_product(name: str) -> None:
+def test_options_of_the_dot_product(name: str, inner_loss: str) -> None:
     options = {"repeat_feature": False, "recency_decay": False, "tie_embeddings": False}
-    spec = RecommenderSpec(kind="dot", loss="softmax", items=3, **{**options, name: True})
+    options |= {name: True}
+    spec = RecommenderSpec(kind="dot", loss="softmax", items=3, inner_loss=inner_loss, **options)
     model = make_recommender(RecommenderSpec.from_dict(spec.to_dict()))
-    assert isinstance(model, DotProduct)
+    assert isinstance(model, WeightedEntries)
     found = {
         "repeat_feature": model.has_repeat_feature,
         "recency_decay": model.has_recency_decay,

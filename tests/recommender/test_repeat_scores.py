@@ -17,6 +17,7 @@ from dips.recommender.repeat_scores import (
     REPEAT_START,
     RepeatScores,
     repeat_scores,
+    repeat_slope,
     weighted_repeats,
 )
 from dips.recommender.sasrec import SASRec
@@ -74,9 +75,12 @@ def test_repeat_scores_of_any_items() -> None:
     dense = torch.tensor([[0, 2.0, 0, 0, 0.5], [0, 0, 3.0, 0, 0]])
     some = torch.tensor([4, 0, 2, 4, 1])  # one of them twice
     assert torch.equal(own.of(some.expand(2, -1)), dense[:, some])
-    assert torch.equal(own.of_some(some, 5), dense[:, some])
+    assert torch.equal(own.of_some(some), dense[:, some])
+    twice = [torch.stack([field, field]) for field in own]
+    stacked = torch.func.vmap(lambda *given: RepeatScores(*given[:2]).of_some(given[2]))
+    assert torch.equal(stacked(*twice, some.expand(2, -1))[1], dense[:, some])
     nothing = RepeatScores(own.item[:, :0], own.score[:, :0])
-    assert torch.equal(nothing.of_some(some, 5), torch.zeros(2, 5))
+    assert torch.equal(nothing.of_some(some), torch.zeros(2, 5))
     assert torch.equal(nothing.of(some.expand(2, -1)), torch.zeros(2, 5))
 
 
@@ -90,6 +94,27 @@ def test_an_entry_counts_repeats_that_no_older_duplicate_counts() -> None:
     assert torch.equal(weighted_repeats(whole), whole.weight)
     nothing = _evidence(ITEMS[:, :0])
     assert torch.equal(weighted_repeats(nothing), nothing.weight)
+
+
+def test_the_slope_of_a_repeat_score_equals_autograd() -> None:
+    """In the weight of each entry; entries outside the sketch have weight 0."""
+    parameters = torch.tensor([0.5, 1.2, 0.7, 0.3]).double()
+    item, repeats = torch.tensor([[7, 3, 7, 0, 3]]), torch.tensor([[2, 1, 5, 4, 6]]).double()
+    weight = torch.tensor([[1.0, 0, 0.4, 1, 0]]).double()
+    age = torch.tensor([[9.0, 6, 4, 1, 0]]).double()
+    entries = Evidence(item, weight, weight, torch.tensor([3]), age, repeats)
+
+    def scores(weight: Tensor) -> Tensor:
+        """Return the score of each entry's item, [1, 5]."""
+        counts = weighted_repeats(entries._replace(weight=weight))
+        return repeat_scores(parameters, item, counts, age).of(item)
+
+    own = torch.eye(5, dtype=torch.bool)
+    wanted = torch.autograd.functional.jacobian(scores, weight)[0, :, 0][own]
+    own_scores = repeat_scores(parameters, item, weighted_repeats(entries), age)
+    found = repeat_slope(parameters, own_scores, entries)
+    torch.testing.assert_close(found[0], wanted)
+    assert bool((found > 0).all())
 
 
 @pytest.mark.parametrize("form", [GRU, SASRec, SessionGRU])

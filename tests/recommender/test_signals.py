@@ -9,41 +9,57 @@ import torch
 
 from dips.numerics.fixed_point import quantize
 from dips.recommender import signals as signals_module
-from dips.recommender.base import Evidence
+from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import Loss
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax
 from dips.recommender.mlp import MLP
-from dips.recommender.signals import recommender_signals, rounding
+from dips.recommender.signals import as_evidence, recommender_signals, rounding
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.records import Candidates, Sketch
 from dips.testing import random_candidates
 
 Dot = Callable[..., DotProduct]
+Linearised = Callable[..., LinearisedDotProduct]
 
 
 @pytest.mark.parametrize("kind", [DotProduct, MLP])
 def test_signals(monkeypatch: pytest.MonkeyPatch, loss: Loss, kind: type[DotProduct | MLP]) -> None:
     """Signals equal what the recommender computes, in chunks of any size."""
     model = kind(items=8, loss=loss, dim=5, generator=torch.Generator().manual_seed(0))
+    _compare(monkeypatch, model)
+
+
+@pytest.mark.parametrize("more", [{}, {"repeat_feature": True}], ids=str)
+@pytest.mark.parametrize("loss", [FullSoftmax(), SampledSoftmax(5)], ids=str)
+def test_signals_of_a_linearised_inner_loop(
+    monkeypatch: pytest.MonkeyPatch, linearised: Linearised, loss: Loss, more: dict[str, bool]
+) -> None:
+    _compare(monkeypatch, linearised(loss, **more))
+
+
+def _compare(monkeypatch: pytest.MonkeyPatch, model: Recommender) -> None:
+    """Compare all signals with those of the recommender, in chunks of any size."""
+    loss = model.loss
     quantized = StackedRecommenders.of([model]).quantized()
     exact = quantized.one(0)
     sketch, candidates = random_candidates(users=9, seed=2)
     signals = recommender_signals(quantized, sketch, candidates)
     present = sketch.present.double()
-    user = exact.read(
-        Evidence.new(sketch.item, sketch.rating.double(), present, present.sum(1).long()), rounding
-    )
+    user = exact.read(as_evidence(sketch, present, candidates.seen), rounding)
     rating = candidates.rating.double()
     expected = exact.losses(user, candidates.item, rating).detach()
     torch.testing.assert_close(signals.loss, expected, atol=1e-9, rtol=1e-9)
     assert not signals.loss.requires_grad
     assert torch.equal(signals.embedding, exact.embedding(candidates.item))
     weights = candidates.present.double() / 2
-    past = Evidence.new(candidates.item, rating, weights, candidates.present.sum(1))
+    past = as_evidence(candidates.entries, weights, candidates.seen)
     other = exact.losses(exact.read(past, rounding), candidates.item, rating).detach()
     torch.testing.assert_close(signals.read(weights).losses(), other, atol=1e-9, rtol=1e-9)
-    effect = exact.influences(
-        exact.read(past, rounding), candidates.item, rating, candidates.present.double(), 0.7
+    factor = rounding(exact.weight_factor(past.age, past.repeats))
+    weight = factor * candidates.present
+    effect = factor * exact.influences(
+        exact.read(past, rounding), candidates.item, rating, weight, 0.7
     )
     influences = signals.read(weights).influences(0.7)
     torch.testing.assert_close(influences, effect.detach(), atol=1e-8, rtol=1e-8)
@@ -81,6 +97,25 @@ def test_residuals_are_minus_the_derivative_in_the_output(
                 name == "softmax"
             ) else slope[:, slot]  # fmt: skip
             torch.testing.assert_close(residual[:, slot], -own)
+
+
+def test_few_logits_of_all_items_are_stored_at_once(
+    linearised: Linearised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Residuals need the logits of all items; a row of the inner loop is much narrower."""
+    model = linearised(items=2000, inner_steps=2)
+    quantized = StackedRecommenders.of([model]).quantized()
+    rows, predict_all = [], LinearisedDotProduct.predict_all
+
+    def watched(self: LinearisedDotProduct, user: torch.Tensor) -> torch.Tensor:
+        rows.append(len(user))
+        return predict_all(self, user)
+
+    monkeypatch.setattr(LinearisedDotProduct, "predict_all", watched)
+    monkeypatch.setitem(signals_module.CHUNK, "cpu", 3 * 2000)
+    sketch, candidates = random_candidates(users=8, seed=1)
+    recommender_signals(quantized, sketch, candidates).residual  # noqa: B018
+    assert rows == [3, 3, 2]
 
 
 def test_rows_belong_to_runs_in_order(dot: Dot, losses: dict[str, Loss]) -> None:

@@ -29,7 +29,8 @@ from dips.policy.registry import make_policy
 from dips.policy.stacked import StackedPolicies
 from dips.recommender import predicted_score as predicted_scores
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import Loss
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax
 from dips.recommender.mlp import MLP
 from dips.recommender.stacked import StackedRecommenders
 from dips.sketch.selection import Sampled
@@ -51,6 +52,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, 
 World = Callable[..., Interactions]
 StreamOf = Callable[[Sequence[Interactions]], Stream]
 Dot = Callable[..., DotProduct]
+Linearised = Callable[..., LinearisedDotProduct]
 Rollout = Callable[..., dict[str, Tensor]]
 PERIODS = {"online": (1,), "batch": (4,), "varying": (3, 5, 2)}
 EXHAUSTIVE = pytest.mark.exhaustive
@@ -144,6 +146,33 @@ def test_predicted_scores_equal_the_reference_path(
 @pytest.mark.parametrize(
     ("setting", "periods"),
     combinations(
+        [(1, False, 9.0), (2, True, 0.1), (8, True, 1.0)],
+        [((2, True, 0.1), "online"), ((8, True, 1.0), "varying")],
+    ),
+)
+def test_scores_of_a_linearised_inner_loop_equal_the_reference_path(
+    stream: Stream, linearised: Linearised, by_kernel: Rollout, setting: tuple[int, bool, float],
+    periods: tuple[int, ...],
+) -> None:  # fmt: skip
+    """The inner loss has a scale; the loss over sampled items changes no decision."""
+    size, recency_decay, inner_lr = setting
+    rest = {"recency_decay": recency_decay, "tie_embeddings": False, "inner_lr": inner_lr}
+    made = [
+        linearised(seed=seed, items=ITEMS + 5, dim=DIM, loss=SampledSoftmax(4), **rest)
+        for seed in range(RUNS)
+    ]
+    networks, stack = networks_of("set", predicted_score=True), StackedRecommenders.of(made)
+    case = (stream, networks, stack, size, periods)
+    found = by_kernel(*case)
+    assert_same(found, reference(*case))
+    assert len(found["predicted_score"].unique()) > 12
+    stack.state["log_entry_scale"] += 1.0
+    assert not torch.equal(reference(*case)["predicted_score"], found["predicted_score"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "periods"),
+    combinations(
         [(1, 0.0), (2, 0.05), (8, 0.0)],
         [((1, 0.0), "varying"), ((2, 0.05), "online"), ((8, 0.0), "batch")],
     ),
@@ -179,15 +208,17 @@ def test_half_lives_decide_as_on_the_reference_path(
 
 
 @pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
-@pytest.mark.parametrize(("size", "newest"), [(1, 1), (4, 1), (4, 3), (4, 9)])
+@pytest.mark.parametrize(
+    ("form", "size", "newest"),
+    [("dot", 1, 1), ("dot", 4, 1), ("dot", 4, 3), ("dot", 4, 9), ("linearised", 6, 4)],
+)
 def test_last_top_decides_as_on_the_reference_path(
-    stream: Stream, dot: Dot, losses: dict[str, Loss], by_numba: Rollout, size: int, newest: int,
-    periods: tuple[int, ...],
+    stream: Stream, request: pytest.FixtureRequest, by_numba: Rollout, form: str, size: int,
+    newest: int, periods: tuple[int, ...],
 ) -> None:  # fmt: skip
     rest = {"items": ITEMS, "dim": DIM, "recency_decay": True, "tie_embeddings": False}
-    stack = StackedRecommenders.of(
-        [dot(losses["softmax"], seed=seed, **rest) for seed in range(RUNS)]
-    )
+    make = request.getfixturevalue(form)
+    stack = StackedRecommenders.of([make(FullSoftmax(), seed=seed, **rest) for seed in range(RUNS)])
     case = (stream, LastTop(newest), stack, size, periods)
     assert_same(by_numba(*case), reference(*case))
 

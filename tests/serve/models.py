@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -25,7 +27,7 @@ def make_model(
     seed: int = 0,
     residual: bool = True,
     predicted_score: bool = False,
-    **more: bool,
+    **more: Any,
 ) -> TrainedModel:
     """Return a model with this policy, over items "0", "1", ... with ratings from 1 to 5."""
     values = (1.0, 2.0, 3.0, 4.0, 5.0) if loss == "cce" else ()

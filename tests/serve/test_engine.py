@@ -60,12 +60,28 @@ def _after(engine: Engine, before: Engine | None = None, width: int = 0) -> list
                 "tie_embeddings": False,
             },
         ),
+        (
+            "learned",
+            6,
+            {
+                "predicted_score": True,
+                "loss": "softmax",
+                "inner_loss": "linearised",
+                "negatives": 5,
+                "recency_decay": True,
+                "tie_embeddings": False,
+            },
+        ),
         *(("last", size, {}) for size in (1, 3)),
         *(("reservoir", size, {}) for size in (1, 6)),
         *(("mix:1", 3, {}), ("mix:4", 6, {})),
         *((policy, 4, {}) for policy in ("dips", "hardest", "hardest:5", "frequent")),
         ("last-distinct", 3, {}),
         ("last-top:2", 4, {"loss": "softmax"}),
+        *(
+            (f"last-top:{newest}", 8, {"loss": "softmax", "inner_loss": "linearised"})
+            for newest in (1, 4)
+        ),
     ],
     ids=str,
 )

@@ -27,6 +27,7 @@ from tests.serve.fold import fold, state_of
 from tests.serve.models import events_of, make_model
 
 LENGTHS = [9, 3, 16, 1, 6, 2]
+LINEARISED = {"loss": "softmax", "inner_loss": "linearised"}
 RUNS = [
     ("last", (1,), {}),
     ("reservoir", (3,), {"seed": 4}),
@@ -59,6 +60,12 @@ RUNS = [
         {"loss": "softmax", "repeat_feature": True, "recency_decay": True, "tie_embeddings": False},
     ),
     ("hardest", (2,), {"loss": "softmax", "repeat_feature": True, "recency_decay": True}),
+    ("learned", (1,), {**LINEARISED, "predicted_score": True, "recency_decay": True}),
+    ("learned", (2, 1), {**LINEARISED, "predicted_score": True, "negatives": 5}),
+    ("last-top:1", (1,), {**LINEARISED, "tie_embeddings": False}),
+    ("last-top:1", (2,), {**LINEARISED, "repeat_feature": True, "recency_decay": True}),
+    ("hardest", (1,), {**LINEARISED, "repeat_feature": True}),
+    ("influence", (2,), {**LINEARISED, "recency_decay": True}),
     ("learned", (1,), {"loss": "cce", "form": "mlp"}),
     ("dips", (1,), {}),
     ("dips@1", (3,), {"loss": "softmax"}),

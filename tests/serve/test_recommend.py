@@ -11,6 +11,7 @@ import pytest
 from dips.data.interactions import from_arrays
 from dips.evaluation import progressive
 from dips.policy.registry import make_policy
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.serve.keeper import open_keeper
@@ -19,7 +20,13 @@ from tests.serve.models import make_model
 
 ITEMS, HISTORY = 12, [5, 2, 9, 2, 7]
 KINDS = pytest.mark.parametrize(
-    ("form", "more"), [("dot", {"recency_decay": True, "tie_embeddings": False}), ("mlp", {})]
+    ("form", "more"),
+    [
+        ("dot", {"recency_decay": True, "tie_embeddings": False}),
+        ("dot", {"inner_loss": "linearised", "recency_decay": True, "tie_embeddings": False}),
+        ("dot", {"inner_loss": "linearised", "repeat_feature": True}),
+        ("mlp", {}),
+    ],
 )
 
 
@@ -67,6 +74,22 @@ def test_without_a_filter_all_items_are_recommended(form, more):
     ranks, found = _ranks(trained), _recommended(trained, ITEMS)
     assert [ranks[int(item)] for item, _ in found] == list(range(1, ITEMS + 1))
     assert _recommended(trained, 3) == found[:3]
+
+
+def test_the_sums_over_all_items_are_computed_once(monkeypatch):
+    """When the keeper is opened, not for every user; recommendations are the same."""
+    trained = make_model("last", 4, loss="softmax", inner_loss="linearised", items=ITEMS)
+    expected, sums = _ranks(trained), []
+    item_sums = LinearisedDotProduct.item_sums
+    monkeypatch.setattr(
+        LinearisedDotProduct, "item_sums", lambda model: sums.append(1) or item_sums(model)
+    )
+    keeper = open_keeper(trained, "memory:")
+    keeper.observe_many({"user": "u", "item": str(item)} for item in HISTORY)
+    for _ in range(3):
+        found = keeper.recommend("u", ITEMS)
+    assert len(sums) == 1
+    assert [expected[int(item)] for item, _ in found] == list(range(1, ITEMS + 1))
 
 
 def test_no_items_are_left_when_all_are_filtered():

@@ -17,6 +17,8 @@ from dips.training.config import TrainConfig
 
 World = Callable[..., Interactions]
 SAMPLED: dict[str, Any] = {"policy": "learned", "selection": "sampled"}
+SAMPLED_INNER_LOSS: dict[str, Any] = {"task": "implicit", "negatives": 5, "inner_loss": "softmax"}
+"""The inner loop, too, compares an item with the negatives."""
 
 
 @pytest.mark.parametrize(
@@ -45,10 +47,27 @@ SAMPLED: dict[str, Any] = {"policy": "learned", "selection": "sampled"}
             },
             "repeat_feature and filter_sketch contradict each other",
         ),
-        ({"task": "implicit", "recency_decay": True, "negatives": 5}, "leave --recency-decay out"),
         (
-            {"task": "implicit", "tie_embeddings": False, "negatives": 5},
-            "leave --no-tie-embeddings out",
+            {**SAMPLED_INNER_LOSS, "recency_decay": True},
+            "leave --recency-decay out",
+        ),
+        ({**SAMPLED_INNER_LOSS, "repeat_feature": True}, "leave --repeat-feature out"),
+        ({**SAMPLED_INNER_LOSS, "tie_embeddings": False}, "leave --no-tie-embeddings out"),
+        (
+            {"inner_loss": "linearised"},
+            "inner_loss linearised is for items predicted by dot: leave --inner-loss out",
+        ),
+        (
+            {"task": "implicit", "recommender": "mlp", "inner_loss": "linearised"},
+            "leave --inner-loss out",
+        ),
+        (
+            {"task": "implicit", "recommender": "gru", "inner_loss": "linearised"},
+            "leave --inner-loss out",
+        ),
+        (
+            {"task": "implicit", "loss": "bpr", "inner_loss": "linearised", "recency_decay": True},
+            "leave --recency-decay out",
         ),
     ],
 )
@@ -77,6 +96,17 @@ def test_unsupported_settings_are_refused(
             "negatives": 5,
         },
         {"task": "implicit", "filter_sketch": True},
+        {"task": "implicit", "inner_loss": "linearised", "negatives": 5, "recency_decay": True},
+        {
+            "task": "implicit",
+            "inner_loss": "linearised",
+            "negatives": 5,
+            "repeat_feature": True,
+            "tie_embeddings": False,
+        },
+        {"task": "implicit", "inner_loss": "linearised", "loss": "bpr"},
+        {"task": "implicit", "inner_loss": "softmax", "repeat_feature": True},
+        {"inner_loss": "softmax"},  # as in the recipe of the paper, which is for any task
         {"task": "implicit", "recommender": "mlp", "filter_sketch": True, "loss": "bpr"},
         {
             "repeat_feature": False,

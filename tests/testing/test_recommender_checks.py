@@ -130,6 +130,9 @@ def test_every_check_is_broken_once() -> None:
 
 def test_an_unbroken_one_passes() -> None:
     check_recommender(Broken())
+    with_empty = Broken()
+    with_empty.register_buffer("computed_later", torch.zeros(0, 4), persistent=False)
+    check_recommender(with_empty)  # there is nothing to save
     check_recommender(Broken)
     with pytest.raises(AssertionError, match="is not a dips Recommender"):
         check_recommender(dict)  # type: ignore[arg-type]

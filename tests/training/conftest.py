@@ -15,7 +15,8 @@ from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import FullSoftmax, Loss, SquaredError
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax, SquaredError
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.rollout.trace import Trace
@@ -43,13 +44,24 @@ class Lab:
     """Small data set, and training runs on it."""
 
     def __init__(
-        self, explicit: bool = True, data: Interactions | None = None, double: bool = False
+        self,
+        explicit: bool = True,
+        data: Interactions | None = None,
+        double: bool = False,
+        negatives: int = 0,
     ) -> None:
         self.data = data or random_world(LENGTHS, items=9, seed=1, explicit=explicit)
         self.dtype = torch.float64 if double else torch.float32
         self.columns = EventColumns.of(self.data)
         self.columns = replace(self.columns, rating=self.columns.rating.to(self.dtype))
         self.loss: Loss = SquaredError() if explicit else FullSoftmax()
+        self.form: type[DotProduct | LinearisedDotProduct] = DotProduct
+        clicks = not self.data.explicit
+        self.features = {
+            "repeat_feature": clicks, "recency_decay": clicks, "tie_embeddings": not clicks
+        }  # fmt: skip
+        if negatives:
+            self.form, self.loss = LinearisedDotProduct, SampledSoftmax(negatives)
 
     def job(self, **settings: Any) -> Job:
         """Return a run. Its seed decides which users train."""
@@ -65,7 +77,7 @@ class Lab:
         models, policies = [], []
         for job in jobs:
             config = job.config
-            model = DotProduct(
+            model = self.form(
                 items=self.data.items,
                 loss=self.loss,
                 dim=config.model.dim,
@@ -74,9 +86,7 @@ class Lab:
                 inner_steps=config.model.inner_steps,
                 prior_penalty=config.model.prior_penalty,
                 generator=torch.Generator().manual_seed(config.training.seed),
-                repeat_feature=not self.data.explicit,
-                recency_decay=not self.data.explicit,
-                tie_embeddings=self.data.explicit,
+                **self.features,  # type: ignore[arg-type]
             )
             models.append(model.to(self.dtype))
             shape = replace(policy_spec(job.train, config), center=3.0, spread=1.5)
@@ -97,7 +107,10 @@ class Lab:
 
 @pytest.fixture
 def lab() -> Callable[..., Lab]:
-    """Return `lab(...)`: `explicit=False` for implicit data, `double=True` for float64."""
+    """Return `lab(...)`: `explicit=False` for implicit data, `double=True` for float64.
+
+    With `negatives` the recommender has a linearised inner loop and a sampled softmax.
+    """
     return Lab
 
 

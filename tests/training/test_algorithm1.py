@@ -18,6 +18,7 @@ from dips.numerics import fixed_point
 from dips.policy.paper_network import PaperNetwork
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.registry import make_recommender
 from dips.stream.users import EventColumns
 from dips.studies.checks import policy_spec, recommender_spec, resolved
@@ -30,6 +31,8 @@ from dips.training.recipes import build_config
 from dips.training.rollouts import Job, TrainingRollouts
 from dips.training.trainer import TrainingState, fit, start
 
+LOSSES = ["mse", "softmax", "linearised"]
+"""Of predictions; `linearised` is the inner loss of a softmax."""
 LENGTHS = [11, 6, 9, 3, 1, 8]
 THETA: dict[str, Any] = {"learning_rate": 2**-6, "user_lr": 2**-4, "weight_decay": 2**-7}
 PHI: dict[str, Any] = {"policy_lr": 2**-5, "policy_weight_decay": 2**-6}
@@ -52,16 +55,18 @@ def _world(explicit: bool) -> Interactions:
 class Pair:
     """The trainer and Algorithm 1 with the same initial parameters."""
 
-    def __init__(self, explicit: bool, reuse_backward: bool = True, **settings: Any) -> None:
-        self.data = data = _world(explicit)
+    def __init__(self, loss: str, reuse_backward: bool = True, **settings: Any) -> None:
+        self.data = data = _world(loss == "mse")
         flags = {
             "policy": "dips", "size": 2, "dim": 3, "inner_steps": 3, "inner_lr": 0.125,
             "dropout": 0.0, "queue": 3, "epochs": 2, "device": "cpu", **settings,
         }  # fmt: skip
+        if loss == "linearised":
+            flags["inner_loss"] = loss
         self.config: TrainConfig = resolved(data, build_config("paper", None, flags))
         model = make_recommender(recommender_spec(data, self.config), 0).double()
         network = build_policy(policy_spec(data, self.config), 0)
-        assert isinstance(model, DotProduct)
+        assert isinstance(model, LinearisedDotProduct if loss == "linearised" else DotProduct)
         assert isinstance(network, PaperNetwork)
         network.double()
         generator = torch.Generator().manual_seed(3)
@@ -97,11 +102,11 @@ def _no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("queue", [100, 3, 1])
-def test_update_interval_1_is_algorithm_1(explicit: bool, queue: int) -> None:
+def test_update_interval_1_is_algorithm_1(loss: str, queue: int) -> None:
     """Both are trained; entry gradients are taken after the update of Theta."""
-    pair = Pair(explicit, reuse_backward=False, queue=queue, **THETA, **PHI)
+    pair = Pair(loss, reuse_backward=False, queue=queue, **THETA, **PHI)
     before, initial = pair.parameters()
     for name, value in before.items():
         torch.testing.assert_close(value, initial[name])
@@ -112,11 +117,11 @@ def test_update_interval_1_is_algorithm_1(explicit: bool, queue: int) -> None:
         assert float((value - initial[name]).abs().max()) > 1e-3, name
 
 
-@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("rates", [{**THETA, **CONSTANT_PHI}, {**CONSTANT_THETA, **PHI}])
-def test_one_backward_pass_for_both_updates(explicit: bool, rates: dict[str, Any]) -> None:
+def test_one_backward_pass_for_both_updates(loss: str, rates: dict[str, Any]) -> None:
     """Its entry gradients are older by one update of Theta, so one of the two stays constant."""
-    pair = Pair(explicit, **rates)
+    pair = Pair(loss, **rates)
     _, initial = pair.parameters()
     pair.train_both()
     trained, reference = pair.parameters()
@@ -127,10 +132,10 @@ def test_one_backward_pass_for_both_updates(explicit: bool, rates: dict[str, Any
             assert float((value - initial[name]).abs().max()) > 1e-3, name
 
 
-@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("queue", [100, 3, 1])
-def test_sketches_and_policy_gradients_agree(explicit: bool, queue: int) -> None:
-    pair = Pair(explicit, queue=queue, **CONSTANT_THETA, **CONSTANT_PHI)
+def test_sketches_and_policy_gradients_agree(loss: str, queue: int) -> None:
+    pair = Pair(loss, queue=queue, **CONSTANT_THETA, **CONSTANT_PHI)
     pair.state.progress.epoch = 1
     rollouts, compared = TrainingRollouts([pair.job], pair.columns), 0
     batch = pair.algorithm.user_batch(pair.data, np.arange(pair.data.users))
@@ -159,10 +164,10 @@ def test_sketches_and_policy_gradients_agree(explicit: bool, queue: int) -> None
     assert compared == max(LENGTHS) - 1 - pair.config.sketch.size
 
 
-@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
-def test_the_inner_loop_descends_on_equation_8(explicit: bool) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_inner_loop_descends_on_equation_8(loss: str) -> None:
     """Its written-out gradients equal automatic differentiation of the weighted loss."""
-    algorithm = Pair(explicit).algorithm
+    algorithm = Pair(loss).algorithm
     settings, items = algorithm.config.model, algorithm.items
     z = torch.zeros(3, items).double()
     z[0, :2], z[1, 2:5] = 1.0, 1.0
@@ -171,7 +176,10 @@ def test_the_inner_loop_descends_on_equation_8(explicit: bool) -> None:
     user = algorithm.theta.user_prior.expand(3, -1)
     for _ in range(settings.inner_steps):
         scores = user @ table.T + intercept
-        losses = (scores - y) ** 2 if explicit else -scores.log_softmax(1)
+        losses = (scores - y) ** 2 if loss == "mse" else -scores.log_softmax(1)
+        if loss == "linearised":
+            every = torch.arange(items).expand(3, -1)
+            losses = algorithm.theta.inner_loss(user, every, y)
         (gradient,) = torch.autograd.grad((z * losses).sum(), user, retain_graph=True)
         user = (user - settings.inner_lr * gradient).detach().requires_grad_()
     found = algorithm.adapt(z, y, table, intercept)
@@ -179,10 +187,10 @@ def test_the_inner_loop_descends_on_equation_8(explicit: bool) -> None:
     assert float((user - algorithm.theta.user_prior).detach().abs().max()) > 1e-2
 
 
-@pytest.mark.parametrize("explicit", [True, False], ids=["mse", "softmax"])
-def test_the_policy_update_is_equation_10(explicit: bool) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_policy_update_is_equation_10(loss: str) -> None:
     """The gradient is that of v' sum_j z_j, with v fixed and z_j = z_hat_j - sigma(f) by Eq. 4."""
-    pair = Pair(explicit, **CONSTANT_THETA, **CONSTANT_PHI)
+    pair = Pair(loss, **CONSTANT_THETA, **CONSTANT_PHI)
     algorithm = pair.algorithm
     batch = algorithm.user_batch(pair.data, np.arange(pair.data.users))
     for t in range(6):

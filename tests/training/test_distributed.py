@@ -104,6 +104,17 @@ def _many_items(make: Any, process_group: ProcessGroup) -> Found:
     return _train(world, jobs, process_group, world.start(jobs))[0]
 
 
+def _sampled(make: Any, process_group: ProcessGroup) -> Found:
+    """Train with sampled negatives and sums over all items that are kept up to date."""
+    lengths = [9, 3, 12, 7, 11, 4, 8, 6, 9, 7, 5]
+    data = random_world(lengths, items=500, explicit=False)
+    world = make(explicit=False, data=data, double=True, negatives=20)
+    jobs = [world.job(**QUICK, **LEARNED)]
+    fit_state = world.start(jobs)
+    assert fit_state.stack.state["stored_sums"].numel()
+    return _train(world, jobs, process_group, fit_state)[0]
+
+
 def _resumed(make: Any, process_group: ProcessGroup) -> Found:
     """Stop after the first epoch and resume. Only the main process has the checkpoint."""
     world = make(double=True)
@@ -120,7 +131,7 @@ def _resumed(make: Any, process_group: ProcessGroup) -> Found:
 
 
 OTHERS: dict[str, Callable[[Any, ProcessGroup], Found]] = {
-    "implicit": _implicit, "many-items": _many_items, "resumed": _resumed
+    "implicit": _implicit, "many-items": _many_items, "sampled": _sampled, "resumed": _resumed
 }  # fmt: skip
 
 

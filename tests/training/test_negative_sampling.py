@@ -1,6 +1,6 @@
-"""Negatives are sampled by popularity without replacement, as a function of seed and step.
+"""Negatives are sampled by popularity in strata, as a function of seed and step.
 
-Weighted by their probabilities, they give unbiased estimates of sums over all items.
+Weighted by their expected counts, they give unbiased estimates of sums over all items.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def test_negatives_are_a_function_of_seed_and_step(lab: Make) -> None:
     assert torch.equal(both[1:], _drawn(jobs[1:], 5))  # a single run equals the stacked run
     later = [_drawn(jobs, step) for step in range(6, 12)]
     assert not any(torch.equal(both, other) for other in later)
-    for row in torch.cat([both, *later]):
-        assert len(set(row.tolist())) == 3
+    assert not any(torch.equal(other[0], other[1]) for other in (both, *later))
 
 
 def test_inactive_runs_keep_their_negatives(lab: Make) -> None:
@@ -55,7 +54,7 @@ def test_inactive_runs_keep_their_negatives(lab: Make) -> None:
     assert state["negatives"][0].tolist() == [-1, -1, -1]
     assert state["log_q"][0].tolist() == [7, 7, 7]
     assert (state["negatives"][1] >= 0).all()
-    assert (state["log_q"][1] < 0).all()
+    assert (state["log_q"][1] < 7).all()
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])
@@ -63,9 +62,29 @@ def test_probabilities_follow_the_power_of_popularity(lab: Make, power: float) -
     job = lab(explicit=False).job(negative_exponent=power)
     weight = (1 + popularity(job.train).double()) ** power
     expected = weight / weight.sum()
-    drawn = torch.cat([_drawn([job], step, 1)[0] for step in range(3000)])
-    share = torch.bincount(drawn, minlength=len(weight)) / len(drawn)
-    assert float((share - expected).abs().max()) < 0.03
+    for width in (1, 5):
+        drawn = torch.cat([_drawn([job], step, width)[0] for step in range(2000)])
+        share = torch.bincount(drawn, minlength=len(weight)) / len(drawn)
+        assert float((share - expected).abs().max()) < 0.03
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_log_q_is_the_log_of_the_expected_number_of_draws(lab: Make, power: float) -> None:
+    job = lab(explicit=False).job(negative_exponent=power)
+    weight = (1 + popularity(job.train).double()) ** power
+    for width in (1, 4, 30):  # more draws than items
+        state = _state([job], 3, width)
+        expected = (width * weight / weight.sum())[state["negatives"][0]].log()
+        torch.testing.assert_close(state["log_q"][0].double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_draws_are_stratified(lab: Make) -> None:
+    """So counts are close to the expected ones. Here items are equally likely."""
+    job = lab(explicit=False).job(negative_exponent=0.0)
+    for width, gap in ((9, 0), (18, 0), (12, 2), (30, 2)):
+        for step in range(20):
+            counts = torch.bincount(_drawn([job], step, width)[0], minlength=9)
+            assert float((counts - width / 9).abs().max()) < gap + 1e-9
 
 
 def test_losses_without_log_q_get_no_probabilities(lab: Make) -> None:
@@ -81,9 +100,8 @@ def test_weighted_sums_are_unbiased(lab: Make, power: float) -> None:
     estimates = []
     for step in range(1500):
         state = _state([job], step, 6)
-        probability = state["log_q"][0].double().exp()
-        assert ((probability > 0) & (probability <= 1)).all()
-        estimates.append((value[state["negatives"][0]] / probability).sum())
+        expected_count = state["log_q"][0].double().exp()
+        estimates.append((value[state["negatives"][0]] / expected_count).sum())
     estimate = torch.stack(estimates)
     assert abs(estimate.mean() - value.sum()) < 4 * estimate.std() / len(estimate) ** 0.5
     assert (
@@ -97,7 +115,7 @@ def _loss_and_gradient(model: GRU, states: Tensor, target: Tensor) -> tuple[Tens
 
 
 def test_the_sampled_softmax_has_the_gradient_of_the_full_softmax(lab: Make) -> None:
-    """It is equal if all items are sampled. With half of them, it is close only if corrected."""
+    """It is equal if all items are sampled once. With others, it is close only if corrected."""
     data = random_world([9, 3, 12, 1, 7, 11, 4, 8, 6, 5] * 3, items=60, seed=1, explicit=False)
     job, items = lab(explicit=False, data=data).job(negative_exponent=1.0), data.items
     generator = torch.Generator().manual_seed(3)
@@ -109,7 +127,8 @@ def test_the_sampled_softmax_has_the_gradient_of_the_full_softmax(lab: Make) -> 
 
     truth = _loss_and_gradient(made(FullSoftmax()), states, target)
     full = made(SampledSoftmax(items))
-    every = _state([job], 0, items)
+    uniform = lab(explicit=False, data=data).job(negative_exponent=0.0)
+    every = _state([uniform], 0, items)
     full.negatives.copy_(every["negatives"][0])
     full.log_q.copy_(every["log_q"][0])
     for found, known in zip(_loss_and_gradient(full, states, target), truth, strict=True):
@@ -124,4 +143,4 @@ def test_the_sampled_softmax_has_the_gradient_of_the_full_softmax(lab: Make) -> 
             total += _loss_and_gradient(model, states, target)[1] / 300
         return float((total - truth[1]).norm() / truth[1].norm())
 
-    assert relative_error(corrected=True) < 0.02 < 0.05 < relative_error(corrected=False)
+    assert relative_error(corrected=True) < 0.03 < 0.05 < relative_error(corrected=False)

@@ -11,9 +11,13 @@ import torch
 from dips.evaluation.progressive import evaluate
 from dips.kernels import dispatch
 from dips.numerics import chunks
+from dips.numerics.linearised_descent import item_sums
+from dips.testing import random_world
 from dips.training import recommender_gradients as module
-from dips.training.recommender_gradients import recommender_gradients
+from dips.training.lazy_adam import NOWHERE, pick_rows, touched_rows
+from dips.training.recommender_gradients import items_read, recommender_gradients, touched_sums
 from dips.training.rollouts import TrainingRollouts
+from dips.training.state import store_sums
 
 Make = Callable[..., Any]
 
@@ -47,6 +51,79 @@ def test_chunks_of_a_batch_add_up(lab: Make, monkeypatch: pytest.MonkeyPatch, ru
     for name, value in gradients.items():
         assert value.any()
         torch.testing.assert_close(summed[name], value, atol=1e-12, rtol=1e-12, msg=name)
+
+
+def _sampled(lab: Make, runs: int, repeat_feature: bool = True) -> tuple[Any, Any, torch.Tensor]:
+    """Return recommenders with stored sums, a trace, and a batch with padding."""
+    data = random_world([9, 3, 12, 1, 7, 11, 4, 8, 6, 5], items=40, seed=1, explicit=False)
+    world = lab(explicit=False, data=data, double=True, negatives=7)
+    world.features["repeat_feature"] = repeat_feature
+    jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
+    fit_state = world.start(jobs)
+    models = fit_state.models_with(fit_state.parameters())
+    trace, _ = TrainingRollouts(jobs, world.columns).traces(1, models, models)
+    draw = torch.Generator().manual_seed(1)
+    stack = fit_state.stack
+    stack.state["negatives"] = torch.randint(40, (runs, 7), generator=draw)  # with duplicates
+    stack.state["bias"] += torch.randn(stack.state["bias"].shape, generator=draw)
+    store_sums(stack)
+    batch = torch.tensor([[0, 5, 2, -1, 9], [1, 7, -1, -1, -1]])[:runs]
+    for run in range(runs):
+        batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
+    return stack, trace, batch
+
+
+@pytest.mark.parametrize("repeat_feature", [False, True])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_gradients_of_touched_rows_equal_those_of_the_tables(
+    lab: Make, runs: int, repeat_feature: bool
+) -> None:
+    """With sampled negatives, and with the sums over all items stored."""
+    stack, trace, batch = _sampled(lab, runs, repeat_feature)
+    touched = touched_rows(items_read(trace, batch, stack.state["negatives"]))
+    losses, some = recommender_gradients(stack, trace, batch, touched)
+    for stored in (True, False):  # the sums are computed if none are stored
+        if not stored:
+            stack.state["stored_sums"] = stack.state["stored_sums"][..., :0]
+        wanted, whole = recommender_gradients(stack, trace, batch)
+        torch.testing.assert_close(losses, wanted, atol=1e-12, rtol=1e-12)
+        for name, value in whole.items():
+            found = some[name]
+            if name in stack.template.item_tables:
+                there = touched < NOWHERE
+                assert 5 < int(there.sum(1).min()) < 40
+                found, value = found[there], pick_rows(value, touched)[there]
+            assert value.any() or name == "repeat_exponent"  # no item of the batch repeats
+            torch.testing.assert_close(found, value, atol=1e-12, rtol=1e-12, msg=name)
+
+
+def test_a_batch_reads_its_negatives(lab: Make) -> None:
+    stack, trace, batch = _sampled(lab, 2)
+    negatives = stack.state["negatives"]
+    plain, found = items_read(trace, batch), items_read(trace, batch, negatives)
+    for run in range(2):
+        assert set(found[run].tolist()) == set(plain[run].tolist()) | set(negatives[run].tolist())
+        assert set(plain[run].tolist()) < set(found[run].tolist())
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_sums_of_touched_rows_change_as_the_sums_of_all_rows(lab: Make, runs: int) -> None:
+    """Rows that are not there add nothing."""
+    stack, _, _ = _sampled(lab, runs)
+    rows = torch.tensor([[0, 3, 8, NOWHERE, NOWHERE], [2, 39, NOWHERE, NOWHERE, NOWHERE]])[:runs]
+    before, part = stack.state["stored_sums"].clone(), touched_sums(stack, rows)
+    for run in range(runs):
+        there = rows[run][rows[run] < NOWHERE]
+        vectors, bias = stack.state["vectors"][run, there], stack.state["bias"][run, there, 0]
+        torch.testing.assert_close(part[run], item_sums(vectors, bias))
+        stack.state["vectors"][run, there] *= 1.5
+        stack.state["bias"][run, there] -= 0.3
+    change = touched_sums(stack, rows) - part
+    store_sums(stack)
+    torch.testing.assert_close(before + change, stack.state["stored_sums"])
+    assert float(change.abs().amax((1, 2)).min()) > 1e-3
+    nothing = torch.full_like(rows, NOWHERE)
+    assert torch.equal(touched_sums(stack, nothing), torch.zeros_like(part))
 
 
 @pytest.mark.parametrize("runs", [1, 2])

@@ -12,10 +12,10 @@ from dips.training.recipes import build_config
 from dips.training.resolve import RULES, DataSummary, resolve
 
 LASTING = {
-    "periods", "negatives", "user_lr", "user_batch", "update_interval", "device", "max_seconds",
-    "max_users",
+    "periods", "negatives", "inner_loss", "user_lr", "user_batch", "update_interval", "device",
+    "max_seconds", "max_users",
 }  # fmt: skip
-"""Leaves in which None has a meaning of its own: all, or no limit."""
+"""Leaves in which None has a meaning of its own: all, no limit, or the loss itself."""
 
 
 def decide(
@@ -108,13 +108,78 @@ def test_weight_decay_falls_with_events_per_item(
 
 
 def test_weight_decay_without_repeats_has_a_bound() -> None:
-    def decay(rows: int, items: int, repeats: float = 0.0) -> float:
-        return decide(rows, 10, items, implicit=True, repeats=repeats).training.weight_decay
+    def decay(rows: int, items: int, repeats: float = 0.0, inner_loss: str = "softmax") -> float:
+        facts: dict[str, Any] = {"implicit": True, "repeats": repeats, "inner_loss": inner_loss}
+        return decide(rows, 10, items, **facts).training.weight_decay
 
     assert decay(276_000, 35_000) == pytest.approx(2e-4, rel=0.01)  # amazon-cds
     assert decay(100_000, 35_000) == decay(100_000, 1_000) == pytest.approx(5.5e-4)
     assert decay(100_000, 200) == pytest.approx(2e-4)
     assert decay(100_000, 1_000, repeats=0.5) == pytest.approx(1e-3)
+    linearised = {"inner_loss": "linearised"}
+    assert decay(100_000, 35_000, **linearised) == pytest.approx(1.65e-3)
+    assert decay(100_000, 1_000, **linearised) == pytest.approx(1e-3)
+    assert decay(10_000, 35_000, **linearised) == pytest.approx(3e-3)
+    assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("facts", "taken"),
+    [
+        ({}, "linearised"),
+        ({"repeats": 0.09999}, "linearised"),
+        ({"repeats": 0.1}, "softmax"),  # 1e9 predictions times items
+        ({"repeats": 0.1, "rows": 100_001}, "linearised"),
+        ({"repeats": 0.1, "items": 10_001}, "linearised"),
+        ({"repeats": 0.1, "negatives": 5}, "softmax"),
+        ({"negatives": 5}, "linearised"),
+        ({"loss": "bpr"}, None),
+        ({"recommender": "mlp"}, None),
+        ({"recommender": "gru", "repeats": 0.5}, None),
+        ({"implicit": False}, None),
+        ({"inner_loss": "softmax"}, "softmax"),
+        ({"inner_loss": "linearised", "repeats": 0.5}, "linearised"),
+        ({"recipe": "paper"}, "softmax"),
+        ({"recipe": "paper-128"}, "softmax"),
+    ],
+    ids=str,
+)
+def test_the_inner_loss_is_linearised_unless_few_items_repeat(
+    facts: dict[str, Any], taken: str | None
+) -> None:
+    found = decide(**{"rows": 100_000, "items": 10_000, "implicit": True, **facts})
+    assert found.model.inner_loss == taken
+
+
+@pytest.mark.parametrize(
+    ("facts", "taken"),
+    [
+        ({}, None),
+        ({"items": 50_001}, 2048),
+        ({"items": 50_001, "repeats": 0.5}, 2048),
+        ({"items": 50_001, "repeats": 0.5, "rows": 10_000}, None),  # the softmax is affordable
+        ({"items": 50_001, "negatives": 7}, 7),
+        ({"items": 50_001, "inner_loss": "softmax"}, None),
+        ({"items": 50_001, "recipe": "paper"}, None),
+        ({"items": 50_001, "recommender": "gru"}, None),
+        ({"items": 50_001, "loss": "bpr"}, 256),
+        ({"items": 50_001, "implicit": False}, None),
+    ],
+    ids=str,
+)
+def test_the_softmax_is_sampled_with_many_items(facts: dict[str, Any], taken: int | None) -> None:
+    found = decide(**{"rows": 100_000, "items": 50_000, "implicit": True, **facts})
+    assert found.model.negatives == taken
+
+
+def test_sampled_negatives_keep_the_features_of_a_linearised_inner_loop() -> None:
+    names = ("recency_decay", "tie_embeddings", "predicted_score", "inner_lr")
+    many = decide(items=60_000, implicit=True, policy="learned")
+    assert values(many, *names) == (True, False, True, 1.0)
+    repeats = decide(items=60_000, rows=10**6, implicit=True, repeats=0.2, policy="learned")
+    assert values(repeats, "repeat_feature", *names) == (True, True, True, False, 0.2)
+    plain = decide(implicit=True, policy="learned", inner_loss="softmax", negatives=9)
+    assert values(plain, *names) == (False, True, False, 0.2)
 
 
 MODEL = (
@@ -125,8 +190,8 @@ MODEL = (
 
 @pytest.mark.parametrize(
     ("implicit", "repeats", "taken"),
-    [(True, 0.0, (False, True, False, 1.0, 1e-3, False, True)),
-     (True, 0.09, (False, True, False, 1.0, 1e-3, False, False)),
+    [(True, 0.0, (False, True, False, 1.0, 3e-3, False, True)),
+     (True, 0.09, (False, True, False, 1.0, 3e-3, False, False)),
      (True, 0.1, (True, True, True, 0.2, 3e-2, False, False)),
      (False, 0.0, (False, False, True, 0.2, 3e-3, True, False))],
 )  # fmt: skip

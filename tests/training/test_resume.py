@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dips.training import checkpoint, epoch, trainer
+from dips.training import state as state_module
 from dips.training.state import TrainingState
 from dips.training.trainer import fit
 
@@ -96,6 +97,33 @@ def test_a_resumed_run_equals_the_uninterrupted_run(
         assert resumed.progress.history == whole.progress.history
         assert resumed.progress.best_epoch == whole.progress.best_epoch
         assert resumed.progress.user_batches_done == 0
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_resumed_run_draws_the_same_negatives(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sparse: bool
+) -> None:
+    """Exactly, within an epoch and after one; with and without stored sums over all items."""
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(state_module, "SPARSE_FACTOR", 1e-9 if sparse else 1e9)
+    world = lab(explicit=False, negatives=4)
+    settings = {**QUICK, "policy": "last", "user_batch": 4, "epochs": 2}
+    jobs = [world.job(seed=seed, **settings) for seed in (0, 1)]
+    whole = world.train(jobs)
+    assert bool(whole.stack.state["stored_sums"].numel()) == sparse
+    for at, place in ((2, (1, 2)), (4, (1, 0))):
+        left = _stopped(world, jobs, at)
+        assert left is not None
+        assert (left[1].epoch, left[1].user_batches_done) == place
+        stopped = world.start(jobs)
+        stopped.load(*left)
+        stopped.progress.epoch += bool(stopped.progress.user_batches_done)
+        checkpoint.save(stopped, tmp_path)
+        resumed = world.start(jobs)
+        assert checkpoint.load(resumed, tmp_path)
+        fit(resumed, jobs, world.columns, world.validate)
+        for name, value in whole.tensors().items():
+            assert torch.equal(resumed.tensors()[name], value), (at, name)
 
 
 def test_patience_is_not_counted_twice(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ It is the v of Eq. 10. As S grows, it tends to the influence function of Eq. 11.
 |--------------------------------------|--------------------------|-------------------------------|
 | dot product, squared error           | `SquaredErrorAdjoint`    | quadratic in the item vector  |
 | dot product, softmax over all items  | `SoftmaxAdjoint`         | linear in the item vector     |
-| dot product, softmax, sketch filtered| `FilteredSoftmaxAdjoint` | linear, less a probability    |
+| dot product, linearised inner loss   | `SoftmaxAdjoint`         | linear in the item vector     |
+| the same, sketch filtered            | `FilteredSoftmaxAdjoint` | linear, less a probability    |
+| the same, with repeat scores         | `RepeatSoftmaxAdjoint`   | linear, and the score's slope |
 | any other                            | `TrajectoryAdjoint`      | by autograd through each step |
 
 An adjoint is a constant: nothing here is differentiated again.
@@ -30,7 +32,9 @@ import torch
 from torch import Tensor
 
 from dips.kernels import dispatch
+from dips.numerics import linearised_descent
 from dips.numerics.chunks import split_into_chunks
+from dips.numerics.linearised_descent import iterates
 from dips.numerics.softmax_descent import backward_pass, forward_pass
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import compiled_adjoint, has_compiled_softmax
@@ -42,6 +46,7 @@ from dips.recommender.filtered_loss import (
     remaining_probability,
     without_target,
 )
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 
 
@@ -63,7 +68,7 @@ class SquaredErrorAdjoint(NamedTuple):
 
 
 class SoftmaxAdjoint(NamedTuple):
-    """Adjoint for the softmax over all items and scores b + e . user: v = e . total - common."""
+    """Adjoint for softmax or linearised inner loss, scores b + e . user: v = e . total - common."""
 
     total: Tensor  # [rows, dim] sum_s alpha * lambda_{s+1}
     common: Tensor  # [rows] the term that all interactions share
@@ -84,12 +89,31 @@ class FilteredSoftmaxAdjoint(NamedTuple):
     target: Tensor  # [rows] predicted item; it is never filtered
 
 
-Adjoint = TrajectoryAdjoint | SquaredErrorAdjoint | SoftmaxAdjoint | FilteredSoftmaxAdjoint
+class RepeatSoftmaxAdjoint(NamedTuple):
+    """Adjoint when items of the sketch have a score of their own (`repeat_feature`, linearised).
+
+    v = e . total - common + (probability - 1 for the target) * slope of the item's score.
+    """
+
+    total: Tensor  # [rows, dim] as in SoftmaxAdjoint
+    common: Tensor  # [rows] as in SoftmaxAdjoint
+    user: Tensor  # [rows, wide] user vector after the inner loop, with the repeat scores
+    log_norm: Tensor  # [rows] logarithm of the softmax denominator
+    target: Tensor  # [rows] predicted item
+
+
+Adjoint = (
+    TrajectoryAdjoint
+    | SquaredErrorAdjoint
+    | SoftmaxAdjoint
+    | FilteredSoftmaxAdjoint
+    | RepeatSoftmaxAdjoint
+)
 
 
 def is_additive(adjoint: Adjoint) -> bool:
     """Return whether summed fields give the summed entry gradients (for entries of equal age)."""
-    return not isinstance(adjoint, TrajectoryAdjoint | FilteredSoftmaxAdjoint)
+    return isinstance(adjoint, SquaredErrorAdjoint | SoftmaxAdjoint)
 
 
 @torch.no_grad()
@@ -126,6 +150,8 @@ def _chunk_adjoint(
         return _squared_error_adjoint(model, evidence, item, rating)
     if isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax):
         return _softmax_adjoint(model, evidence, item, rating)
+    if isinstance(model, LinearisedDotProduct):
+        return _linearised_adjoint(model, evidence, item, rating)
     return trajectory_adjoint(model, evidence, item, rating)
 
 
@@ -137,7 +163,8 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
         model: Recommender of the adjoint.
         adjoint: Adjoint of each prediction, from `loss_and_adjoint`.
         entries: Interactions in question, [rows, n], in the sketch or not. Ages are those at the
-            prediction. `weight` and `slots` are not read.
+            prediction. A positive `weight` marks interactions whose repeats count; `slots` is not
+            read.
 
     Returns:
         d loss / d weight, [rows, n].
@@ -147,14 +174,23 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
             return _linear_entry_gradient(model, adjoint, entries)
         chunks = split_into_chunks((adjoint, entries), model.elements_per_row)
         return torch.cat([trajectory_entry_gradient(model, *chunk) for chunk in chunks])
-    assert isinstance(model, DotProduct)
-    if isinstance(adjoint, SoftmaxAdjoint | FilteredSoftmaxAdjoint):
+    if not isinstance(adjoint, SquaredErrorAdjoint):
+        assert isinstance(model, DotProduct | LinearisedDotProduct)
         value = model.input_products(entries.item, adjoint.total) - adjoint.common[:, None]
         if model.has_recency_decay or model.counts_repeats:
             value = model.weight_factor(entries.age, entries.repeats) * value
         if isinstance(adjoint, FilteredSoftmaxAdjoint):
             value = value - _filtered_probability(model, adjoint, entries.item)
+        if isinstance(adjoint, RepeatSoftmaxAdjoint):
+            assert isinstance(model, LinearisedDotProduct)
+            slope = model.repeat_slope(adjoint.user, entries)
+            probability = (
+                model.predict(adjoint.user, entries.item) - adjoint.log_norm[:, None]
+            ).exp()
+            hit = entries.item == adjoint.target[:, None]
+            value = value + slope * (probability - hit.to(probability.dtype))
         return value
+    assert isinstance(model, DotProduct)
     features = model.features(entries.item)  # [rows, n, dim]
     slope = _product(features, adjoint.total)
     curvature = ((features @ adjoint.outer) * features).sum(2)
@@ -223,7 +259,7 @@ def _linear_entry_gradient(
 
 
 def _filtered_probability(
-    model: DotProduct, adjoint: FilteredSoftmaxAdjoint, item: Tensor
+    model: Recommender, adjoint: FilteredSoftmaxAdjoint, item: Tensor
 ) -> Tensor:
     """Return the probability [rows, n] of items among those that are not filtered."""
     score = model.predict(adjoint.user, item) - adjoint.log_norm[:, None]
@@ -281,8 +317,24 @@ def _softmax_adjoint(
     return loss, _filtered(model, found, user, loss, item)
 
 
+def _linearised_adjoint(
+    model: LinearisedDotProduct, evidence: Evidence, item: Tensor, rating: Tensor
+) -> tuple[Tensor, SoftmaxAdjoint | FilteredSoftmaxAdjoint | RepeatSoftmaxAdjoint]:
+    """Return losses and adjoint: the inner step is linear, with one matrix for all users."""
+    problem = model.inner_problem(evidence)
+    users = iterates(problem, model.inner_steps)
+    user = model.with_repeat_scores(users[-1], evidence)
+    loss, gradient = _filtered_target_gradient(model, user, evidence, item, rating)
+    gradient = gradient[:, : users[-1].shape[1]]
+    found = SoftmaxAdjoint(*linearised_descent.adjoint(problem, users, gradient))
+    if model.has_repeat_feature:
+        log_norm = loss + model.predict(user, item[:, None])[:, 0]
+        return loss, RepeatSoftmaxAdjoint(*found, user, log_norm, item)
+    return loss, _filtered(model, found, user, loss, item)
+
+
 def _filtered(
-    model: DotProduct, adjoint: SoftmaxAdjoint, user: Tensor, loss: Tensor, item: Tensor
+    model: Recommender, adjoint: SoftmaxAdjoint, user: Tensor, loss: Tensor, item: Tensor
 ) -> SoftmaxAdjoint | FilteredSoftmaxAdjoint:
     """Return the adjoint with what the filter needs, if the model filters sketch items."""
     if not filters_in_loss(model):
@@ -292,7 +344,11 @@ def _filtered(
 
 
 def _filtered_target_gradient(
-    model: DotProduct, user: Tensor, evidence: Evidence, item: Tensor, rating: Tensor
+    model: DotProduct | LinearisedDotProduct,
+    user: Tensor,
+    evidence: Evidence,
+    item: Tensor,
+    rating: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return loss [rows] and its user gradient [rows, dim], sketch items filtered if set so."""
     loss, gradient = _target_gradient(model, user, item, rating)
@@ -311,7 +367,16 @@ def _target_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the loss [rows] of the predicted interaction and its user gradient [rows, dim]."""
     item, rating = item[:, None], rating[:, None]
-    return model.losses(user, item, rating)[:, 0], model.loss_gradients(user, item, rating)[:, 0]
+    if not isinstance(model, LinearisedDotProduct):
+        losses = model.losses(user, item, rating)[:, 0]
+        return losses, model.loss_gradients(user, item, rating)[:, 0]
+
+    def total(vector: Tensor) -> tuple[Tensor, Tensor]:
+        losses = model.losses(vector, item, rating)[:, 0]
+        return losses.sum(), losses
+
+    gradient, losses = torch.func.grad(total, has_aux=True)(user)
+    return losses, gradient
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -95,7 +95,8 @@ def stacked_queue_credit(
 
     rating = split(candidates.rating)
     entries = Evidence(
-        split(candidates.token), rating, torch.zeros_like(rating), split(candidates.seen),
+        split(candidates.token), rating, split(candidates.present).to(rating.dtype),
+        split(candidates.seen),
         torch.zeros_like(rating), split(candidates.repeats).to(rating.dtype),
     )  # fmt: skip
     timeline = Timeline(split(candidates.position), batch.step)
@@ -127,7 +128,8 @@ def queue_credit(
         entries: Interactions that get credit, [decisions, n].
         length: Decisions over which an entry gets credit (Q).
         discount: Factor per decision; 1 is the paper's.
-        timeline: When entries and predictions happened. Needed if the model has recency decay.
+        timeline: When entries and predictions happened. Needed if the model has recency decay, or
+            repeat scores that decay.
 
     Returns:
         [decisions, n]

@@ -305,7 +305,8 @@ def _losses(
     """
     if last <= first:
         return history.rating[:, :0]
-    if model.has_recency_decay and last > first + 1:  # ages change from step to step
+    aged = model.has_recency_decay or model.counts_repeats
+    if aged and last > first + 1:  # ages change from step to step
         steps = range(first, last)
         return torch.cat(
             [_losses(model, history, weight, repeats, t, t + 1, slots) for t in steps], 1

@@ -23,10 +23,11 @@ from dips.evaluation.metrics import (
     ranks,
     rating_terms,
 )
-from dips.numerics.chunks import rows_per_chunk
+from dips.numerics.chunks import rows_per_chunk, split_into_chunks
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import has_compiled_softmax, scores
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
 from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
@@ -190,10 +191,16 @@ def _predict(
     if not model.loss.listwise:
         return model.loss.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
     if has_compiled_softmax(model):  # compiled
-        predicted = scores(model, evidence)
-    else:
-        predicted = model.predict_all(model.read(evidence))
-    allowed = model.filtered_scores(predicted, item, weight)  # without the items that are filtered
+        return _ranks(model, scores(model, evidence), item, weight, target)
+    chunks = split_into_chunks((model.read(evidence), item, weight, target), model.items)
+    return torch.cat([_ranks(model, model.predict_all(user), *rest) for user, *rest in chunks])
+
+
+def _ranks(
+    model: Recommender, scores: Tensor, item: Tensor, weight: Tensor, target: Tensor
+) -> Tensor:
+    """Return the rank of each target among the items that are not filtered, [rows]."""
+    allowed = model.filtered_scores(scores, item, weight)
     return ranks(allowed, target)  # only now is x_{t+1} revealed
 
 
@@ -242,8 +249,12 @@ def _chunks(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
     rows, dim = _rows(trace, run), model.user_prior.shape[0]
     if model.loss.listwise:
         reading = 0 if isinstance(trace, FullHistoryTrace) else 4 * dim * trace.width
-        breadth = max(model.elements_per_row, model.items, reading)
+        breadth = max(model.elements_per_row, reading)
+        if isinstance(trace, FullHistoryTrace):
+            breadth = max(breadth, model.items)
         at_once = rows_per_chunk(CHUNK, breadth, rows.device)
+        if isinstance(model, LinearisedDotProduct):  # the moments of all items are computed once
+            at_once = max(1, CHUNK // max(breadth, 4 * dim * trace.width))
         if has_compiled_softmax(model):
             at_once = max(1, COMPILED_SCORES // model.items)
         if isinstance(trace, FullHistoryTrace):  # the tensors are as wide as the history

@@ -93,7 +93,8 @@ class StackedModules(Generic[Module]):
             run: Index of the run.
         """
         module = copy.deepcopy(self.template).cpu()
-        module.load_state_dict({name: value[run].cpu() for name, value in self.state.items()})
+        saved = module.state_dict().keys()  # without buffers that can be computed again
+        module.load_state_dict({name: self.state[name][run].cpu() for name in saved})
         return module
 
 

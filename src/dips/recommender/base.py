@@ -247,6 +247,8 @@ class Recommender(nn.Module, ABC):
     ) -> Tensor:
         """Return the influence of each entry's weight on the weighted sum of losses (Eq. 11).
 
+        The Hessian is that of the weighted inner losses, because they decide the user vector.
+
         Args:
             user: User vectors, [rows, user_dim].
             items: Items of the entries, [rows, n].
@@ -261,8 +263,13 @@ class Recommender(nn.Module, ABC):
         def total(point: Tensor) -> Tensor:
             return (self.losses(point, items, ratings) * weight).sum()
 
+        def inner_total(point: Tensor) -> Tensor:
+            return (self.inner_loss(point, items, ratings) * weight).sum()
+
+        inner_slope = torch.func.grad(inner_total)
+
         def product(vector: Tensor) -> Tensor:
-            along = torch.func.grad(lambda point: (torch.func.grad(total)(point) * vector).sum())
+            along = torch.func.grad(lambda point: (inner_slope(point) * vector).sum())
             result: Tensor = along(user)
             return result
 

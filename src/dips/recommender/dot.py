@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -21,27 +21,19 @@ from dips.numerics.softmax_descent import (
 )
 from dips.recommender.base import CG_STEPS, Evidence
 from dips.recommender.losses import FullSoftmax, Loss, SampledLoss
-from dips.recommender.ncf import ITEM_TABLES, NCF, embed
+from dips.recommender.ncf import embed
+from dips.recommender.weighted_entries import WeightedEntries
 
-SPREAD = 0.05
-"""Initial standard deviation of the elements of item vectors."""
 USER_BIAS = 0.3
 """Initial scale of the user-bias feature."""
 REPEAT_SCALE = 1.0
 """Initial scale of the item-id feature."""
-RECENCY_DECAY = {True: (2.0, -1.0), False: (0.0, 2.0)}
-"""Initial recency decay, by `repeat_feature`: log of the age scale, and the power before softplus.
-
-Where items repeat, the past counts for long. Where they do not, the newest entries count most.
-"""
-REPEAT_EXPONENT = 0.5
-"""Initial exponent of the repeat count in an entry's weight."""
 PAIRS = 16
 """Rough number of entries of a sketch that are compared with the negatives at once."""
 
 
 @final
-class DotProduct(NCF):
+class DotProduct(WeightedEntries):
     """A recommender with outputs offset + item bias + item vector . user vector (GMF).
 
     With a pointwise loss the user vector has one more element, the user bias. Its feature has a
@@ -60,8 +52,6 @@ class DotProduct(NCF):
         settings: Settings of `NCF`.
     """
 
-    item_tables: ClassVar[tuple[str, ...]] = ITEM_TABLES
-
     def __init__(
         self,
         *,
@@ -77,19 +67,14 @@ class DotProduct(NCF):
             loss=loss,
             dim=dim,
             user_dim=dim if loss.listwise else dim + 1,
-            spread=SPREAD,
-            generator=generator or torch.Generator().manual_seed(0),
+            generator=generator,
+            repeat_feature=repeat_feature,
+            recency_decay=recency_decay,
+            tie_embeddings=tie_embeddings,
             **settings,
         )
-        self.has_repeat_feature = self.counts_repeats = repeat_feature
-        self.has_recency_decay, self.tie_embeddings = recency_decay, tie_embeddings
-        if not tie_embeddings:
-            self.input_offset = nn.Parameter(torch.zeros(self.items, dim))
-        if recency_decay:
-            self.recency_decay = nn.Parameter(torch.tensor(RECENCY_DECAY[repeat_feature]))
         if repeat_feature:
             self.repeat_scale = nn.Parameter(torch.tensor(REPEAT_SCALE))
-            self.repeat_exponent = nn.Parameter(torch.tensor(REPEAT_EXPONENT))
         if not loss.listwise:
             self.user_bias_scale = nn.Parameter(torch.tensor(USER_BIAS))
         if loss.channels > 1:
@@ -103,25 +88,6 @@ class DotProduct(NCF):
             return rows
         rows = torch.cat([rows, self.user_bias_scale.expand(*rows.shape[:-1], 1)], -1)
         return rows if self.loss.channels == 1 else rows[..., None, :] * self.class_scale
-
-    def weight_factor(self, age: Tensor, repeats: Tensor) -> Tensor:
-        """Return repeats ^ exponent / (1 + age / scale) ^ power, [rows, n]."""
-        log_factor = torch.zeros_like(age)
-        if self.counts_repeats:
-            log_factor = self.repeat_exponent * repeats.clamp_min(1).log()
-        if self.has_recency_decay:
-            scale, power = self.recency_decay.unbind()
-            log_factor = log_factor - functional.softplus(power) * (age * (-scale).exp()).log1p()
-        return log_factor.exp()
-
-    def step_size(self, evidence: Evidence) -> Tensor:
-        """Return the step size, [rows]: constant with a recency decay or an item-id feature.
-
-        With either of them the curvature does not grow with the number of entries.
-        """
-        if not (self.has_recency_decay or self.has_repeat_feature):
-            return super().step_size(evidence)
-        return self.inner_lr.expand(len(evidence.slots))
 
     def initial_user(self, rows: int) -> Tensor:
         """Return the prior; item-id elements start at 0."""
@@ -160,26 +126,19 @@ class DotProduct(NCF):
         counts = torch.zeros_like(weight[:, :1]).expand(-1, self.items)
         return torch.cat([shared, self.repeat_scale * counts.scatter_add(1, items, weight)], 1)
 
-    def input_vectors(self, items: Tensor) -> Tensor:
-        """Return the input embedding of sketch entries, [rows, n, dim]."""
-        rows = self.item_vectors(items)
-        return rows if self.tie_embeddings else rows + self._offset(items)
-
     def inner_loss(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """Return the loss, minus the product with the offset of a separate input embedding."""
         losses = self.losses(user, items, ratings)
-        return losses if self.tie_embeddings else losses - self._products(self._offset(items), user)
+        if self.tie_embeddings:
+            return losses
+        return losses - self._products(self.input_offsets(items), user)
 
     def input_products(self, items: Tensor, vector: Tensor) -> Tensor:
         """Return the products of input features of sketch entries with vectors, [rows, n]."""
         scores = self.item_products(items, vector)
         if self.tie_embeddings:
             return scores
-        return scores + self._products(self._offset(items), vector)
-
-    def _offset(self, items: Tensor) -> Tensor:
-        """[rows, n, dim] input vectors minus item vectors."""
-        return embed(self.input_offset, self._item(items))
+        return scores + self._products(self.input_offsets(items), vector)
 
     def _products(self, rows: Tensor, vector: Tensor) -> Tensor:
         """[rows, n] products of vectors [rows, n, dim] with the shared elements of others."""

@@ -13,19 +13,24 @@ from torch import Tensor
 
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
-from dips.recommender.losses import FullSoftmax
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import FullSoftmax, SampledSoftmax
 
 MIN_REMAINING = 1e-3
 """Lower bound of the remaining probability: less would be rounding error."""
 
 
-def filters_in_loss(model: Recommender) -> TypeGuard[DotProduct]:
+def filters_in_loss(model: Recommender) -> TypeGuard[DotProduct | LinearisedDotProduct]:
     """Return whether the losses of predictions depend on which items are filtered.
 
     Then the gradient with respect to entry weights contains the filter, too.
     """
+    if not model.masks_sketch:
+        return False
+    if isinstance(model, LinearisedDotProduct):
+        return not model.has_repeat_feature and isinstance(model.loss, FullSoftmax | SampledSoftmax)
     dot = isinstance(model, DotProduct) and not model.has_repeat_feature
-    return dot and model.masks_sketch and isinstance(model.loss, FullSoftmax)
+    return dot and isinstance(model.loss, FullSoftmax)
 
 
 def prediction_losses(
@@ -43,16 +48,16 @@ def prediction_losses(
     losses = model.losses(user, items, ratings)
     if not filters_in_loss(model):
         return losses
-    log_norm = losses[:, :1] + model.predict(user, items[:, :1])
-    removed = filtered_probabilities(model, user, evidence, log_norm)
-    rest = [
-        remaining_probability(without_target(item, evidence, removed)) for item in items.unbind(1)
-    ]
+    log_norm = losses + model.predict(user, items)  # with negatives it depends on the target
+    rest = []
+    for place, item in enumerate(items.unbind(1)):
+        removed = filtered_probabilities(model, user, evidence, log_norm[:, place, None])
+        rest.append(remaining_probability(without_target(item, evidence, removed)))
     return losses + torch.stack(rest, 1).log()
 
 
 def filtered_probabilities(
-    model: DotProduct, user: Tensor, evidence: Evidence, log_norm: Tensor
+    model: Recommender, user: Tensor, evidence: Evidence, log_norm: Tensor
 ) -> Tensor:
     """Return the probability that each entry removes, [rows, n]; duplicates remove nothing more.
 

@@ -15,11 +15,11 @@ from dips.kernels import dispatch
 from dips.kernels.dispatch import ModelSpec
 from dips.kernels.layout import LinearisedSoftmaxModel, ResidualInputs, SquaredErrorModel
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.ncf import NCF
 from dips.recommender.predicted_score import is_linearisable, linearised_softmax_model
 from dips.recommender.stacked import StackedRecommenders
+from dips.recommender.weighted_entries import WeightedEntries
 from dips.sketch.records import Candidates, Sketch
 
 
@@ -29,7 +29,8 @@ def model_spec(model: Recommender) -> ModelSpec:
     Args:
         model: One recommender; of stacked recommenders the template.
     """
-    kind = "dot" if isinstance(model, DotProduct) else "mlp" if isinstance(model, NCF) else "other"
+    dot = isinstance(model, WeightedEntries)
+    kind = "dot" if dot else "mlp" if isinstance(model, NCF) else "other"
     losses = {SquaredError: "mse", FullSoftmax: "softmax"}
     return ModelSpec(
         kind=kind,

@@ -93,7 +93,7 @@ class LinearScores(Recommender, ABC):
         state, repeats = self._parts(user)
         vectors = embed(self.table, items)
         scores = self._scaled(state @ vectors.T, vectors) + embed(self.bias, items)[:, 0]
-        return scores + repeats.of_some(items, self.items) if self.has_repeat_feature else scores
+        return scores + repeats.of_some(items) if self.has_repeat_feature else scores
 
     def with_repeat_scores(
         self, state: Tensor, evidence: Evidence, rounding: Rounding = identity

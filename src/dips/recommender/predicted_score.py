@@ -1,8 +1,9 @@
 """Predicted scores from a linearised inner loop: cheap enough for every decision of a policy.
 
-Near the prior, the mean of all item vectors by predicted probability changes with the user vector
-by their covariance. With that linear model, inner steps need no sum over items. For the dot product
-with a full softmax and no item-id feature; other recommenders adapt to the sketch exactly.
+For dot products of clicks without a repeat feature; other recommenders adapt to the sketch exactly.
+With `inner_loss` linearised this is the inner loop itself. With the full softmax it is an
+approximation: near the prior, the mean of all item vectors by predicted probability changes with
+the user vector by their covariance.
 """
 
 from __future__ import annotations
@@ -14,39 +15,54 @@ import torch
 from torch import Tensor
 
 from dips.kernels.layout import LinearisedSoftmaxModel
-from dips.numerics import fixed_point
 from dips.numerics.descent import Rounding
 from dips.numerics.fixed_point import STATE_BITS, quantize
+from dips.numerics.linearised_descent import curvature_bound, quantized_moments, stable_rate
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.stacked import StackedRecommenders
+from dips.recommender.weighted_entries import WeightedEntries
 
 MAX_AGE = (1 << 12) - 1
 """Ages above this count as this age."""
 
 
-def is_linearisable(model: Recommender) -> TypeGuard[DotProduct]:
+LinearisableModel = DotProduct | LinearisedDotProduct
+
+
+def is_linearisable(model: Recommender) -> TypeGuard[LinearisableModel]:
     """Return whether the inner loop of a recommender has a linearised form."""
-    dot = isinstance(model, DotProduct) and not model.has_repeat_feature and not model.prior_penalty
-    return dot and isinstance(model.loss, FullSoftmax)
+    if not isinstance(model, LinearisableModel) or model.has_repeat_feature or model.prior_penalty:
+        return False
+    return isinstance(model, LinearisedDotProduct) or isinstance(model.loss, FullSoftmax)
 
 
 class Linearisation(NamedTuple):
-    """Moments of all item vectors by the probabilities that the prior predicts, on the grid."""
+    """The gradient of an entry's inner loss at the prior, and its slope, on the grid.
+
+    The gradient for a user vector prior + change is mean + covariance change - scale x, where x is
+    the input vector of the entry.
+    """
 
     mean: Tensor  # [dim]
-    covariance: Tensor  # [dim, dim]: derivative of the mean in the user vector
+    covariance: Tensor  # [dim, dim]
     bound: Tensor  # []: upper bound of the eigenvalues of the covariance
+    scale: Tensor  # []: 1 with the full softmax
 
 
-def linearise(model: DotProduct) -> Linearisation:
-    """Return the linearisation of a recommender's softmax at the prior; one pass over all items."""
-    probability = fixed_point.softmax(model.predict_all(model.user_prior[None]))[0]
-    mean = quantize(probability @ model.table, STATE_BITS)
-    second = (model.table * probability[:, None]).T @ model.table
-    covariance = quantize(second - mean[:, None] * mean, STATE_BITS)
-    return Linearisation(mean, covariance, covariance.abs().sum(1).amax())
+def linearise(model: LinearisableModel) -> Linearisation:
+    """Return the linearised inner loop of a recommender; one pass over all items."""
+    scores = model.biases[:, 0]
+    if isinstance(model, DotProduct):
+        scores = model.predict_all(model.user_prior[None])[0]
+    mean, covariance = quantized_moments(model.table, scores)
+    scale = torch.ones_like(mean[0])
+    if isinstance(model, LinearisedDotProduct):
+        scale = quantize(model.entry_scale, STATE_BITS)
+        mean = quantize(scale * mean + covariance @ model.user_prior, STATE_BITS)
+    return Linearisation(mean, covariance, curvature_bound(covariance), scale)
 
 
 @lru_cache(maxsize=2)
@@ -56,9 +72,13 @@ def linearisations(quantized: StackedRecommenders) -> Linearisation:
 
 
 def predicted_score(
-    model: DotProduct, linear: Linearisation, evidence: Evidence, items: Tensor, rounding: Rounding
+    model: LinearisableModel,
+    linear: Linearisation,
+    evidence: Evidence,
+    items: Tensor,
+    rounding: Rounding,
 ) -> Tensor:
-    """Return approximate scores of items after the inner loop, [rows, n].
+    """Return scores of items after the linearised inner loop, [rows, n].
 
     Args:
         model: The recommender, on the fixed-point grid.
@@ -69,9 +89,9 @@ def predicted_score(
     """
     aged = evidence._replace(age=evidence.age.clamp_max(MAX_AGE))
     weight = model.effective_weights(aged, rounding)
-    gradient = ((model.input_vectors(aged.item) - linear.mean) * weight[:, :, None]).sum(1)
-    total, rate = weight.sum(1), model.step_size(aged)
-    rate = (rate / (rate * total * linear.bound).clamp_min(1))[:, None]
+    gradient = (_directions(model, linear, aged.item) * weight[:, :, None]).sum(1)
+    total, rate = weight.sum(1), WeightedEntries.step_size(model, aged)
+    rate = stable_rate(rate, total, linear.bound)[:, None]
     change = torch.zeros_like(gradient)
     for _ in range(model.inner_steps):
         change = rounding(
@@ -96,15 +116,15 @@ def linearised_softmax_model(
     every = items.expand(runs, 1, -1)
 
     def tables(
-        model: DotProduct, items: Tensor, mean: Tensor, ages: Tensor, slots: Tensor
+        model: LinearisableModel, items: Tensor, linear: Linearisation, ages: Tensor, slots: Tensor
     ) -> tuple[Tensor, ...]:
         age_weight = quantize(model.weight_factor(ages, torch.ones_like(ages)), STATE_BITS)
-        rate = model.step_size(Evidence.new(slots, slots, slots, slots))
-        direction, intercept = model.input_vectors(items) - mean, _prior_scores(model, items)
+        rate = WeightedEntries.step_size(model, Evidence.new(slots, slots, slots, slots))
+        direction, intercept = _directions(model, linear, items), _prior_scores(model, items)
         return model.item_vectors(items)[0], intercept[0], direction[0], rate, age_weight[0]
 
     linear = Linearisation(*quantized.call(linearise))
-    found = quantized.call(tables, every, linear.mean, ages, slots)
+    found = quantized.call(tables, every, linear, ages, slots)
     vectors, intercept, direction, rate, age_weight = found
     return LinearisedSoftmaxModel(
         vectors, intercept, direction, linear.covariance, linear.bound, rate, age_weight,
@@ -112,6 +132,11 @@ def linearised_softmax_model(
     )  # fmt: skip
 
 
-def _prior_scores(model: DotProduct, items: Tensor) -> Tensor:
+def _directions(model: LinearisableModel, linear: Linearisation, items: Tensor) -> Tensor:
+    """[rows, n, dim] minus the gradients of entries at the prior."""
+    return quantize(linear.scale * model.input_vectors(items), STATE_BITS) - linear.mean
+
+
+def _prior_scores(model: LinearisableModel, items: Tensor) -> Tensor:
     """[rows, n] scores of items for the prior."""
     return model.predict(model.user_prior.expand(len(items), -1), items)

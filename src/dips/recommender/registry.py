@@ -19,6 +19,7 @@ from dips.plugins.loading import make_plugin
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import make_loss
 from dips.recommender.mlp import MLP
 from dips.recommender.sasrec import SASRec
@@ -90,6 +91,8 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
         >>> type(model).__name__, tuple(model.vectors.shape)
         ('DotProduct', (5, 2))
     """
+    if spec.kind == "dot" and spec.inner_loss == "linearised":
+        return construct_recommender(LinearisedDotProduct, spec, seed)
     if spec.kind in RECOMMENDERS:
         return construct_recommender(RECOMMENDERS[spec.kind], spec, seed)
     if ":" not in spec.kind:

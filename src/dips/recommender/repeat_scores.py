@@ -35,19 +35,17 @@ class RepeatScores(NamedTuple):
         same = items[:, :, None] == self.item[:, None, :]
         return torch.where(same, self.score[:, None, :], 0).sum(2)
 
-    def of_some(self, items: Tensor, total: int) -> Tensor:
+    def of_some(self, items: Tensor) -> Tensor:
         """Return the scores [rows, m] of items [m] that are the same for all rows.
 
-        Args:
-            items: Items, [m].
-            total: Number of items in the catalogue.
+        The cost does not depend on the number of items in the catalogue.
         """
-        order = torch.arange(len(items), device=items.device)
-        place = torch.full((total,), -1, device=items.device).scatter(0, items, order)
-        at = place[self.item]
-        zeros = self.score.new_zeros(len(at), len(items))
-        found = zeros.scatter_add(1, at.clamp_min(0), torch.where(at >= 0, self.score, 0))
-        return found[:, place[items]]  # an item that occurs twice has one place
+        ascending, order = items.sort()
+        at = torch.searchsorted(ascending, self.item).clamp_max(len(items) - 1)
+        score = torch.where(ascending[at] == self.item, self.score, 0)
+        found = self.score.new_zeros(len(at), len(items)).scatter_add(1, at, score)
+        first = torch.searchsorted(ascending, ascending)  # an item may occur twice
+        return found[:, torch.zeros_like(first).scatter(0, order, first)]
 
 
 def repeat_scores(parameters: Tensor, item: Tensor, weight: Tensor, age: Tensor) -> RepeatScores:
@@ -62,22 +60,45 @@ def repeat_scores(parameters: Tensor, item: Tensor, weight: Tensor, age: Tensor)
         weight: Weights of the entries, [rows, n].
         age: Steps since the entries, [rows, n].
     """
-    gain, odds, scale, power = parameters.unbind()
-    decay = (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
+    gain, odds = parameters[:2].unbind()
     order = item.argsort(dim=1, stable=True)
-    item, counts = item.gather(1, order), (weight * decay).gather(1, order)
+    item, counts = item.gather(1, order), (weight * _decay(parameters, age)).gather(1, order)
     place = (item != torch.cat([item[:, :1], item[:, :-1]], 1)).cumsum(1)  # the first is at 0
     total = torch.zeros_like(counts).scatter_add(1, place, counts)
     unique = torch.zeros_like(item).scatter(1, place, item)
     return RepeatScores(unique, gain * (odds.exp() * total).log1p())
 
 
+def repeat_slope(parameters: Tensor, repeats: RepeatScores, entries: Evidence) -> Tensor:
+    """Return the slope of an item's score in the weight of each of its entries, [rows, n].
+
+    Args:
+        parameters: As in `repeat_scores`.
+        repeats: Scores of the items of a sketch.
+        entries: Interactions, in the sketch or not.
+    """
+    gain, odds = parameters[:2].unbind()
+    counts = own_repeats(entries) * _decay(parameters, entries.age)
+    return gain * odds.exp() * counts / (repeats.of(entries.item) / gain).exp()
+
+
+def _decay(parameters: Tensor, age: Tensor) -> Tensor:
+    """[rows, n] (1 + age / scale)^-power."""
+    scale, power = parameters[2:].unbind()
+    return (-functional.softplus(power) * (age * (-scale).exp()).log1p()).exp()
+
+
 def weighted_repeats(evidence: Evidence) -> Tensor:
-    """Return weights times the repeats that each entry adds to its older duplicates, [rows, n].
+    """Return weights times `own_repeats`, [rows, n]."""
+    return evidence.weight * own_repeats(evidence)
+
+
+def own_repeats(evidence: Evidence) -> Tensor:
+    """Return the repeats that each entry adds to its older duplicates, [rows, n]; at least 1.
 
     In a whole history every entry adds 1. An entry that was kept instead of others adds theirs too.
     """
     item, weight, repeats = evidence.item, evidence.weight, evidence.repeats
     same = (item[:, :, None] == item[:, None, :]) & (weight[:, None, :] > 0)
     before = torch.where(same.tril(-1), repeats[:, None, :], 0).amax(2) if item.shape[1] else 0
-    return weight * (repeats - before).clamp_min(1)
+    return (repeats - before).clamp_min(1)

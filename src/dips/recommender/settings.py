@@ -39,8 +39,8 @@ class RecommenderSettings:
     dim: int = setting(None, "Dimension of user and item embeddings.", low=1)
     negatives: int | None = setting(
         None,
-        "Sampled negative items in a step. Default: all items for softmax, 256 for other "
-        "implicit losses.",
+        "Sampled negative items in a step. Default: all items for softmax, or 2,048 of more than "
+        "50,000; 256 for other implicit losses.",
         low=1,
     )
     tie_embeddings: bool = setting(
@@ -66,6 +66,13 @@ class RecommenderSettings:
     recency_decay: bool = setting(
         None,
         "Let entry weights decay with age, at a learned rate. Default: on for dot with softmax.",
+    )
+    inner_loss: str | None = setting(
+        None,
+        "Loss of the inner loop for clicks (dot): linearised, whose steps do not sum over all "
+        "items, or softmax, as in the paper. Default: linearised with loss softmax, unless items "
+        "repeat and there are few.",
+        choices=("linearised", "softmax"),
     )
     inner_steps: int = setting(10, "Gradient steps that adapt a user to the sketch.", low=1)
     inner_lr: float = setting(None, "Learning rate of the inner loop (alpha).", low=0)

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_map
 from dips.numerics.chunks import rows_per_chunk
 from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.recommender.base import Evidence, Recommender
-from dips.recommender.dot import DotProduct
 from dips.recommender.kernel_inputs import residuals
 from dips.recommender.losses import SampledLoss
 from dips.recommender.predicted_score import (
+    LinearisableModel,
     Linearisation,
     is_linearisable,
     linearisations,
@@ -76,7 +76,11 @@ def recommender_signals(
 
     def residual() -> Tensor:
         compiled = residuals(quantized, sketch, candidates)
-        return by_run(_residual, entries, user()) if compiled is None else compiled
+        if compiled is not None:
+            return compiled
+        template = quantized.template  # a softmax over all items is stored whole
+        width = max(template.elements_per_row, template.items) if template.loss.listwise else 0
+        return by_run(_residual, entries, user(), width=width)
 
     def score() -> Tensor:
         if not is_linearisable(quantized.template):
@@ -150,10 +154,10 @@ def _predicted(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
 
 
 def _approximate(
-    model: DotProduct, mean: Tensor, covariance: Tensor, bound: Tensor, items: Tensor,
-    evidence: Evidence,
+    model: LinearisableModel, mean: Tensor, covariance: Tensor, bound: Tensor, scale: Tensor,
+    items: Tensor, evidence: Evidence,
 ) -> Tensor:  # fmt: skip
-    linear = Linearisation(mean, covariance, bound)
+    linear = Linearisation(mean, covariance, bound, scale)
     return predicted_score(model, linear, evidence, items, rounding)
 
 

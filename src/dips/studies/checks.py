@@ -127,15 +127,19 @@ def _check_model(config: TrainConfig) -> None:
     supported = {
         "negatives": (model.implicit, "the implicit task"),
         "filter_sketch": (model.implicit, "the implicit task"),
-        "recency_decay": (model.full_softmax, full),
-        "repeat_feature": (model.full_softmax or model.sequential, f"{full}, gru or sasrec"),
+        "recency_decay": (model.softmax_dot, full),
+        "repeat_feature": (model.softmax_dot or model.sequential, f"{full}, gru or sasrec"),
         "cosine": (model.sequential, "items predicted by gru or sasrec"),
     }
     for name, (here, where) in supported.items():
         if config[name] and not here:
             flag = name.replace("_", "-")
             raise ConfigError(f"{name} is for {where}: leave --{flag} out")
-    separate = model.full_softmax or (model.implicit and model.recommender == "gru")
+    if model.inner_loss == "linearised" and not (model.implicit and model.recommender == "dot"):
+        raise ConfigError(
+            "inner_loss linearised is for items predicted by dot: leave --inner-loss out"
+        )
+    separate = model.softmax_dot or (model.implicit and model.recommender == "gru")
     if model.tie_embeddings is False and not separate:
         raise ConfigError(
             f"a separate input embedding is for {full}, or gru: leave --no-tie-embeddings out"

@@ -17,8 +17,9 @@ def require_tensors_in_state(module: nn.Module) -> None:
                 f"{name} has the tensor '{own}' as a plain attribute: make it a parameter or use "
                 "register_buffer",
             )
-        for own, _ in part.named_buffers(prefix=path, recurse=False):
-            require(own in saved, f"{name} does not save buffer '{own}': make it persistent")
+        for own, value in part.named_buffers(prefix=path, recurse=False):
+            is_saved = own in saved or not value.numel()  # an empty one has nothing to save
+            require(is_saved, f"{name} does not save buffer '{own}': make it persistent")
     parameters = dict(module.named_parameters())
     if any(value.requires_grad for value in parameters.values()):  # else it was trained before
         for own, value in parameters.items():

@@ -11,7 +11,8 @@ Deviations from the paper:
 - Beyond 4 entries the inner step size falls as 4 / entries (`FULL_RATE_ENTRIES`).
 - With `reuse_backward`, v of line 12 is taken before line 8 updates Theta.
 
-Squared error and the softmax over all items are supported, in the online setting (tau = 1). All
+Squared error and the softmax over all items are supported, in the online setting (tau = 1). With
+the softmax, the inner loss may also be its quadratic approximation (`LinearisedDotProduct`). All
 users of a batch advance together, the gradient of the inner loss is written out, and one backward
 pass serves lines 8 and 12. More speed is not possible without leaving the algorithm.
 """
@@ -28,9 +29,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from dips.data.interactions import Interactions
+from dips.numerics.linearised_descent import curvature_bound, stable_rate
 from dips.policy.paper_network import PaperNetwork
 from dips.recommender.base import FULL_RATE_ENTRIES
 from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.training.config import TrainConfig
 
 MOMENTUM = 0.9
@@ -77,8 +80,8 @@ class Algorithm1:
     """
 
     def __init__(
-        self, model: DotProduct, network: PaperNetwork, config: TrainConfig, *,
-        reuse_backward: bool = True,
+        self, model: DotProduct | LinearisedDotProduct, network: PaperNetwork,
+        config: TrainConfig, *, reuse_backward: bool = True,
     ) -> None:  # fmt: skip
         self.config, self.reuse_backward = config, reuse_backward
         # line 1: initialise Theta, Phi and the learning rates
@@ -87,7 +90,11 @@ class Algorithm1:
         self.items, self.listwise = model.items, model.loss.listwise
         training, policy = config.training, config.policy_training
         decay = training.weight_decay
-        undecayed = [self.theta.bias] + ([] if self.listwise else [self.theta.user_bias_scale])
+        undecayed = [self.theta.bias]
+        if isinstance(self.theta, LinearisedDotProduct):
+            undecayed.append(self.theta.log_entry_scale)
+        elif not self.listwise:
+            undecayed.append(self.theta.user_bias_scale)
         groups = [
             {"params": [self.theta.vectors], "weight_decay": decay},
             {"params": undecayed, "weight_decay": 0.0},
@@ -194,7 +201,7 @@ class Algorithm1:
     def features(self) -> tuple[Tensor, Tensor]:
         """Return features [items, dim] and intercepts [items] of scores linear in the user."""
         vectors, intercept = self.theta.vectors, self.theta.bias[:, 0] + self.theta.offset
-        if self.listwise:
+        if isinstance(self.theta, LinearisedDotProduct) or self.listwise:
             return vectors, intercept
         return torch.cat(
             [vectors, self.theta.user_bias_scale.expand(len(vectors), 1)], 1
@@ -205,6 +212,14 @@ class Algorithm1:
         total, user = z.sum(1, keepdim=True), self.theta.user_prior.expand(len(z), -1)
         settings = self.config.model
         rate = settings.inner_lr * FULL_RATE_ENTRIES / total.detach().clamp_min(FULL_RATE_ENTRIES)
+        if isinstance(self.theta, LinearisedDotProduct):
+            (mean, covariance), scale = self.theta.moments, self.theta.entry_scale
+            bound = curvature_bound(covariance.detach())
+            rate = stable_rate(rate, total.detach(), bound)
+            constant = scale * (total * mean - z @ table)
+            for _ in range(settings.inner_steps):
+                user = user - rate * (constant + total * (user @ covariance))
+            return user
         if self.listwise:
             sketched = z @ table
             for _ in range(settings.inner_steps):

@@ -102,10 +102,13 @@ class ModelConfig(RecommenderSettings):
         return self.implicit and self.recommender in SEQUENTIAL
 
     @property
-    def full_softmax(self) -> bool:
-        """Whether it is the dot product with a softmax over all items."""
-        softmax = self.loss == "softmax" and not self.negatives
-        return self.implicit and softmax and self.recommender == "dot"
+    def softmax_dot(self) -> bool:
+        """Whether it is the dot product with a softmax and an inner loop in closed form.
+
+        The linearised inner loop allows sampled negatives; the inner softmax is over all items.
+        """
+        closed = self.inner_loss == "linearised" or not self.negatives
+        return self.implicit and self.loss == "softmax" and self.recommender == "dot" and closed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,10 @@ from dips.training.lazy_adam import LazyAdam, touched_rows
 from dips.training.negative_sampling import NegativeSampler
 from dips.training.policy_batches import PolicyBatch, RefreshTable
 from dips.training.policy_gradients import policy_gradients
-from dips.training.recommender_gradients import items_read, recommender_gradients
+from dips.training.recommender_gradients import items_read, recommender_gradients, touched_sums
 from dips.training.rollouts import Job
 from dips.training.sequences import dropouts, sequence_gradients
-from dips.training.state import TrainingState
+from dips.training.state import TrainingState, store_sums
 
 RATES = {"items": "learning_rate", "user": "user_lr", "policy": "policy_lr"}
 """The learning rate of each parameter group, by setting."""
@@ -115,6 +115,10 @@ class _EpochUpdates:
         contrasts = isinstance(state.stack.template.loss, SampledLoss)
         self.negatives = NegativeSampler(jobs, device) if contrasts else None
         self.unchecked_steps = 0
+        sums = state.stack.state.get("stored_sums")
+        self.has_sums = sums is not None and sums.numel() > 0
+        if self.has_sums and not self.progress.user_batches_done:
+            store_sums(state.stack)  # removes the rounding errors of the last epoch
 
     def learn(self, block: TrainingBlock) -> None:
         """Update by the predictions of a block in batches, with policy updates in between."""
@@ -194,9 +198,11 @@ class _EpochUpdates:
         def step(batch: Tensor, rate: Tensor, user_lr: Tensor, active: Tensor) -> None:
             if self.negatives is not None:
                 self.negatives.draw(stack.state, self.state.steps, active)
-            touched, items = None, optimizers["items"]
+            touched: Tensor | None = None
+            items = optimizers["items"]
             if isinstance(items, LazyAdam):  # all processes update the same rows
-                touched = touched_rows(self.process_group.all_gather(items_read(trace, batch).T).T)
+                read = items_read(trace, batch, stack.state.get("negatives"))
+                touched = touched_rows(self.process_group.all_gather(read.T).T)
             if isinstance(stack.template, Sequential) and isinstance(trace, FullHistoryTrace):
                 drops = dropouts([job.config for job in self.jobs], self.state.steps)
                 losses, gradients = sequence_gradients(stack, trace, batch, drops)
@@ -211,7 +217,11 @@ class _EpochUpdates:
                 user = {"user_prior": parameters.pop("user_prior")}
                 optimizers["user"].step(user, gradients, user_lr, active)
             if isinstance(items, LazyAdam):
+                assert touched is not None
+                before = touched_sums(stack, touched) if self.has_sums else 0.0
                 items.step(parameters, gradients, rate, active, touched)
+                if self.has_sums:  # the cost depends on the rows of the batch, not on all items
+                    stack.state["stored_sums"] += touched_sums(stack, touched) - before
             else:
                 items.step(parameters, gradients, rate, active)
             self.loss_sums.add_(torch.where(active > 0, losses * count, 0.0))

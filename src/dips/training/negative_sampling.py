@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -19,35 +20,36 @@ NEGATIVE = 0x9E6A71
 
 @final
 class NegativeSampler:
-    """Samples items without replacement, with probabilities in proportion to popularity ** alpha.
+    """Samples items in proportion to popularity ** alpha; an item may be drawn several times.
 
-    Draws are hashes of (seed, step, item), so a resumed run equals an uninterrupted one.
+    The n draws are stratified: draw j lies in the j-th of n equal parts of the distribution. An
+    item with probability p is expected n p times. Draws are hashes of (seed, step, draw), so a
+    resumed run equals an uninterrupted one. A draw costs O(log items).
     """
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
         self.seed = torch.tensor([job.config.training.seed for job in jobs], device=device)
         weights = [
-            job.config.model.negative_exponent * popularity(job.train).log1p() for job in jobs
+            job.config.model.negative_exponent * popularity(job.train).double().log1p()
+            for job in jobs
         ]
-        self.weight = torch.stack(weights).to(device)  # [runs, items]
+        self.log_probability = torch.stack(weights).to(device).log_softmax(1)  # [runs, items]
+        self.cumulative = self.log_probability.exp().cumsum(1)
 
     def draw(self, state: StateDict, steps: Tensor, active: Tensor) -> None:
         """Replace `negatives` [runs, n] of a state in place, for the `active` [runs] runs.
 
-        `log_q` gets the log inclusion probability of each, if the loss has the log-q correction.
+        `log_q` gets the log of the expected number of draws of each, if the loss has the log-q
+        correction.
         """
         negatives = state["negatives"]
-        count, items = negatives.shape[1], self.weight.shape[1]
+        count, items = negatives.shape[1], self.cumulative.shape[1]
+        number = torch.arange(count, device=negatives.device)
         key = combine(self.seed, steps.long(), NEGATIVE)[:, None]
-        chance = uniform(key, torch.arange(items, device=key.device))
-        ranked = self.weight - (-chance.log()).log()  # Gumbel top-k sampling
-        best = ranked.topk(min(count + 1, items), 1)
-        drawn, moves = best.indices[:, :count], active[:, None] > 0
+        position = (number + uniform(key, number)) / count
+        drawn = torch.searchsorted(self.cumulative, position, right=True).clamp_max(items - 1)
+        moves = active[:, None] > 0
         negatives.copy_(torch.where(moves, drawn, negatives))
-        if "log_q" not in state:
-            return
-        # Inclusion probability given the largest key left out: an unbiased estimate (Duffield et
-        # al. 2007; Kool et al. 2019).
-        edge = best.values[:, count:] if count < items else -torch.inf
-        chances = (-(-(self.weight.gather(1, drawn) - edge).exp()).expm1()).log()
-        state["log_q"].copy_(torch.where(moves, chances, state["log_q"]))
+        if "log_q" in state:
+            log_q = self.log_probability.gather(1, drawn) + math.log(count)
+            state["log_q"].copy_(torch.where(moves, log_q, state["log_q"]))

@@ -15,7 +15,7 @@ PAPER: dict[str, Any] = {
     "weight_decay": 2e-4, "lr_schedule": "constant", "policy_weight_decay": 2e-4,
     "policy_warmup_epochs": 0, "policy_freeze_epochs": 0, "dropout": 0.1, "dim": 32,
     "inner_steps": 10, "epochs": 100, "repeat_feature": False, "filter_sketch": False,
-    "cosine": False, "recency_decay": False, "tie_embeddings": True,
+    "cosine": False, "recency_decay": False, "tie_embeddings": True, "inner_loss": "softmax",
 }  # fmt: skip
 """What the paper's supplement sets for all data. It tunes inner_lr from 0.2, 0.4 and 0.8."""
 RECIPES: dict[str, dict[str, Any]] = {

@@ -18,15 +18,16 @@ from dips.recommender.losses import FullSoftmax
 from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import Trace
 from dips.stream.side_information import item_of
-from dips.training.lazy_adam import pick_rows
+from dips.training.lazy_adam import NOWHERE, pick_rows
 
 
-def items_read(trace: Trace, rows: Tensor) -> Tensor:
-    """Return the items of a batch: predicted items, and items of the sketches.
+def items_read(trace: Trace, rows: Tensor, negatives: Tensor | None = None) -> Tensor:
+    """Return the items of a batch: predicted items, items of the sketches, and negatives.
 
     Args:
         trace: Predictions and their sketches.
         rows: Rows of the trace, [runs, batch]; -1 pads.
+        negatives: Sampled items of the batch, [runs, n].
 
     Returns:
         [runs, n]; -1 where there is none, so padding adds no item.
@@ -35,7 +36,8 @@ def items_read(trace: Trace, rows: Tensor) -> Tensor:
     evidence = trace.evidence(place)
     kept = torch.where(evidence.weight > 0, item_of(evidence.item), -1)
     items = torch.cat([item_of(trace.columns.token[trace.event[place]])[..., None], kept], -1)
-    return torch.where((rows >= 0)[..., None], items, -1).flatten(1)
+    found = torch.where((rows >= 0)[..., None], items, -1).flatten(1)
+    return found if negatives is None else torch.cat([found, negatives], 1)
 
 
 def recommender_gradients(
@@ -62,8 +64,9 @@ def recommender_gradients(
     if touched is not None:
         evidence = evidence._replace(item=_renumbered(touched, evidence.item))
         target = (_renumbered(touched, target[0]), target[1])
-        tables = [name for name in state if name in stack.template.item_tables]
-        state = state | {name: pick_rows(state[name], touched) for name in tables}
+        state = _with_rows(stack, touched)
+        if "negatives" in state:
+            state["negatives"] = _renumbered(touched, state["negatives"])
     trained = {name: state[name] for name in stack.trainable}
     fixed = {name: value for name, value in state.items() if name not in trained}
 
@@ -98,6 +101,26 @@ def recommender_gradients(
     )
     gradients, value = reduce(partial(tree_map, torch.add), parts)
     return value, gradients
+
+
+def touched_sums(stack: StackedRecommenders, touched: Tensor) -> Tensor:
+    """Return what rows of the item tables add to `stored_sums`, [runs, dim + 1, dim + 1].
+
+    Args:
+        stack: Recommenders with a linearised inner loop.
+        touched: Rows, [runs, n], ascending.
+    """
+    state = _with_rows(stack, touched)
+    state["bias"] = state["bias"].masked_fill((touched == NOWHERE)[..., None], -torch.inf)
+    few = StackedRecommenders(stack.template, state)
+    sums: Tensor = few.call(lambda model: model.item_sums())
+    return sums
+
+
+def _with_rows(stack: StackedRecommenders, touched: Tensor) -> StateDict:
+    """Return the state with these rows [runs, n] of the item tables only."""
+    tables = [name for name in stack.state if name in stack.template.item_tables]
+    return stack.state | {name: pick_rows(stack.state[name], touched) for name in tables}
 
 
 def _one_run(loss: Callable[..., Tensor]) -> Callable[..., tuple[StateDict, Tensor]]:

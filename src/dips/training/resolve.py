@@ -17,6 +17,16 @@ from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
 from dips.recommender.registry import SEQUENTIAL
 from dips.training.config import TrainConfig
 
+REPEATS = 0.1
+"""Share of repeats among the training events from which items count as repeating."""
+AFFORDABLE = 10**9
+"""Most predictions times items for which every inner step may sum over all items."""
+MANY_ITEMS = 50_000
+"""With more items than this, the softmax of training is over sampled items."""
+SOFTMAX_NEGATIVES = 2048
+"""Sampled items of the softmax."""
+CLICK_STEPS = 3000
+"""Steps after which a dot product with softmax has converged."""
 POLICY_DEPENDENT = "depends on the policy; goes with equal terms"
 """Marks a rule that gives a policy other settings than its baselines."""
 
@@ -57,9 +67,19 @@ class Case:
         return self.implicit and not self.config.model.repeat_feature
 
     @property
-    def full_softmax(self) -> bool:
-        """Whether it is the dot product with a softmax over all items."""
-        return self.config.model.full_softmax
+    def softmax_dot(self) -> bool:
+        """Whether it is the dot product with a softmax and an inner loop in closed form."""
+        return self.config.model.softmax_dot
+
+    @property
+    def dot_with_softmax(self) -> bool:
+        """Whether it is the dot product with a softmax."""
+        return self.config.model.loss == "softmax" and self.config.model.recommender == "dot"
+
+    @property
+    def few_repeated_items(self) -> bool:
+        """Whether items repeat, and an inner loop that sums over all of them is affordable."""
+        return self.data.repeats >= REPEATS and self.data.rows * self.data.items <= AFFORDABLE
 
     @property
     def sequential(self) -> bool:
@@ -153,6 +173,17 @@ def _policy_batch_size(case: Case) -> int:
     return max(256, min(_power_of_two(case.data.rows // 64), 4096 if case.implicit else 16384))
 
 
+def _epochs(case: Case) -> int:
+    """Return the epochs that make about `CLICK_STEPS` steps: at least 4, at most 16."""
+    steps = max(1, case.data.rows // (case.config.training.batch_size or 1))
+    return max(4, min(-(-CLICK_STEPS // steps), 16))
+
+
+def _freeze_epochs(case: Case) -> int:
+    """Return a quarter of the epochs: at least 1, at most 4."""
+    return max(1, min((case.config.training.epochs or 0) // 4, 4))
+
+
 def _user_batches(case: Case) -> int:
     """Return how many user batches have at least 15,000 (implicit: 6,000) predictions; at most 4.
 
@@ -176,6 +207,8 @@ def _weight_decay(case: Case) -> float:
     share, bound = 0.1 * case.data.items, 3e-3
     if case.config.model.repeat_feature:
         bound = 3e-2
+    elif case.config.model.inner_loss == "linearised":
+        share, bound = min(share, 165.0), 3e-3
     elif case.implicit:
         share, bound = min(share, 55.0), 1e-3
     return min(share / max(1, case.data.rows), bound)
@@ -201,14 +234,21 @@ RULES: tuple[Rule, ...] = (
     Rule("task", _always, "implicit", "the data has no ratings"),
     Rule("loss", lambda c: c.explicit, "mse", "ratings are predicted"),
     Rule("loss", _always, "softmax", "items are predicted"),
+    Rule("inner_loss", lambda c: c.dot_with_softmax and c.few_repeated_items, "softmax",
+         "items repeat, and there are few: steps that sum over all items"),
+    Rule("inner_loss", lambda c: c.dot_with_softmax, "linearised",
+         "dot with softmax: steps that do not sum over all items"),
     Rule("negatives", lambda c: c.config.model.loss in SAMPLED_LOSSES, NEGATIVES,
          "the loss compares an item with sampled ones"),
+    Rule("negatives",
+         lambda c: c.config.model.inner_loss == "linearised" and c.data.items > MANY_ITEMS,
+         SOFTMAX_NEGATIVES, f"more than {MANY_ITEMS:,} items: sampled, with log-q correction"),
     Rule("dim", lambda c: c.sequential, 96, "gru and sasrec"),
     Rule("dim", _always, 32, "default"),
     Rule("dropout", lambda c: c.sequential, 0.25, "gru and sasrec"),
     Rule("dropout", _always, 0.1, "default"),
     Rule("repeat_feature",
-         lambda c: (c.full_softmax or c.sequential) and c.data.repeats >= 0.1
+         lambda c: (c.softmax_dot or c.sequential) and c.data.repeats >= REPEATS
          and not c.config.model.filter_sketch,
          True, "at least 10 % of the training events are repeats"),
     Rule("repeat_feature", _always, False, "fewer than 10 % repeats, or not supported here"),
@@ -218,12 +258,12 @@ RULES: tuple[Rule, ...] = (
     Rule("cosine", lambda c: c.sequential and c.no_repeats and c.config.model.loss == "softmax",
          True, "gru and sasrec with softmax, items do not repeat"),
     Rule("cosine", _always, False, "default"),
-    Rule("recency_decay", lambda c: c.full_softmax, True, "dot with softmax over all items"),
+    Rule("recency_decay", lambda c: c.softmax_dot, True, "dot with softmax over all items"),
     Rule("recency_decay", _always, False, "not supported here"),
-    Rule("tie_embeddings", lambda c: c.full_softmax and c.no_repeats, False,
+    Rule("tie_embeddings", lambda c: c.softmax_dot and c.no_repeats, False,
          "dot with softmax, items do not repeat"),
     Rule("tie_embeddings", _always, True, "default"),
-    Rule("inner_lr", lambda c: c.full_softmax and c.no_repeats, 1.0,
+    Rule("inner_lr", lambda c: c.softmax_dot and c.no_repeats, 1.0,
          "dot with softmax, items do not repeat"),
     Rule("inner_lr", lambda c: c.implicit and (c.learned or not c.sequential), 0.2,
          "items are predicted"),
@@ -239,6 +279,7 @@ RULES: tuple[Rule, ...] = (
     Rule("weight_decay", _always, _weight_decay, "by events per item"),
     Rule("batch_size", lambda c: c.pairwise, 32, "implicit task with mlp or an own class"),
     Rule("batch_size", _always, _batch_size, "about 32 steps in an epoch"),
+    Rule("epochs", lambda c: c.softmax_dot, _epochs, f"about {CLICK_STEPS:,} steps"),
     Rule("epochs", lambda c: c.learned, 20, "learned", POLICY_DEPENDENT),
     Rule("epochs", _always, 16, "default"),
     Rule("patience", lambda c: c.learned, 20, "learned", POLICY_DEPENDENT),
@@ -250,12 +291,13 @@ RULES: tuple[Rule, ...] = (
     Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),
     Rule("policy_lr", _always, 3e-3, "default"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
-    Rule("policy_freeze_epochs", lambda c: c.learned, 4, "learned"),
+    Rule("policy_freeze_epochs", lambda c: c.learned, _freeze_epochs,
+         "learned: a quarter of the epochs, at most 4"),
     Rule("policy_freeze_epochs", _always, 2, "default"),
     Rule("residual", lambda c: c.explicit, True, "ratings are predicted"),
     Rule("residual", _always, False, "items are predicted"),
     Rule("predicted_score",
-         lambda c: c.full_softmax and bool(c.config.model.filter_sketch)
+         lambda c: c.softmax_dot and bool(c.config.model.filter_sketch)
          and not c.config.model.prior_penalty,
          True, "items of the sketch are filtered, dot with softmax"),
     Rule("predicted_score", _always, False, "default"),

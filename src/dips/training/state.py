@@ -16,6 +16,8 @@ from dips.policy.base import Policy
 from dips.policy.registry import learns
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.base import Recommender
+from dips.recommender.linearised import LinearisedDotProduct
+from dips.recommender.losses import SampledLoss
 from dips.recommender.memory_based import popularity
 from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.training.lazy_adam import LazyAdam
@@ -151,6 +153,8 @@ def start(
         unread = torch.stack([popularity(job.train) == 0 for job in jobs]).to(device)
         unread &= decay[:, None] > 0
         trained[name][unread] = 0.0
+    if tables and isinstance(stack.template, LinearisedDotProduct):
+        store_sums(stack)
     optimizers["items"] = (
         LazyAdam(trained, decay, undecayed, tables)
         if tables
@@ -177,11 +181,24 @@ def start(
     return fit_state
 
 
+def store_sums(stack: StackedRecommenders) -> None:
+    """Replace `stored_sums` by the sums over all items; see `LinearisedDotProduct`."""
+    with torch.no_grad():
+        stack.state["stored_sums"] = stack.call(lambda model: model.item_sums())
+
+
 def _sparse_tables(jobs: Sequence[Job], model: Recommender) -> tuple[str, ...]:
     """Return the tables that get sparse updates: those of which a batch reads few rows."""
     configs = [job.config for job in jobs]
-    if model.loss.listwise or any(policy_of(config).keeps_all for config in configs):
+    if any(policy_of(config).keeps_all for config in configs):
+        return ()
+    negatives = 0
+    if isinstance(model.loss, SampledLoss):
+        negatives = model.loss.negatives
+        if not isinstance(model, LinearisedDotProduct) or model.has_categories:
+            return ()  # the inner loop reads all items, or a step changes the vectors of all
+    elif model.loss.listwise:
         return ()
     most = max(config.sketch.size for config in configs) + 1
-    widest = most * max(config.training.batch_size for config in configs)
+    widest = most * max(config.training.batch_size for config in configs) + negatives
     return model.item_tables if 0 < SPARSE_FACTOR * widest < model.items else ()

@@ -1,0 +1,97 @@
+"""The softmax denominator in chunks equals the one from all logits, with its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.func import grad, vmap
+
+from dips.numerics import chunks
+from dips.numerics.log_sum_exp import LogSumExp
+
+ROWS, ITEMS, DIM = 5, 7, 3
+TIGHT = {"atol": 1e-12, "rtol": 1e-12}
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _given(*runs: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return item vectors, biases and users."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = ((*runs, ITEMS, DIM), (*runs, ITEMS), (*runs, ROWS, DIM))
+    table, bias, user = (
+        torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes
+    )
+    return table, bias, user
+
+
+def _fast(table: Tensor, bias: Tensor, user: Tensor) -> Tensor:
+    norm: Tensor = LogSumExp.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
+    return norm
+
+
+def _plain(table: Tensor, bias: Tensor, user: Tensor) -> Tensor:
+    return (user @ table.T + bias).logsumexp(1)
+
+
+def _gradients(function: Function) -> Callable[..., tuple[Tensor, ...]]:
+    """Return gradients in all inputs of a sum that weighs rows differently."""
+    weight = torch.arange(1.0, ROWS + 1, dtype=torch.float64)
+    return grad(lambda *given: (function(*given) * weight).sum(), argnums=(0, 1, 2))
+
+
+@pytest.fixture(params=[1, 2, ROWS, 100])
+def rows_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one row, of some rows with a rest, of exactly all rows, and of more."""
+    monkeypatch.setitem(chunks.MAX_ELEMENTS, "cpu", request.param * ITEMS)
+
+
+@pytest.mark.usefixtures("rows_at_once")
+def test_equals_logsumexp_of_all_logits_in_any_chunks() -> None:
+    given = _given()
+    torch.testing.assert_close(_fast(*given), _plain(*given), **TIGHT)
+    found, wanted = (_gradients(function)(*given) for function in (_fast, _plain))
+    torch.testing.assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.usefixtures("rows_at_once")
+def test_the_second_output_is_the_mean_by_probability() -> None:
+    table, bias, user = _given()
+    mean = LogSumExp.apply(table, bias, user)[1]  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(mean, (user @ table.T + bias).softmax(1) @ table, **TIGHT)
+
+
+def test_gradients_equal_finite_differences() -> None:
+    """In each input alone, and in all of them."""
+    for places in ((0,), (1,), (2,), (0, 1, 2)):
+        inputs = [tensor.requires_grad_(at in places) for at, tensor in enumerate(_given())]
+        assert gradcheck(_fast, inputs)
+
+
+@pytest.mark.usefixtures("rows_at_once")
+def test_vmap_over_runs_equals_each_run() -> None:
+    together = _given(2)
+    norms, slopes = vmap(_fast)(*together), vmap(_gradients(_fast))(*together)
+    for run in range(2):
+        single = tuple(tensor[run] for tensor in together)
+        torch.testing.assert_close(norms[run], _plain(*single), **TIGHT)
+        wanted = _gradients(_plain)(*single)
+        torch.testing.assert_close(tuple(slope[run] for slope in slopes), wanted, **TIGHT)
+
+
+def test_large_logits_do_not_overflow() -> None:
+    table, bias, user = (tensor.float() for tensor in _given())
+    norm = _fast(table, bias + 500, user)
+    torch.testing.assert_close(norm, _plain(table, bias, user) + 500)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    table, bias, user = _given()
+    user.requires_grad_()
+    loss = (_fast(table, bias, user) ** 2).sum()
+    (slope,) = torch.autograd.grad(loss, user, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
