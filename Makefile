@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check browser format bench bench-serving crash bench-gpu screenshot grid results clean
+.PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid results clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
 	rm -rf demo
@@ -39,6 +39,11 @@ bench-gpu: ## Training, growth and scale on a GPU; DATA is a name or a prepared 
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.growth --device cuda --policy learned --axes items,size,queue
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.growth --device cuda --axes interactions --interactions 1e6,1e7,1e8
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.scale --device cuda
+
+bench-clicks: .venv/ready ## A million clicks: training beside ALS, SASRec and a linear model, and growth with the catalogue (half an hour)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[benchmarks]"
+	$(BIN)/python -m benchmarks.clicks
+	$(BIN)/python -m benchmarks.clicks --models "" --catalogue 1e4,1e5,1e6
 
 bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in one run (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.serving

@@ -74,6 +74,26 @@ def test_batch_sizes_follow_the_data(rows: int, implicit: bool, expected: tuple[
     assert values(given, *names) == (7, 9)
 
 
+@pytest.mark.parametrize("policy", ["last", "learned"])
+@pytest.mark.parametrize(
+    ("rows", "epochs", "frozen"),
+    [(90_000, 16, 4), (282_000, 8, 2), (590_000, 4, 1), (10**8, 4, 1)],
+)
+def test_clicks_train_for_about_2000_steps(
+    rows: int, epochs: int, frozen: int, policy: str
+) -> None:
+    config = decide(rows, 10, 5, implicit=True, policy=policy)
+    assert config.training.epochs == epochs
+    if policy == "learned":
+        assert config.policy_training.policy_freeze_epochs == frozen
+
+
+def test_a_policy_is_frozen_for_a_quarter_of_the_epochs() -> None:
+    given = [1, 4, 11, 16, 40]
+    found = [decide(policy="learned", epochs=epochs) for epochs in given]
+    assert [one.policy_training.policy_freeze_epochs for one in found] == [1, 1, 2, 4, 4]
+
+
 @pytest.mark.parametrize(
     ("settings", "user_batch"),
     [({}, None), ({"user_batches_per_epoch": 4}, 3),
@@ -112,15 +132,21 @@ def test_weight_decay_without_repeats_has_a_bound() -> None:
         facts: dict[str, Any] = {"implicit": True, "repeats": repeats, "inner_loss": inner_loss}
         return decide(rows, 10, items, **facts).training.weight_decay
 
-    assert decay(276_000, 35_000) == pytest.approx(2e-4, rel=0.01)  # amazon-cds
-    assert decay(100_000, 35_000) == decay(100_000, 1_000) == pytest.approx(5.5e-4)
+    assert decay(276_000, 35_000) == pytest.approx(6e-4, rel=0.01)  # amazon-cds
+    assert decay(100_000, 35_000) == pytest.approx(1.65e-3)
     assert decay(100_000, 200) == pytest.approx(2e-4)
+    assert decay(10_000, 35_000) == pytest.approx(3e-3)
     assert decay(100_000, 1_000, repeats=0.5) == pytest.approx(1e-3)
     linearised = {"inner_loss": "linearised"}
-    assert decay(100_000, 35_000, **linearised) == pytest.approx(1.65e-3)
-    assert decay(100_000, 1_000, **linearised) == pytest.approx(1e-3)
-    assert decay(10_000, 35_000, **linearised) == pytest.approx(3e-3)
+    assert decay(276_000, 35_000, **linearised) == pytest.approx(1.45e-3, rel=0.01)
+    assert decay(100_000, 200, **linearised) == pytest.approx(4e-3)
+    assert decay(10_000, 35_000, **linearised) == pytest.approx(2e-2)
     assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(1e-3)
+
+
+def test_weight_decay_of_other_implicit_losses() -> None:
+    found = decide(100_000, 10, 35_000, implicit=True, loss="bpr")
+    assert found.training.weight_decay == pytest.approx(5.5e-4)
 
 
 @pytest.mark.parametrize(

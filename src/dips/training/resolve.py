@@ -25,7 +25,7 @@ MANY_ITEMS = 50_000
 """With more items than this, the softmax of training is over sampled items."""
 SOFTMAX_NEGATIVES = 2048
 """Sampled items of the softmax."""
-CLICK_STEPS = 3000
+CLICK_STEPS = 2000
 """Steps after which a dot product with softmax has converged."""
 POLICY_DEPENDENT = "depends on the policy; goes with equal terms"
 """Marks a rule that gives a policy other settings than its baselines."""
@@ -202,16 +202,19 @@ def _user_batch(case: Case) -> int | None:
 def _weight_decay(case: Case) -> float:
     """Return 0.1 shared among the events of an item, bounded from above.
 
-    Items that repeat may be memorised by their embedding, so the bound is higher there.
+    Items that repeat may be memorised by their embedding, so the bound is higher there. For clicks
+    without repeats the constants were chosen on validation users (LOG.md, 2026-11-17).
     """
-    share, bound = 0.1 * case.data.items, 3e-3
+    rows, share, bound = max(1, case.data.rows), 0.1 * case.data.items, 3e-3
     if case.config.model.repeat_feature:
         bound = 3e-2
     elif case.config.model.inner_loss == "linearised":
-        share, bound = min(share, 165.0), 3e-3
+        share, bound = 400.0, 2e-2
+    elif case.softmax_dot:
+        share = min(share, 165.0)
     elif case.implicit:
         share, bound = min(share, 55.0), 1e-3
-    return min(share / max(1, case.data.rows), bound)
+    return min(share / rows, bound)
 
 
 LAST_TOP = f"last-top:{NEWEST}"
