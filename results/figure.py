@@ -17,6 +17,7 @@ from typing import Any
 
 from ablation_table import ablation_table
 from implicit_table import tables
+from inner_loss_table import inner_loss_table
 from split_interval import Cell, over_splits
 
 from dips.evaluation.comparison import summarise
@@ -34,6 +35,13 @@ IMPLICIT = {
     "implicit-amazon-cds": "amazon-cds",
 }
 """Folders of implicit data, and the titles of their tables."""
+INNER_LOSSES = {
+    "ml-1m-implicit": "MovieLens 1M",
+    "ml-100k-implicit": "MovieLens 100K",
+    "amazon-cds": "amazon-cds, 6,000 users",
+    "foursquare-nyc": "foursquare-nyc",
+}
+"""Folders of the comparison of inner losses, and the names of their data."""
 ABLATIONS = {
     "ablations-world": "synthetic",
     "ablations-ml-100k": "MovieLens 100K",
@@ -181,6 +189,9 @@ def main(arguments: Sequence[str], results: Path, ablations: Path) -> int:
         "versus": versus(by_name["ml-1m-table"]),
         "all": policy_table(summary),
         "implicit": tables(titled, header),
+        "inner-losses": inner_loss_table(
+            {title: HERE / "inner-losses" / name for name, title in INNER_LOSSES.items()}
+        ),
     }
     tried = {title: HERE / name / "ablations.csv" for name, title in ABLATIONS.items()}
     old = {page: page.read_text() for page in (results, ablations)}

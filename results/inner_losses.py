@@ -2,7 +2,6 @@
 
     PYTHONPATH=src python3 results/inner_losses.py DATA OUT --inner-loss squared --epochs 6 \
         [--policies last,learned] [--sizes 4,16] [--seeds 3] [--policy-freeze-epochs 2]
-    PYTHONPATH=src python3 results/inner_losses.py --table OUT [OUT ...]
 
 The weight decay of each inner loss is chosen from four on the validation users of the first split,
 with the policy `last` at the first size. All other settings are those of the data. Rows are added
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import squared_inner_loss
+from inner_loss_table import INNER_LOSSES, METRICS
 from protocol import numbers, write_origin
 
 from dips.api import load
@@ -30,21 +30,14 @@ from dips.studies.run import train_runs
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-INNER_LOSSES = ("softmax", "linearised", "squared", "squared-solved")
 FACTORS = (1 / 3, 1, 3, 10)
 """Tried weight decays, as multiples of the default of `dips`."""
-METRICS = ("recall@20", "mrr@20")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train one inner loss, or print the table of finished ones."""
+    """Tune and train one inner loss."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
     given = _parser().parse_args(typed)
-    if given.table:
-        print("\n".join(table(given.table)))
-        return 0
-    if given.data is None or given.out is None or given.inner_loss is None:
-        raise SystemExit("give DATA, OUT and --inner-loss, or --table OUT")
     if given.inner_loss.startswith("squared"):
         squared_inner_loss.use_squared_loss(given.inner_loss == "squared-solved")
     data = load(given.data)
@@ -59,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    found.add_argument("data", nargs="?", help="a prepared file; with polars also a name")
-    found.add_argument("out", nargs="?", type=Path)
-    found.add_argument("--inner-loss", choices=INNER_LOSSES)
+    found.add_argument("data", help="a prepared file; with polars also a name")
+    found.add_argument("out", type=Path)
+    found.add_argument("--inner-loss", choices=INNER_LOSSES, required=True)
     found.add_argument("--policies", default="last,learned")
     found.add_argument("--sizes", default="4,16", type=numbers)
     found.add_argument("--seeds", default=3, type=int, help="splits")
@@ -70,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument("--policy-freeze-epochs", default=0, type=int)
     found.add_argument("--weight-decay", type=float, help="instead of tuning")
     found.add_argument("--max-users", type=int)
-    found.add_argument("--table", nargs="+", type=Path, metavar="OUT")
     return found
 
 
@@ -127,47 +119,6 @@ def append(row: dict[str, Any], path: Path) -> None:
             writer.writeheader()
         writer.writerow(row)
     print(row, flush=True)
-
-
-def table(folders: Sequence[Path]) -> list[str]:
-    """Return lines of Markdown: means, and percent differences to softmax over the splits."""
-    lines = ["| data | policy | K | inner loss | Recall@20 | to softmax | MRR@20 | to softmax |"]
-    lines.append("|" + "---|" * 8)
-    for folder in folders:
-        with (folder / "rows.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        cells = {(row["policy"], row["size"], row["inner_loss"], row["seed"]): row for row in rows}
-        for policy, size in dict.fromkeys((row["policy"], row["size"]) for row in rows):
-            for name in INNER_LOSSES:
-                cell = (policy, size, name)
-                found = {key[3]: row for key, row in cells.items() if key[:3] == cell}
-                if not found:
-                    continue
-                text = [folder.name, *cell]
-                for metric in METRICS:
-                    values = {seed: float(row[f"test_{metric}"]) for seed, row in found.items()}
-                    text.append(f"{sum(values.values()) / len(values):.4f}")
-                    text.append(_change(values, cells, (policy, size), metric))
-                lines.append("| " + " | ".join(text) + " |")
-    return lines
-
-
-def _change(
-    values: dict[str, float], cells: dict[Any, Any], cell: tuple[str, str], metric: str
-) -> str:
-    """Return the mean difference to softmax over the shared splits, in percent."""
-    pairs = [
-        (value, float(cells[*cell, "softmax", seed][f"test_{metric}"]))
-        for seed, value in values.items()
-        if (*cell, "softmax", seed) in cells
-    ]
-    if not pairs or all(one == other for one, other in pairs):
-        return ""
-    changes = [100 * (one - other) / other for one, other in pairs]
-    from split_interval import t_interval  # needs scipy, which a machine that trains may lack
-
-    mean, half = t_interval(changes)
-    return f"{mean:+.1f} ± {half:.1f} %" if len(changes) > 1 else f"{mean:+.1f} %"
 
 
 if __name__ == "__main__":

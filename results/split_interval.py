@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scipy.stats import t
-
 Cell = tuple[int, int]
 """(every, size): update period and sketch size."""
 
@@ -54,6 +52,8 @@ def over_splits(
 
 def t_interval(differences: Sequence[float]) -> Interval:
     """Return the t-interval (95 %) of the mean; with fewer than two values it is infinite."""
+    from scipy.stats import t  # a machine that trains only may lack it
+
     count = len(differences)
     if count < 2:
         return Interval(differences[0] if differences else math.nan, math.inf)

@@ -132,15 +132,15 @@ def test_weight_decay_without_repeats_has_a_bound() -> None:
         facts: dict[str, Any] = {"implicit": True, "repeats": repeats, "inner_loss": inner_loss}
         return decide(rows, 10, items, **facts).training.weight_decay
 
-    assert decay(276_000, 35_000) == pytest.approx(6e-4, rel=0.01)  # amazon-cds
-    assert decay(100_000, 35_000) == pytest.approx(1.65e-3)
+    assert decay(276_000, 35_000) == pytest.approx(2e-4, rel=0.01)  # amazon-cds
+    assert decay(100_000, 35_000) == decay(100_000, 1_000) == pytest.approx(5.5e-4)
     assert decay(100_000, 200) == pytest.approx(2e-4)
-    assert decay(10_000, 35_000) == pytest.approx(3e-3)
     assert decay(100_000, 1_000, repeats=0.5) == pytest.approx(1e-3)
     linearised = {"inner_loss": "linearised"}
     assert decay(276_000, 35_000, **linearised) == pytest.approx(1.45e-3, rel=0.01)
     assert decay(100_000, 200, **linearised) == pytest.approx(4e-3)
-    assert decay(10_000, 35_000, **linearised) == pytest.approx(2e-2)
+    assert decay(10_000, 1_000, **linearised) == pytest.approx(2e-2)
+    assert decay(10_000, 1_001, **linearised) == pytest.approx(5e-3)
     assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(1e-3)
 
 
@@ -216,8 +216,8 @@ MODEL = (
 
 @pytest.mark.parametrize(
     ("implicit", "repeats", "taken"),
-    [(True, 0.0, (False, True, False, 1.0, 3e-3, False, True)),
-     (True, 0.09, (False, True, False, 1.0, 3e-3, False, False)),
+    [(True, 0.0, (False, True, False, 1.0, 5e-3, False, True)),
+     (True, 0.09, (False, True, False, 1.0, 5e-3, False, False)),
      (True, 0.1, (True, True, True, 0.2, 3e-2, False, False)),
      (False, 0.0, (False, False, True, 0.2, 3e-3, True, False))],
 )  # fmt: skip

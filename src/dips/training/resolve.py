@@ -209,9 +209,7 @@ def _weight_decay(case: Case) -> float:
     if case.config.model.repeat_feature:
         bound = 3e-2
     elif case.config.model.inner_loss == "linearised":
-        share, bound = 400.0, 2e-2
-    elif case.softmax_dot:
-        share = min(share, 165.0)
+        share, bound = 400.0, 2e-2 if rows >= 10 * case.data.items else 5e-3  # rare items need less
     elif case.implicit:
         share, bound = min(share, 55.0), 1e-3
     return min(share / rows, bound)
