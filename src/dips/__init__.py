@@ -5,7 +5,7 @@ from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
 # By default, threads spin at barriers for milliseconds. Beside one other process, a softmax on two
-# cores then takes 50 times as long. It has an effect if torch is not yet imported.
+# cores then takes a hundred times as long. It has an effect if torch is not yet imported.
 if "OMP_WAIT_POLICY" not in _environ:
     _environ.setdefault("GOMP_SPINCOUNT", "2000")
 

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dips.recommender import linear_scores as linear
+from dips.recommender import repeat_scores
 from dips.recommender.base import Evidence
 from dips.recommender.gru import GRU
 from dips.recommender.linear_scores import LinearScores
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.sasrec import SASRec
 from dips.recommender.sequential import Sequential
@@ -105,9 +106,12 @@ def test_the_logit_scale_has_no_weight_decay() -> None:
 
 
 def test_too_many_items_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "MAX_ITEMS", 10)
+    monkeypatch.setattr(repeat_scores, "MAX_ITEMS", 10)
     GRU(items=11, loss=FullSoftmax(), dim=4)
     with pytest.raises(
         ValueError, match="11 items: repeat_feature and filter_sketch support at most 10"
     ):
         GRU(items=11, loss=FullSoftmax(), dim=4, filter_sketch=True)
+    LinearisedDotProduct(items=11, loss=FullSoftmax())
+    with pytest.raises(ValueError, match="11 items: repeat_feature"):
+        LinearisedDotProduct(items=11, loss=FullSoftmax(), repeat_feature=True)

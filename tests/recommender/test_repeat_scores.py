@@ -16,6 +16,7 @@ from dips.recommender.losses import FullSoftmax
 from dips.recommender.repeat_scores import (
     REPEAT_START,
     RepeatScores,
+    own_repeats,
     repeat_scores,
     repeat_slope,
     weighted_repeats,
@@ -94,6 +95,24 @@ def test_an_entry_counts_repeats_that_no_older_duplicate_counts() -> None:
     assert torch.equal(weighted_repeats(whole), whole.weight)
     nothing = _evidence(ITEMS[:, :0])
     assert torch.equal(weighted_repeats(nothing), nothing.weight)
+
+
+def test_repeats_of_older_duplicates_equal_a_slow_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    item = torch.randint(4, (20, 9), generator=generator)
+    repeats = torch.randint(1, 30, item.shape, generator=generator).double()
+    weight = torch.randint(2, item.shape, generator=generator).double()
+    evidence = Evidence(item, weight, weight, weight.sum(1).long(), weight, repeats)
+    found = own_repeats(evidence)
+    for row in range(len(item)):
+        for place in range(item.shape[1]):
+            older = [
+                float(repeats[row, before])
+                for before in range(place)
+                if item[row, before] == item[row, place] and weight[row, before] > 0
+            ]
+            wanted = max(1.0, float(repeats[row, place]) - max(older, default=0.0))
+            assert float(found[row, place]) == wanted
 
 
 def test_the_slope_of_a_repeat_score_equals_autograd() -> None:

@@ -141,11 +141,13 @@ class LogSumExp(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients in items and users."""
         table, bias, user, norm, mean = ctx.saved_tensors
         items = AllItems(table, bias, None)
         given = gradients[0]
+        if not any(ctx.needs_input_grad[:2]):
+            return None, None, given[:, None] * mean
         to_table, to_bias, _ = _item_gradients(*items, given, user[None], norm[None], None, None)
         return to_table, to_bias, given[:, None] * mean
 

@@ -15,12 +15,11 @@ from dips.recommender.repeat_scores import (
     FILTER_START,
     REPEAT_START,
     RepeatScores,
+    check_item_numbers,
     repeat_scores,
     weighted_repeats,
 )
 
-MAX_ITEMS = 1 << 24
-"""Item numbers below this are exact in float32: a state holds them beside their repeat scores."""
 LOGIT_SCALE = 12.0
 """Initial score of a cosine of 1."""
 NORM_EPSILON = 1e-4
@@ -56,11 +55,8 @@ class LinearScores(Recommender, ABC):
         super().__init__(**settings)
         self.cosine = cosine
         self.has_repeat_feature = repeat_feature or filter_sketch
-        if self.has_repeat_feature and self.items > MAX_ITEMS:
-            raise ValueError(
-                f"{self.items} items: repeat_feature and filter_sketch support at most {MAX_ITEMS}"
-            )
         if self.has_repeat_feature:
+            check_item_numbers(self.items)
             start = REPEAT_START if repeat_feature else FILTER_START
             self.repeat_params = nn.Parameter(torch.tensor(start))
         if cosine:

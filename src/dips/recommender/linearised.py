@@ -32,6 +32,7 @@ from dips.recommender.base import CG_STEPS, Evidence
 from dips.recommender.losses import FullSoftmax, Loss, SampledLoss, SampledSoftmax
 from dips.recommender.repeat_scores import (
     RepeatScores,
+    check_item_numbers,
     repeat_scores,
     repeat_slope,
     weighted_repeats,
@@ -99,6 +100,7 @@ class LinearisedDotProduct(WeightedEntries):
         self.log_entry_scale = nn.Parameter(torch.tensor(0.0))
         self.register_buffer("stored_sums", torch.zeros(0, 0), persistent=False)
         if repeat_feature:
+            check_item_numbers(self.items)
             self.repeat_params = nn.Parameter(torch.tensor(REPEAT_SCORES))
 
     @property
@@ -206,7 +208,8 @@ class LinearisedDotProduct(WeightedEntries):
         weight = self.effective_weights(evidence)
         features = (self.input_vectors(evidence.item) * weight[:, :, None]).sum(1)
         total = weight.sum(1, keepdim=True)
-        return self.entry_scale * (total * mean - features) + total * (user @ covariance)
+        linear = self.entry_scale * (total * mean - features)
+        return linear + total * (self._shared(user) @ covariance)
 
     def influences(
         self, user: Tensor, items: Tensor, ratings: Tensor, weight: Tensor, damping: float

@@ -140,7 +140,7 @@ def linear_weights(
     powers = decay ** torch.arange(size, device=device)  # weight of an item by age
     shared = torch.cat([powers.new_zeros(1), powers.square().cumsum(0)])
     gram, cross = (torch.zeros(items * items, device=device) for _ in range(2))
-    for lag in range(size + 1):
+    for lag in range(min(size, max(0, len(user) - 1)) + 1):
         same = user[lag:] == user[: len(user) - lag]
         before, after = item[: len(item) - lag][same], item[lag:][same]
         if lag:  # the older item is read with age lag - 1 to predict the newer one

@@ -1,6 +1,6 @@
 """Score adjustments for items already read: a bonus where users repeat items, else a penalty.
 
-For recommenders that read items in order.
+For recommenders that read items in order, and for the dot product with a linearised inner loss.
 """
 
 from __future__ import annotations
@@ -19,6 +19,18 @@ the decay before softplus.
 """
 FILTER_START = (-5.0, 4.0, 2.0, -10.0)
 """Initial parameters where items do not repeat: a score of about -20 at any age."""
+MAX_ITEMS = 1 << 24
+"""Item numbers below this are exact in float32: a user vector holds them beside their scores."""
+MAX_REPEATS = 1 << 24
+"""More repeats than any item has."""
+
+
+def check_item_numbers(items: int) -> None:
+    """Raise ValueError if there are too many items for repeat scores."""
+    if items > MAX_ITEMS:
+        raise ValueError(
+            f"{items} items: repeat_feature and filter_sketch support at most {MAX_ITEMS}"
+        )
 
 
 class RepeatScores(NamedTuple):
@@ -98,7 +110,14 @@ def own_repeats(evidence: Evidence) -> Tensor:
 
     In a whole history every entry adds 1. An entry that was kept instead of others adds theirs too.
     """
-    item, weight, repeats = evidence.item, evidence.weight, evidence.repeats
-    same = (item[:, :, None] == item[:, None, :]) & (weight[:, None, :] > 0)
-    before = torch.where(same.tril(-1), repeats[:, None, :], 0).amax(2) if item.shape[1] else 0
-    return (repeats - before).clamp_min(1)
+    repeats = evidence.repeats
+    if not repeats.shape[1]:
+        return repeats
+    order = evidence.item.argsort(dim=1, stable=True)
+    item = evidence.item.gather(1, order)
+    counted = torch.where(evidence.weight > 0, repeats, 0).gather(1, order).double()
+    place = (item != torch.cat([item[:, :1], item[:, :-1]], 1)).cumsum(1).double() * MAX_REPEATS
+    so_far = (place + counted).cummax(1).values  # of one item: its place is above all counts
+    before = torch.cat([torch.zeros_like(place[:, :1]), so_far[:, :-1]], 1) - place
+    older = torch.zeros_like(repeats).scatter(1, order, before.clamp_min(0).to(repeats.dtype))
+    return (repeats - older).clamp_min(1)

@@ -40,15 +40,14 @@ class StackedRecommenders(StackedModules[Recommender]):
     def quantized(self) -> StackedRecommenders:
         """Return the recommenders in float64, with parameters on the fixed-point grid.
 
-        Buffers that are not saved are left empty: they are computed again from the parameters.
+        Stored sums are left empty: they are computed again from the rounded parameters.
         """
-        saved = self.template.state_dict().keys()
         state = {
             name: quantize(value, PARAMETER_BITS) if value.is_floating_point() else value
             for name, value in self.state.items()
-            if name in saved
         }
-        state |= {name: self.state[name][..., :0] for name in self.state.keys() - saved}
+        if "stored_sums" in state:
+            state["stored_sums"] = state["stored_sums"][..., :0]
         state["inner_lr"] = self.state["inner_lr"].double()
         return StackedRecommenders(_in_double(self.template), state)
 

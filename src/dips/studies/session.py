@@ -88,7 +88,8 @@ def study_sessions(
         raise ConfigError("--sizes has no sketch: give a size of at least 1, for example 0,4")
     if target.training.split == "time":
         raise ConfigError("sessions need full histories: leave --split time out")
-    target = target.but(recency_decay=None, tie_embeddings=None)  # for source policies only
+    # These are for the source policies only.
+    target = target.but(inner_loss=None, recency_decay=None, tie_embeddings=None)
     work = PolicyTransfer(data, sketched, out, source=source, on_progress=on_progress)
     work.check_settings("session", [target])
     policies = work.source_policies()

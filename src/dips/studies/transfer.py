@@ -69,7 +69,7 @@ def study_transfer(
     work = PolicyTransfer(data, plan, out, source=source, on_progress=on_progress)
     # Trained on full histories: no baseline with sketches may replace it. Recency decay and
     # separate input embeddings are for source policies only.
-    target = target.but(baselines=(), recency_decay=None, tie_embeddings=None)
+    target = target.but(baselines=(), inner_loss=None, recency_decay=None, tie_embeddings=None)
     if not isinstance(make_recommender(recommender_spec(data, resolved(data, target))), Sequential):
         raise ConfigError(
             f"recommender '{target.model.recommender}' is not sequential: choose gru or sasrec"

@@ -24,7 +24,8 @@ class NegativeSampler:
 
     The n draws are stratified: draw j lies in the j-th of n equal parts of the distribution. An
     item with probability p is expected n p times. Draws are hashes of (seed, step, draw), so a
-    resumed run equals an uninterrupted one. A draw costs O(log items).
+    resumed run equals an uninterrupted one. A draw costs O(log items). As many draws as items are
+    all items, each once.
     """
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
@@ -48,8 +49,11 @@ class NegativeSampler:
         key = combine(self.seed, steps.long(), NEGATIVE)[:, None]
         position = (number + uniform(key, number)) / count
         drawn = torch.searchsorted(self.cumulative, position, right=True).clamp_max(items - 1)
+        if count == items:  # all of them, once
+            drawn = number.expand_as(drawn)
         moves = active[:, None] > 0
         negatives.copy_(torch.where(moves, drawn, negatives))
         if "log_q" in state:
             log_q = self.log_probability.gather(1, drawn) + math.log(count)
+            log_q = torch.zeros_like(log_q) if count == items else log_q
             state["log_q"].copy_(torch.where(moves, log_q, state["log_q"]))

@@ -26,7 +26,7 @@ MANY_ITEMS = 50_000
 SOFTMAX_NEGATIVES = 2048
 """Sampled items of the softmax."""
 CLICK_STEPS = 2000
-"""Steps after which a dot product with softmax has converged."""
+"""Steps of a dot product with softmax; LOG.md, 2026-11-17."""
 POLICY_DEPENDENT = "depends on the policy; goes with equal terms"
 """Marks a rule that gives a policy other settings than its baselines."""
 
@@ -78,8 +78,12 @@ class Case:
 
     @property
     def few_repeated_items(self) -> bool:
-        """Whether items repeat, and an inner loop that sums over all of them is affordable."""
-        return self.data.repeats >= REPEATS and self.data.rows * self.data.items <= AFFORDABLE
+        """Whether items repeat, and an inner loop that sums over all of them is affordable.
+
+        With sampled negatives the inner softmax would be over the negatives.
+        """
+        affordable = self.data.rows * self.data.items <= AFFORDABLE
+        return self.data.repeats >= REPEATS and affordable and not self.config.model.negatives
 
     @property
     def sequential(self) -> bool:
@@ -307,7 +311,7 @@ RULES: tuple[Rule, ...] = (
     Rule("revert_tolerance", lambda c: c.learned, 0.15, "learned"),
     Rule("revert_tolerance", _always, float("inf"), "default: never"),
     Rule("baselines", lambda c: c.learned and c.explicit, ("last", "hardest"), "learned"),
-    Rule("baselines", lambda c: c.learned, ("last", "last-distinct", "frequent", LAST_TOP),
+    Rule("baselines", lambda c: c.learned, ("last", "frequent", LAST_TOP),
          "learned, items are predicted"),
     Rule("baselines", _always, (), "only learned policies are compared while they train"),
 )  # fmt: skip
