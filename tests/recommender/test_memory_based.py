@@ -128,3 +128,8 @@ def test_a_linear_model_of_too_many_items_is_refused(
     monkeypatch.setattr(neighbours, "MAX_LINEAR_ITEMS", ITEMS - 1)
     with pytest.raises(ConfigError, match="has 7 items: use item-kNN, or keep at most 6 items"):
         linear_weights(part, size=2)
+
+
+def test_a_linear_model_may_read_more_items_than_there_are_events(part: Interactions) -> None:
+    wide, most = linear_weights(part, len(part) + 5), linear_weights(part, len(part) - 1)
+    torch.testing.assert_close(wide, most)

@@ -144,3 +144,10 @@ def test_the_sampled_softmax_has_the_gradient_of_the_full_softmax(lab: Make) -> 
         return float((total - truth[1]).norm() / truth[1].norm())
 
     assert relative_error(corrected=True) < 0.03 < 0.05 < relative_error(corrected=False)
+
+
+def test_as_many_negatives_as_items_are_all_items_once(lab: Make) -> None:
+    job = lab(explicit=False).job()
+    state = _state([job], 3, job.train.items)
+    assert state["negatives"][0].tolist() == list(range(job.train.items))
+    assert state["log_q"].tolist() == [[0.0] * job.train.items]

@@ -157,7 +157,7 @@ def test_weight_decay_of_other_implicit_losses() -> None:
         ({"repeats": 0.1}, "softmax"),  # 1e9 predictions times items
         ({"repeats": 0.1, "rows": 100_001}, "linearised"),
         ({"repeats": 0.1, "items": 10_001}, "linearised"),
-        ({"repeats": 0.1, "negatives": 5}, "linearised"),
+        ({"repeats": 0.1, "negatives": 5}, "linearised"),  # not a softmax over the negatives
         ({"negatives": 5}, "linearised"),
         ({"loss": "bpr"}, None),
         ({"recommender": "mlp"}, None),
