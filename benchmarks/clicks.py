@@ -120,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--filter-sketch", action="store_true", help=filtered)
     parser.add_argument("--epochs", type=int, help="most epochs of dips; default: its own")
     parser.add_argument("--sasrec-epochs", type=int, default=100, help="most epochs of SASRec")
+    parser.add_argument("--sasrec-device", default="cpu", help="where SASRec is trained")
     parser.add_argument("--catalogue", type=_numbers, help="numbers of items, for example 1e4,1e6")
     parser.add_argument("--clicks", type=float, default=3e5, help="clicks at each number of items")
     parser.add_argument("--clock", default="wall", help="wall, or cpu: time of all threads")
@@ -141,7 +142,7 @@ def compare(file: str, names: Sequence[str], options: argparse.Namespace) -> dic
     flags: dict[str, Any] = {"size": options.size, "device": "cpu"}
     flags |= {"filter_sketch": True} if options.filter_sketch else {}
     job = {"file": file, "flags": flags, "epochs": options.epochs}
-    job |= {"sasrec": {"epochs": options.sasrec_epochs}}
+    job |= {"sasrec": {"epochs": options.sasrec_epochs, "device": options.sasrec_device}}
     return {name: _log(name, in_child(HERE, {"do": name, **job})) for name in names}
 
 
@@ -251,7 +252,7 @@ def _learned(protocol: Protocol, epochs: int | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         result = api.train_with(protocol.parts, config, out=out, source="clicks", test=True)
-        verdict = result.verdict()
+        verdict = str(result.verdict or "")
     metrics = result.metrics()
     about = {"epochs": result.epochs, "kept_policy": metrics["kept_policy"], "verdict": verdict}
     return _row(None, clock.took(), metrics["test"], **about)
@@ -259,7 +260,8 @@ def _learned(protocol: Protocol, epochs: int | None) -> dict[str, Any]:
 
 def _sasrec(protocol: Protocol, settings: Mapping[str, Any]) -> dict[str, Any]:
     def score(model: sasrec_plain.PlainSASRec, evidence: Evidence) -> Tensor:
-        return model.scores(evidence.item, evidence.slots)
+        place = settings["device"]
+        return model.scores(evidence.item.to(place), evidence.slots.to(place)).cpu()
 
     fitted = sasrec_plain.fit(
         protocol.parts[0], lambda model: protocol.validate(partial(score, model)), **settings

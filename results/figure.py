@@ -38,7 +38,7 @@ IMPLICIT = {
 INNER_LOSSES = {
     "ml-1m-implicit": "MovieLens 1M",
     "ml-100k-implicit": "MovieLens 100K",
-    "amazon-cds": "amazon-cds, 6,000 users",
+    "amazon-cds": "amazon-cds",
     "foursquare-nyc": "foursquare-nyc",
 }
 """Folders of the comparison of inner losses, and the names of their data."""
