@@ -177,7 +177,7 @@ def test_the_seed_fixes_users_and_steps() -> None:
 
 
 def test_implicit_data_and_batches() -> None:
-    config = CONFIG.but(every=3, inner_lr=0.2, **STILL)
+    config = CONFIG.but(every=3, inner_lr=0.2, inner_loss="softmax", **STILL)
     data = random_world(LENGTHS, items=9, seed=2, explicit=False)
     study = study_gradients(_untrained(config, data), config, data, **PAPER_RUN)
     assert [sample.step for sample in study.samples] == list(range(SIZE + 3, max(LENGTHS)))

@@ -115,27 +115,25 @@ def test_every_and_periods_together_are_refused() -> None:
         build_config(flags={"every": 2, "periods": (2, 3)})
 
 
-def test_the_papers_policies_take_the_papers_recipe() -> None:
-    config = build_config(flags={"policy": "dips"})
-    assert (config.training.update_interval, config.training.user_batch) == (1, 256)
-    assert (config.policy_training.queue, config.policy_training.credit) == (100, "identity")
-    assert config.training.learning_rate == RECIPES["paper"]["learning_rate"]
-    queue_of_1 = build_config(flags={"policy": "dips@1"})
-    assert (queue_of_1.training.update_interval, queue_of_1.policy_training.queue) == (1, 1)
-    quick = build_config("default", flags={"policy": "dips@1"})
-    assert quick.training.update_interval is None
-    assert (quick.policy_training.queue, quick.policy_training.credit) == (1, "identity")
+def test_the_papers_training_is_a_recipe_that_is_asked_for() -> None:
+    plain, paper = build_config(flags={"policy": "dips"}), build_config("paper")
+    assert plain.training == TrainConfig().training
+    assert (plain.policy_training.queue, plain.policy_training.credit) == (None, "identity")
+    assert (paper.training.update_interval, paper.training.user_batch) == (1, 256)
+    assert paper.training.learning_rate == RECIPES["paper"]["learning_rate"]
+    short = build_config("paper", flags={"policy": "dips@1"})
+    assert (short.training.update_interval, short.policy_training.queue) == (1, 1)
+    assert build_config("paper", flags={"policy": "dips"}).policy_training.queue == 100
     assert build_config(flags={"policy": "dips", "queue": 7}).policy_training.queue == 7
     small = build_config("paper-128", flags={"policy": "dips"})
     assert (small.training.user_batch, small.policy_training.queue) == (128, 50)
     assert build_config("paper-128", flags={"policy": "dips@1"}).policy_training.queue == 1
-    assert build_config(flags={"policy": "learned"}).training.update_interval is None
 
 
 @pytest.mark.parametrize("task", [None, "implicit"])
 def test_settings_of_a_baseline_are_built_like_those_of_the_policy(task: str | None) -> None:
-    flags = {"seed": 3, "dim": 8, "epochs": 5, "task": task}
-    ours = build_config(flags={"policy": "learned", "user_batches_per_epoch": 2, **flags})
+    flags = {"seed": 3, "dim": 8, "epochs": 5, "task": task, "user_batches_per_epoch": 2}
+    ours = build_config(flags={"policy": "learned", **flags})
     assert baseline_config(ours, "last") == build_config(
         flags={"policy": "last", "baselines": (), **flags}
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dips.policy.registry import POLICIES, WITH_ARGUMENT
 from dips.training.config import LEAVES, TrainConfig, leaf_fields
-from dips.training.recipes import build_config
+from dips.training.recipes import baseline_config, build_config
 from dips.training.resolve import RULES, DataSummary, resolve
 
 LASTING = {
@@ -88,6 +90,11 @@ def test_clicks_train_for_about_2000_steps(
         assert config.policy_training.policy_freeze_epochs == frozen
 
 
+@pytest.mark.parametrize(("rows", "epochs"), [(20_000, 11), (89_056, 5), (10**6, 4)])
+def test_clicks_that_repeat_train_for_about_400_steps(rows: int, epochs: int) -> None:
+    assert decide(rows, 10, 5, implicit=True, repeats=0.5).training.epochs == epochs
+
+
 def test_a_policy_is_frozen_for_a_quarter_of_the_epochs() -> None:
     given = [1, 4, 11, 16, 40]
     found = [decide(policy="learned", epochs=epochs) for epochs in given]
@@ -108,12 +115,58 @@ def test_user_batches(settings: dict[str, int], user_batch: int | None) -> None:
     [(29_999, False, None), (30_000, False, 500), (600_000, False, 250), (11_999, True, None),
      (36_000, True, 250)],
 )  # fmt: skip
-def test_learned_is_updated_as_often_as_the_data_allows(
+def test_user_batches_are_as_small_as_the_data_allows(
     rows: int, implicit: bool, user_batch: int | None
 ) -> None:
-    learned = decide(rows, 1000, 50, implicit=implicit, policy="learned")
-    assert learned.training.user_batch == user_batch
-    assert decide(rows, 1000, 50, implicit=implicit, policy="last").training.user_batch is None
+    facts = DataSummary(rows, 1000, 50, explicit=not implicit)
+    assert resolve(TrainConfig(), facts).config.training.user_batch == user_batch
+    in_part = facts._replace(whole_histories=False)
+    assert resolve(TrainConfig(), in_part).config.training.user_batch is None
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "ratings": {},
+    "ratings, mlp": {"recommender": "mlp"},
+    "cross entropy": {"loss": "cce"},
+    "items": {"implicit": True},
+    "items that repeat": {"implicit": True, "repeats": 0.5},
+    "many items": {"implicit": True, "items": 60_000},
+    "inner softmax": {"implicit": True, "inner_loss": "softmax"},
+    "mlp": {"implicit": True, "recommender": "mlp"},
+    "gru": {"implicit": True, "recommender": "gru"},
+    "recipe paper": {"recipe": "paper"},
+    "recipe quick": {"recipe": "quick", "implicit": True},
+}
+
+
+@pytest.mark.parametrize("rows", [1_000, 100_000, 10**7])
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_policies_differ_in_the_policy_alone(rows: int, facts: dict[str, Any]) -> None:
+    names = [*(name for name in POLICIES if name not in WITH_ARGUMENT), "hardest", "influence"]
+    names += [f"{name}:2" for name in WITH_ARGUMENT]
+    found = {
+        name: decide(rows, 1000, policy=name, size=4, **{"items": 500, **facts}) for name in names
+    }
+    reference = found["last"]
+    for name, config in found.items():
+        assert (config.model, config.training) == (reference.model, reference.training), name
+        assert replace(config.sketch, policy="last") == reference.sketch, name
+
+
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+@pytest.mark.parametrize("policy", ["learned", "dips"])
+def test_a_run_and_its_baseline_differ_in_the_policy_alone(
+    policy: str, facts: dict[str, Any]
+) -> None:
+    facts = {"items": 500, **facts}
+    data = DataSummary(
+        100_000, 1000, facts.pop("items"), explicit=not facts.pop("implicit", False),
+        repeats=facts.pop("repeats", 0.0),
+    )  # fmt: skip
+    asked = build_config(facts.pop("recipe", None), flags={"policy": policy, "size": 4, **facts})
+    own = resolve(asked, data).config
+    baseline = resolve(baseline_config(asked, "last"), data).config
+    assert (own.model, own.training) == (baseline.model, baseline.training)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +178,17 @@ def test_weight_decay_falls_with_events_per_item(
 ) -> None:
     found = decide(10_000, 10, items, weight_decay=given)
     assert found.training.weight_decay == pytest.approx(taken)
+
+
+@pytest.mark.parametrize(
+    ("rows", "items", "taken"),
+    [(1_000, 500, 0.05), (60_000, 1_682, 0.12), (600_000, 3_706, 0.25), (10**6, 99, 0.4)],
+)
+def test_the_inner_learning_rate_of_ratings_grows_with_events_per_item(
+    rows: int, items: int, taken: float
+) -> None:
+    assert decide(rows, 10, items).model.inner_lr == taken
+    assert decide(rows, 10, items, inner_lr=0.7).model.inner_lr == 0.7
 
 
 def test_weight_decay_without_repeats_has_a_bound() -> None:
@@ -141,7 +205,7 @@ def test_weight_decay_without_repeats_has_a_bound() -> None:
     assert decay(100_000, 200, **linearised) == pytest.approx(4e-3)
     assert decay(10_000, 1_000, **linearised) == pytest.approx(2e-2)
     assert decay(10_000, 1_001, **linearised) == pytest.approx(5e-3)
-    assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(1e-3)
+    assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(3e-3)
 
 
 def test_weight_decay_of_other_implicit_losses() -> None:
@@ -154,10 +218,7 @@ def test_weight_decay_of_other_implicit_losses() -> None:
     [
         ({}, "linearised"),
         ({"repeats": 0.09999}, "linearised"),
-        ({"repeats": 0.1}, "softmax"),  # 1e9 predictions times items
-        ({"repeats": 0.1, "rows": 100_001}, "linearised"),
-        ({"repeats": 0.1, "items": 10_001}, "linearised"),
-        ({"repeats": 0.1, "negatives": 5}, "linearised"),  # not a softmax over the negatives
+        ({"repeats": 0.1}, "linearised"),
         ({"negatives": 5}, "linearised"),
         ({"loss": "bpr"}, None),
         ({"recommender": "mlp"}, None),
@@ -170,9 +231,7 @@ def test_weight_decay_of_other_implicit_losses() -> None:
     ],
     ids=str,
 )
-def test_the_inner_loss_is_linearised_unless_few_items_repeat(
-    facts: dict[str, Any], taken: str | None
-) -> None:
+def test_the_inner_loss_of_clicks_is_linearised(facts: dict[str, Any], taken: str | None) -> None:
     found = decide(**{"rows": 100_000, "items": 10_000, "implicit": True, **facts})
     assert found.model.inner_loss == taken
 
@@ -183,7 +242,6 @@ def test_the_inner_loss_is_linearised_unless_few_items_repeat(
         ({}, None),
         ({"items": 50_001}, 2048),
         ({"items": 50_001, "repeats": 0.5}, 2048),
-        ({"items": 50_001, "repeats": 0.5, "rows": 10_000}, None),  # the softmax is affordable
         ({"items": 50_001, "negatives": 7}, 7),
         ({"items": 50_001, "inner_loss": "softmax"}, None),
         ({"items": 50_001, "recipe": "paper"}, None),
@@ -219,7 +277,7 @@ MODEL = (
     [(True, 0.0, (False, True, False, 1.0, 5e-3, False, True)),
      (True, 0.09, (False, True, False, 1.0, 5e-3, False, False)),
      (True, 0.1, (True, True, True, 0.2, 3e-2, False, False)),
-     (False, 0.0, (False, False, True, 0.2, 3e-3, True, False))],
+     (False, 0.0, (False, False, True, 0.05, 3e-3, True, False))],
 )  # fmt: skip
 def test_the_model_follows_the_share_of_repeats(
     implicit: bool, repeats: float, taken: tuple[Any, ...]
@@ -251,7 +309,7 @@ def test_the_model_follows_the_share_of_repeats(
         (True, 1e-4, ("last", "mix:2", "frequent"), ("last", "mix:2")),
         (True, 1e-4, (), ()),
         (False, 0.0, ("last", "frequent"), ("last", "frequent")),
-        (False, 0.0, None, ("last", "hardest")),
+        (False, 0.0, None, ("last", "hardest:8")),
     ],
 )
 def test_baselines_that_keep_what_last_keeps_are_left_out(

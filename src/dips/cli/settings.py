@@ -89,8 +89,8 @@ _FILES = [
         annotation=Annotated[
             str | None,
             typer.Option(
-                help=f"A named set of settings: {', '.join(RECIPES)}. \\[default: paper for dips "
-                "and dips@1, which is slow; else default]",
+                help=f"A named set of settings: {', '.join(RECIPES)}. paper is slow. "
+                "\\[default: default]",
                 rich_help_panel=BASIC,
             ),
         ],

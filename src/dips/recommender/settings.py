@@ -70,8 +70,7 @@ class RecommenderSettings:
     inner_loss: str | None = setting(
         None,
         "Loss of the inner loop for clicks (dot): linearised, whose steps do not sum over all "
-        "items, or softmax, as in the paper. Default: linearised with loss softmax, unless items "
-        "repeat and there are few.",
+        "items, or softmax, as in the paper. Default: linearised with loss softmax.",
         choices=("linearised", "softmax"),
     )
     inner_steps: int = setting(10, "Gradient steps that adapt a user to the sketch.", low=1)

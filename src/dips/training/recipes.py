@@ -40,7 +40,7 @@ def build_config(
     """Combine a recipe, a TOML file and flags. What none of them gives stays open.
 
     Args:
-        recipe: Name of a recipe. None: `paper` for the paper's policies, else `default`.
+        recipe: Name of a recipe. None: `default`, for every policy.
         file: TOML file with leaves, or with a table for each branch of the settings.
         flags: Leaves by name.
 
@@ -52,7 +52,7 @@ def build_config(
     """
     asked = {**(_read_toml(file) if file else {}), **(flags or {})}
     policy = asked.get("policy", "")
-    recipe = recipe or ("paper" if policy in PAPER_POLICIES else "default")
+    recipe = recipe or "default"
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
     if "every" in asked and asked.get("periods"):
@@ -67,7 +67,7 @@ def baseline_config(config: TrainConfig, policy: str) -> TrainConfig:
         config: Settings of the run as asked.
         policy: Name of the baseline.
     """
-    return config.but(policy=policy, baselines=(), user_batches_per_epoch=None)
+    return config.but(policy=policy, baselines=())
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

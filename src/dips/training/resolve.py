@@ -2,12 +2,13 @@
 
 All rules stand in one table, `RULES`. For each setting that is None the first rule whose condition
 holds gives the value and the reason. Rules are applied from top to bottom, so a condition may read
-what stands above it. Rows marked `POLICY_DEPENDENT` are to be removed: they give `learned` other
-defaults than its baselines.
+what stands above it. No setting of the recommender or of its training depends on the policy: a
+policy and its baselines differ in the policy alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,16 +20,14 @@ from dips.training.config import TrainConfig
 
 REPEATS = 0.1
 """Share of repeats among the training events from which items count as repeating."""
-AFFORDABLE = 10**9
-"""Most predictions times items for which every inner step may sum over all items."""
 MANY_ITEMS = 50_000
 """With more items than this, the softmax of training is over sampled items."""
 SOFTMAX_NEGATIVES = 2048
 """Sampled items of the softmax."""
 CLICK_STEPS = 2000
 """Steps of a dot product with softmax; LOG.md, 2026-11-17."""
-POLICY_DEPENDENT = "depends on the policy; goes with equal terms"
-"""Marks a rule that gives a policy other settings than its baselines."""
+REPEAT_STEPS = 400
+"""The same where items repeat: users are memorised sooner."""
 
 
 class DataSummary(NamedTuple):
@@ -42,6 +41,8 @@ class DataSummary(NamedTuple):
     """Whether there are ratings."""
     repeats: float = 0.0
     """Share of events whose item the user had before; 0 where ratings are predicted."""
+    whole_histories: bool = True
+    """Whether every event of every user is predicted."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,6 @@ class Case:
         return self.config.model.loss == "softmax" and self.config.model.recommender == "dot"
 
     @property
-    def few_repeated_items(self) -> bool:
-        """Whether items repeat, and an inner loop that sums over all of them is affordable.
-
-        With sampled negatives the inner softmax would be over the negatives.
-        """
-        affordable = self.data.rows * self.data.items <= AFFORDABLE
-        return self.data.repeats >= REPEATS and affordable and not self.config.model.negatives
-
-    @property
     def sequential(self) -> bool:
         """Whether items are read in order, and predicted."""
         return self.config.model.sequential
@@ -109,7 +101,6 @@ class Rule(NamedTuple):
     value: Any
     """The value, or a function of the case."""
     reason: str
-    mark: str = ""
 
 
 class Decision(NamedTuple):
@@ -177,10 +168,21 @@ def _policy_batch_size(case: Case) -> int:
     return max(256, min(_power_of_two(case.data.rows // 64), 4096 if case.implicit else 16384))
 
 
+def _inner_lr(case: Case) -> float:
+    """Return 0.02 times the square root of the events per item, between 0.05 and 0.4.
+
+    A large inner learning rate works like little weight decay: item vectors may stay small. The
+    more events an item has, the less decay is best (LOG.md, 2026-11-17).
+    """
+    events = case.data.rows / max(1, case.data.items)
+    return round(min(max(0.02 * math.sqrt(events), 0.05), 0.4), 2)
+
+
 def _epochs(case: Case) -> int:
-    """Return the epochs that make about `CLICK_STEPS` steps: at least 4, at most 16."""
+    """Return the epochs that make about so many steps as clicks need: at least 4, at most 16."""
     steps = max(1, case.data.rows // (case.config.training.batch_size or 1))
-    return max(4, min(-(-CLICK_STEPS // steps), 16))
+    wanted = REPEAT_STEPS if case.config.model.repeat_feature else CLICK_STEPS
+    return max(4, min(-(-wanted // steps), 16))
 
 
 def _freeze_epochs(case: Case) -> int:
@@ -207,11 +209,11 @@ def _weight_decay(case: Case) -> float:
     """Return 0.1 shared among the events of an item, bounded from above.
 
     Items that repeat may be memorised by their embedding, so the bound is higher there. For clicks
-    without repeats the constants were chosen on validation users (LOG.md, 2026-11-17).
+    the constants were chosen on validation users (LOG.md, 2026-11-17).
     """
     rows, share, bound = max(1, case.data.rows), 0.1 * case.data.items, 3e-3
     if case.config.model.repeat_feature:
-        bound = 3e-2
+        share, bound = (3 if case.config.model.inner_loss == "linearised" else 1) * share, 3e-2
     elif case.config.model.inner_loss == "linearised":
         share, bound = 400.0, 2e-2 if rows >= 10 * case.data.items else 5e-3  # rare items need less
     elif case.implicit:
@@ -239,8 +241,6 @@ RULES: tuple[Rule, ...] = (
     Rule("task", _always, "implicit", "the data has no ratings"),
     Rule("loss", lambda c: c.explicit, "mse", "ratings are predicted"),
     Rule("loss", _always, "softmax", "items are predicted"),
-    Rule("inner_loss", lambda c: c.dot_with_softmax and c.few_repeated_items, "softmax",
-         "items repeat, and there are few: steps that sum over all items"),
     Rule("inner_loss", lambda c: c.dot_with_softmax, "linearised",
          "dot with softmax: steps that do not sum over all items"),
     Rule("negatives", lambda c: c.config.model.loss in SAMPLED_LOSSES, NEGATIVES,
@@ -270,10 +270,8 @@ RULES: tuple[Rule, ...] = (
     Rule("tie_embeddings", _always, True, "default"),
     Rule("inner_lr", lambda c: c.softmax_dot and c.no_repeats, 1.0,
          "dot with softmax, items do not repeat"),
-    Rule("inner_lr", lambda c: c.implicit and (c.learned or not c.sequential), 0.2,
-         "items are predicted"),
-    Rule("inner_lr", lambda c: c.explicit and c.learned, 0.2, "learned", POLICY_DEPENDENT),
-    Rule("inner_lr", _always, 0.1, "default"),
+    Rule("inner_lr", lambda c: c.implicit, 0.2, "items are predicted"),
+    Rule("inner_lr", _always, _inner_lr, "by events per item"),
     Rule("learning_rate", lambda c: c.implicit and c.config.model.recommender == "sasrec", 5e-3,
          "sasrec"),
     Rule("learning_rate", _always, 1e-2, "default"),
@@ -284,14 +282,16 @@ RULES: tuple[Rule, ...] = (
     Rule("weight_decay", _always, _weight_decay, "by events per item"),
     Rule("batch_size", lambda c: c.pairwise, 32, "implicit task with mlp or an own class"),
     Rule("batch_size", _always, _batch_size, "about 32 steps in an epoch"),
+    Rule("epochs", lambda c: c.softmax_dot and bool(c.config.model.repeat_feature), _epochs,
+         f"about {REPEAT_STEPS:,} steps, items repeat"),
     Rule("epochs", lambda c: c.softmax_dot, _epochs, f"about {CLICK_STEPS:,} steps"),
-    Rule("epochs", lambda c: c.learned, 20, "learned", POLICY_DEPENDENT),
-    Rule("epochs", _always, 16, "default"),
-    Rule("patience", lambda c: c.learned, 20, "learned", POLICY_DEPENDENT),
-    Rule("patience", _always, 4, "default"),
-    Rule("user_batches_per_epoch", lambda c: c.learned, _user_batches,
-         "learned: by predictions in a batch of users", POLICY_DEPENDENT),
-    Rule("user_batches_per_epoch", _always, 1, "default"),
+    Rule("epochs", lambda c: c.sequential, 16, "gru and sasrec"),
+    Rule("epochs", _always, 20, "default"),
+    Rule("patience", lambda c: c.sequential, 4, "gru and sasrec"),
+    Rule("patience", _always, 20, "default: the best of all epochs"),
+    Rule("user_batches_per_epoch", lambda c: c.sequential or not c.data.whole_histories, 1,
+         "gru and sasrec, or histories that are predicted in part"),
+    Rule("user_batches_per_epoch", _always, _user_batches, "by predictions in a batch of users"),
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
     Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),
     Rule("policy_lr", _always, 3e-3, "default"),
@@ -310,7 +310,7 @@ RULES: tuple[Rule, ...] = (
     Rule("queue", _always, 50, "default"),
     Rule("revert_tolerance", lambda c: c.learned, 0.15, "learned"),
     Rule("revert_tolerance", _always, float("inf"), "default: never"),
-    Rule("baselines", lambda c: c.learned and c.explicit, ("last", "hardest"), "learned"),
+    Rule("baselines", lambda c: c.learned and c.explicit, ("last", "hardest:8"), "learned"),
     Rule("baselines", lambda c: c.learned, ("last", "frequent", LAST_TOP),
          "learned, items are predicted"),
     Rule("baselines", _always, (), "only learned policies are compared while they train"),
