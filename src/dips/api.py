@@ -101,7 +101,8 @@ def train(
         **settings: Settings of `TrainConfig` by name: policy, size, every, epochs, ...
 
     Returns:
-        The trained model with its metrics. `verdict()` compares it with its baselines.
+        The trained model with its metrics. `policy` is what it really is: the policy that was asked
+        for, or a better baseline. `verdict` compares it with its baselines; None without any.
 
     Raises:
         ConfigError: If settings are unknown or do not go together.

@@ -1,85 +1,12 @@
-"""Verdicts: gains, losses, differences that may be chance, and missing values."""
+"""Verdicts on comparisons: gains, losses, differences that may be chance, and missing values."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 
-from dips.evaluation.progressive import Scores
-from dips.evaluation.verdict import PolicyScore, comparison_verdict, run_verdict
-
-
-def scores(rmse: float, noise: float = 0.0) -> Scores:
-    wobble = noise * torch.sin(37.0 * torch.arange(40, dtype=torch.float64))
-    total = 10 * (rmse**2 + wobble)
-    mean = float(total.sum() / 400) ** 0.5
-    return Scores({"rmse": mean}, torch.full((40,), 10.0), {"squared_error": total})
-
-
-def score(name: str, valid: float, test: Scores | None = None) -> PolicyScore:
-    return PolicyScore(name, {"rmse": valid}, test)
-
-
-LAST = score("last", 0.94, scores(0.93))
-
-
-def test_without_baselines_there_is_no_verdict() -> None:
-    assert run_verdict(score("learned", 0.9), [], 4) == ""
-
-
-def test_a_significant_gain_on_test() -> None:
-    found = run_verdict(score("learned", 0.92, scores(0.92)), [LAST], 4)
-    assert found.startswith(
-        "learned is better than last-4 on validation by 2.1 % (rmse 0.9200 against "
-        "0.9400); on test by 1.1 %"
-    )
-    assert found.endswith("(95 % interval: +1.1 to +1.1 %): use learned")
-
-
-def test_a_gain_that_may_be_chance() -> None:
-    found = run_verdict(score("learned", 0.92, scores(0.9295, noise=0.5)), [LAST], 4)
-    assert "which may be chance: keep last-4 unless" in found
-
-
-def test_a_loss_on_test() -> None:
-    found = run_verdict(score("learned", 0.92, scores(0.94)), [LAST], 4)
-    assert "but on test it is 1.1 % worse" in found
-    assert found.endswith("keep last-4")
-
-
-def test_without_test_scores_compare_is_recommended() -> None:
-    found = run_verdict(score("learned", 0.92), [LAST], 4)
-    assert found.endswith("run 'dips compare' to test it over several splits")
-
-
-def test_the_best_baseline_is_the_reference() -> None:
-    better, worse = score("frequent", 0.91), score("last", 0.95)
-    for baselines in ([better, worse], [worse, better]):
-        found = run_verdict(score("learned", 0.92), baselines, 8)
-        assert found == (
-            "frequent is kept: the learned policy is 1.1 % worse on validation (rmse 0.9200 "
-            "against 0.9100); use frequent-8"
-        )
-
-
-def test_equal_and_diverged_policies() -> None:
-    nothing = "the learned policy is no better than last-4 on validation; use last-4"
-    same = nothing.replace(";", ": its sketches equal those of last;")
-    assert run_verdict(score("learned", 0.94), [LAST], 4) == same  # exactly equal
-    assert run_verdict(score("learned", 0.93), [LAST], 4, is_trained=False) == nothing
-    assert run_verdict(None, [LAST], 4) == "last is kept: the learned policy diverged; use last-4"
-
-
-def test_higher_recall_is_better() -> None:
-    own, baseline = (
-        PolicyScore(name, {"recall@20": x}) for name, x in (("learned", 0.22), ("last", 0.2))
-    )
-    assert run_verdict(own, [baseline], 4).startswith(
-        "learned is better than last-4 on validation by 10.0 %"
-    )
-
+from dips.evaluation.verdict import comparison_verdict
 
 Table = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 

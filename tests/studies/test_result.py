@@ -28,7 +28,7 @@ def test_a_better_baseline_is_kept(tmp_path):
     found = train_runs([(parts, chosen)], on_epoch=seen.append, directory=tmp_path)[0]
     single = train_runs([(parts, chosen.but(baselines=()))])[0]
     baseline = train_runs([(parts, chosen.but(policy="reservoir", baselines=()))])[0]
-    assert baseline.valid["rmse"] < single.valid["rmse"]
+    assert baseline.own.selection_loss < single.own.selection_loss
     assert found.baseline_kept
     assert found.metrics()["policy"] == "learned"
     assert found.metrics()["kept_policy"] == "reservoir"
@@ -36,9 +36,11 @@ def test_a_better_baseline_is_kept(tmp_path):
     assert f"epoch {baseline.best_epoch} of the baseline reservoir" in found.kept_epoch()
     assert (found.valid, found.test.metrics) == (baseline.valid, baseline.test.metrics)
     assert found.metrics()["baselines"] == {"reservoir": baseline.valid}
-    assert (found.learned.valid, found.learned.test.metrics) == (single.valid, single.test.metrics)
-    assert found.verdict().startswith("reservoir is kept: the learned policy is ")
-    assert single.verdict() == ""
+    assert found.own.valid.metrics == single.valid
+    assert found.own.test.metrics == single.test.metrics
+    assert found.policy == found.verdict.kept == found.verdict.baseline == "reservoir"
+    assert found.metrics()["verdict"] == found.verdict.to_dict()
+    assert (single.verdict, single.policy, single.metrics()["verdict"]) == (None, "learned", {})
     assert "baselines" not in single.metrics()
     assert [line["valid"] for line in found.history] == [line["valid"] for line in single.history]
     assert [line["baseline"] for line in found.history] == [
@@ -48,15 +50,20 @@ def test_a_better_baseline_is_kept(tmp_path):
     assert not (tmp_path / "baseline").exists()
 
 
-@pytest.mark.parametrize("baseline", ["hardest", "last"])  # worse, and equally good
-def test_a_better_policy_is_kept(baseline):
-    chosen = config(**{**WITH_BASELINE, "baselines": (baseline,)})
+def test_a_better_policy_is_kept():
+    chosen = config(**{**WITH_BASELINE, "baselines": ("last",)})  # equally good: its start is last
     found, single = (
         train_runs([(split(EXPLICIT, c), c)])[0] for c in (chosen, chosen.but(baselines=()))
     )
-    assert not found.baseline_kept
+    baseline = found.baselines[0]
+    assert found.own.selection_loss == baseline.selection_loss
+    assert (found.policy, found.baseline_kept) == ("learned", False)
     assert found.kept_epoch() == single.kept_epoch()
     assert (found.valid, found.test.metrics) == (single.valid, single.test.metrics)
+    baseline.selection_loss += 0.1
+    assert found.policy == "learned"
+    baseline.selection_loss -= 0.2
+    assert (found.policy, found.baseline_kept) == ("last", True)
 
 
 def test_the_best_of_several_baselines_is_kept():
@@ -67,8 +74,9 @@ def test_the_best_of_several_baselines_is_kept():
         train_runs([(parts, chosen.but(policy=name, baselines=()))])[0]
         for name in chosen.policy_training.baselines
     ]
-    assert found.valid == min((one.valid for one in single), key=lambda valid: valid["rmse"])
-    assert found.metrics()["kept_policy"] == "reservoir"
+    best = min(single, key=lambda one: one.own.selection_loss)
+    assert (found.valid, found.policy) == (best.valid, best.policy)
+    assert found.verdict.baseline == best.policy
     curves = zip(*([line["valid"] for line in one.history] for one in single), strict=True)
     assert [line["baseline"] for line in found.history] == [min(scores) for scores in curves]
 
@@ -118,11 +126,18 @@ def test_a_diverged_run_has_no_scores_in_the_verdict():
     diverged, baseline = (
         train_runs([(parts, chosen.but(policy=name))])[0] for name in ("learned", "reservoir")
     )
-    diverged.error = "the loss is not a number"
+    diverged.error, diverged.own = "the loss is not a number", None
     diverged.add_baseline(baseline)
     diverged.add_baseline(baseline)  # a second baseline
-    assert (diverged.error, diverged.learned, len(diverged.baselines)) == ("", None, 2)
-    assert diverged.verdict() == "reservoir is kept: the learned policy diverged; use reservoir-3"
+    diverged.judge("cpu")
+    assert (diverged.error, diverged.own, len(diverged.baselines)) == ("", None, 2)
+    assert (diverged.verdict.advice, diverged.verdict.gain) == ("reservoir", None)
+    assert "learned diverged" in diverged.verdict.reason
+
+
+def test_a_baseline_must_keep_k():
+    with pytest.raises(ConfigError, match="baseline 'all' keeps everything"):
+        check(EXPLICIT, config(**{**WITH_BASELINE, "baselines": ("all",)}))
 
 
 def test_a_baseline_must_be_a_policy():

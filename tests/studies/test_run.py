@@ -83,8 +83,7 @@ def test_a_diverging_run_does_not_affect_stacked_runs():
     jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]
     good, bad, other = train_runs(jobs)
     assert "lower inner_lr first" in bad.error
-    assert bad.valid == {}
-    assert bad.test is None
+    assert bad.own is None
     for job, result in ((jobs[0], good), (jobs[2], other)):
         assert not result.error
         assert_same_run(result, train_runs([job])[0])
@@ -118,7 +117,7 @@ def test_the_best_epoch_on_validation_is_kept():
     found = trained(EXPLICIT, epochs=6, learning_rate=0.2, batch_size=32)
     scores = [line["valid"] for line in found.history]
     assert min(scores) < scores[-1]  # later epochs are worse
-    assert found.valid["rmse"] == pytest.approx(min(scores), abs=1e-6)
+    assert found.own.selection_loss == pytest.approx(min(scores), abs=1e-6)
 
 
 def test_patience_ends_a_run_early():
@@ -292,7 +291,7 @@ def test_early_stopping_uses_the_reported_sketches(resketch_epochs):
         resketch_epochs=resketch_epochs,
     )
     best = min(line["valid"] for line in result.history)
-    assert result.valid["rmse"] == pytest.approx(best, abs=1e-6)
+    assert result.own.selection_loss == pytest.approx(best, abs=1e-6)
 
 
 def test_a_stacked_run_reports_its_own_epochs():

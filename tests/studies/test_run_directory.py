@@ -20,7 +20,8 @@ FILES = {
 }  # fmt: skip
 KEYS = [
     "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
-    "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
+    "kept_policy", "valid", "test", "verdict", "train_seconds", "interactions_per_second",
+    "peak_memory_bytes",
    
 ]  # fmt: skip
 
@@ -74,7 +75,7 @@ def test_log_has_a_line_for_each_epoch(run):
     lines = [json.loads(line) for line in (run[0] / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     assert lines == run[1].history
-    assert min(line["valid"] for line in lines) == pytest.approx(run[1].valid["rmse"])
+    assert min(line["valid"] for line in lines) == pytest.approx(run[1].own.selection_loss)
     assert lines[1]["train_loss"] < lines[0]["train_loss"]
 
 

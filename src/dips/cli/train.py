@@ -38,16 +38,16 @@ def train(
         bool, typer.Option("--resume", help="Go on with an interrupted run.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="End with metrics.json and the verdict as a line.")
+        bool, typer.Option("--json", help="End with metrics.json as a line.")
     ] = False,
 ) -> None:
     """Train a recommender with a sketching policy, and write a run directory.
 
-    Settings that are not given are decided from the data. train prints
-    what it decided and why; config.json keeps both. The policies dips and
-    dips@1 take the recipe paper, which updates after every step and is
-    slow: for 100 users of ml-100k an epoch of dips took 100 s on one
-    core. With --recipe default it took 2 s.
+    Settings that are not given are decided from the data, in the same way
+    for every policy. train prints what it decided and why; config.json
+    keeps both. The paper's training settings are --recipe paper. They
+    update after every step and are slow: for 100 users of ml-100k an epoch
+    of dips took 100 s on one core, with the defaults 2 s.
 
     Several processes share the users of one run if it is started as
     torchrun --nproc-per-node 2 -m dips train ...; the result is the same.
@@ -83,7 +83,7 @@ def train(
     write_origin(out)
     metrics = result.metrics()
     if as_json:
-        print_json({**metrics, "verdict": result.verdict()})
+        print_json(metrics)
         return
     shown = {"valid": metrics["valid"]} | ({"test": metrics["test"]} if metrics["test"] else {})
     size = "" if config.sketch.policy == "all" else f", K = {config.sketch.size}"  # it has none
@@ -92,7 +92,7 @@ def train(
         f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s. The model is from "
         f"{result.kept_epoch()}. Files: {out}; learning curve: {out}/curve.png"
     )
-    print_verdict(result.verdict())
+    print_verdict(str(result.verdict) if result.verdict else "")
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from dips.data.interactions import Interactions
+from dips.data.interactions import Int64, Interactions
 from dips.errors import ConfigError, DataError
 
 Parts = tuple[Interactions, Interactions, Interactions]
@@ -41,6 +42,26 @@ def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Pa
         data.select(order[first : first + second]),
         data.select(order[first + second :]),
     )
+
+
+class Halves(NamedTuple):
+    """Two halves of the validation users, as positions in their part."""
+
+    selection: Int64
+    """Users that select the epoch and the baseline."""
+    verdict: Int64
+    """Users that the verdict is measured on."""
+
+
+def validation_halves(users: int, *, seed: int) -> Halves:
+    """Divide validation users at random into halves. A single user is in both.
+
+    >>> [len(half) for half in validation_halves(5, seed=0)]
+    [3, 2]
+    """
+    order = np.random.default_rng(seed).permutation(users)
+    middle = -(-users // 2)
+    return Halves(np.sort(order[:middle]), np.sort(order[middle if users > 1 else 0 :]))
 
 
 def by_time(data: Interactions, fractions: Sequence[float]) -> Parts:

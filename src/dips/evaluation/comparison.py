@@ -130,7 +130,7 @@ def _compare(
     terms = list(pools[cells[0]].sums)
     columns = [pools[cell].sums[term] for cell in cells for term in terms]
     table = np.stack([pools[cells[0]].count, *columns], axis=1)  # [users, 1 + cells * terms]
-    total, resampled = table.sum(0)[None], _resample(table, seed, resamples)
+    total, resampled = table.sum(0)[None], resample_sums(table, seed, resamples)
     rows = []
     for (i, a), (j, b) in itertools.combinations(enumerate(cells), 2):
         if (a.size, a.every) != (b.size, b.every):
@@ -156,7 +156,7 @@ def _compare(
     return rows
 
 
-def _resample(table: Float64, seed: int, resamples: int) -> Float64:
+def resample_sums(table: Float64, seed: int, resamples: int) -> Float64:
     """Return sums over users drawn with replacement, [resamples, columns]."""
     rng = np.random.default_rng(seed)
     users = len(table)

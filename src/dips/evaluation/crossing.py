@@ -51,7 +51,15 @@ def cross_scores(
     Returns:
         Scores by (recommender, policy).
     """
-    traces = {name: source_sketches(policy, stream) for name, policy in policies.items()}
+    return cross_traces(
+        targets, {name: source_sketches(policy, stream) for name, policy in policies.items()}
+    )
+
+
+def cross_traces(
+    targets: Mapping[str, TrainedModel], traces: Mapping[str, StoredTrace]
+) -> dict[Combination, Scores]:
+    """Score every recommender with every trace of sketches, by (recommender, policy)."""
     return {
         (target, policy): score_sketches(trained, trace)
         for target, trained in targets.items()

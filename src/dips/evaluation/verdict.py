@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dips.evaluation.comparison import Cell, compare_pairs, user_sums
 from dips.evaluation.equal_quality_size import equal_quality_size
-from dips.evaluation.metrics import LOWER_IS_BETTER, primary_metric
+from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
 
 RESAMPLES = 2_000
@@ -21,83 +20,6 @@ LEVEL = 0.05
 NAMED_CELLS = 3
 """Maximum number of cells that are listed by name."""
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class PolicyScore:
-    """Validation metrics of a policy on one split, and its test scores if it was tested."""
-
-    name: str
-    valid: Mapping[str, float]
-    test: Scores | None = None
-
-
-def run_verdict(
-    own: PolicyScore | None, baselines: Sequence[PolicyScore], size: int, *, is_trained: bool = True
-) -> str:
-    """Compare a learned policy with the baselines that were trained beside it, in one sentence.
-
-    Args:
-        own: Scores of the learned policy; None if it diverged.
-        baselines: Scores of the baselines on the same split.
-        size: Sketch size.
-        is_trained: Whether the best epoch is after the first update of the policy.
-
-    Returns:
-        The sentence; empty without baselines.
-    """
-    if not baselines:
-        return ""
-    metric = primary_metric(baselines[0].valid)
-    baseline = max(baselines, key=lambda one: _gain(metric, one.valid[metric], 0.0))
-    simple = f"{baseline.name}-{size}"
-    if own is None:
-        return f"{baseline.name} is kept: the learned policy diverged; use {simple}"
-    gain = _relative(metric, own.valid[metric], baseline.valid[metric])
-    values = f"{metric} {own.valid[metric]:.4f} against {baseline.valid[metric]:.4f}"
-    if gain < 0:
-        return (
-            f"{baseline.name} is kept: the learned policy is {_percent(-gain)} worse on validation "
-            f"({values}); use {simple}"
-        )
-    if gain == 0 or not is_trained:
-        same = (
-            f": its sketches equal those of {baseline.name}" if own.valid == baseline.valid else ""
-        )
-        return f"the learned policy is no better than {simple} on validation{same}; use {simple}"
-    on_validation = f"{own.name} is better than {simple} on validation by {_percent(gain)}"
-    return f"{on_validation} ({values}); {_on_test(own, baseline, metric, simple)}"
-
-
-def _on_test(own: PolicyScore, baseline: PolicyScore, metric: str, simple: str) -> str:
-    """Describe the difference on the test users of this split."""
-    found = _paired(own, baseline, metric)
-    if found is None:
-        return "run 'dips compare' to test it over several splits"
-    gain, low, high = found
-    interval = f"95 % interval: {100 * low:+.1f} to {100 * high:+.1f} %"
-    if low > 0:
-        return f"on test by {_percent(gain)} ({interval}): use {own.name}"
-    if high < 0:
-        return f"but on test it is {_percent(-gain)} worse ({interval}): keep {simple}"
-    return (
-        f"on test by {100 * gain:+.1f} % ({interval}), which may be chance: keep {simple} "
-        "unless 'dips compare' over several splits shows a difference"
-    )
-
-
-def _paired(
-    own: PolicyScore, baseline: PolicyScore, metric: str
-) -> tuple[float, float, float] | None:
-    """Return the relative gain on test with its 95 % interval; None if it was not tested."""
-    if own.test is None or baseline.test is None:
-        return None
-    base = baseline.test.metrics.get(metric)
-    for row in compare_scores(own.test, baseline.test):
-        if row["metric"] == metric and base:
-            values = sorted(_gain(metric, row[end], 0.0) / base for end in ("low", "high"))
-            return _gain(metric, row["diff"], 0.0) / base, values[0], values[1]
-    return None
 
 
 def compare_scores(first: Scores, second: Scores) -> list[dict[str, Any]]:
@@ -279,10 +201,6 @@ def _place(cell: tuple[int, int]) -> str:
 def _gain(metric: str, value: float, base: float) -> float:
     """Return the gain of a value over a base; above 0 is better for every metric."""
     return base - value if metric in LOWER_IS_BETTER else value - base
-
-
-def _relative(metric: str, value: float, base: float) -> float:
-    return _gain(metric, value, base) / base if base else 0.0
 
 
 def _percent(share: float) -> str:

@@ -55,6 +55,7 @@ def data_summary(train: Interactions, config: TrainConfig) -> DataSummary:
         items=train.items,
         explicit=train.explicit,
         repeats=train.repeats if implicit else 0.0,
+        whole_histories=not train.warmup.any(),
     )
 
 
@@ -201,7 +202,10 @@ def check(train: Interactions, config: TrainConfig) -> None:
     if config.model.recommender not in RECOMMENDERS:
         _check_own("recommender", config.model.recommender, check_recommender, model)
     for name in config.policy_training.baselines:
-        check(train, baseline_config(given, name))
+        baseline = baseline_config(given, name)
+        if policy_of(baseline).keeps_all:
+            raise ConfigError(f"baseline '{name}' keeps everything, not K: leave it out")
+        check(train, baseline)
 
 
 def check_process_group(parts: Sequence[Interactions], config: TrainConfig, processes: int) -> None:

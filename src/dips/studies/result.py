@@ -5,71 +5,150 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dips.data.splitting import Parts
+import torch
+from torch import nn
+
+from dips.data.splitting import Parts, validation_halves
 from dips.errors import TrainingDiverged
 from dips.evaluation.metrics import LOWER_IS_BETTER, primary_metric
 from dips.evaluation.progressive import Scores
-from dips.evaluation.verdict import PolicyScore, run_verdict
+from dips.evaluation.run_verdict import (
+    Verdict,
+    compare_on_test,
+    decide,
+    diverged_verdict,
+    measure_gain,
+)
 from dips.model.trained_model import TrainedModel
-from dips.policy.registry import learns
+from dips.policy.registry import build_policy, learns
+from dips.stream.users import EventColumns, make_stream
 from dips.training.config import TrainConfig
 from dips.training.resolve import Resolved
-from dips.training.rollouts import policy_of
+
+
+@dataclass(eq=False, kw_only=True)
+class PolicyResult:
+    """A trained policy with its recommender, and its scores."""
+
+    name: str
+    trained: TrainedModel
+    best_epoch: int
+    """Epoch of the trained model: the first one with the best metric on the selection users."""
+    valid: Scores
+    """Scores of all validation users."""
+    test: Scores | None
+    selection_loss: float
+    """Primary metric of the validation users that select the model, as a number to minimise."""
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether it is a learned policy with its initial parameters."""
+        policy = self.trained.policy
+        if not (isinstance(policy, nn.Module) and learns(policy)):
+            return False
+        initial = build_policy(self.trained.policy_spec, self.trained.seed)
+        assert isinstance(initial, nn.Module)
+        found = {name: value.cpu() for name, value in policy.state_dict().items()}
+        return all(torch.equal(value, found[name]) for name, value in initial.state_dict().items())
 
 
 @dataclass(eq=False, kw_only=True)
 class RunResult:
     """Result of one training run.
 
-    Where baselines were trained beside the run, `trained`, `valid` and `test` are those of the best
-    policy on validation. `learned` then keeps the scores of the policy that was asked for.
+    Where baselines were trained beside the run, `kept` is the best policy on the validation users
+    that select the model.
     """
 
     config: TrainConfig
-    trained: TrainedModel
     parts: Parts
+    own: PolicyResult | None
+    """The policy that was asked for; None if it diverged."""
     epochs: int
-    best_epoch: int
-    """Epoch of the trained model: the first one with the best validation metric."""
     seconds: float
     """Training time, baselines included."""
     history: list[dict[str, Any]]
-    valid: dict[str, float]
-    test: Scores | None
+    """One line per epoch; `valid` is the primary metric of the users that select the model."""
     peak_memory: int
     error: str = ""
-    """Why the run has no model: training diverged. Empty otherwise."""
-    learned: PolicyScore | None = None
-    """Scores of the policy that was asked for. None without baselines, or if it diverged."""
-    baselines: list[PolicyScore] = field(default_factory=list)
-    """Scores of the baselines that were trained beside the run."""
+    """Why the policy that was asked for has no model: training diverged. Empty otherwise."""
+    baselines: list[PolicyResult] = field(default_factory=list)
+    """The baselines that were trained beside the run."""
     resolved: Resolved | None = None
     """All settings, and the decisions on those that were left open."""
+    verdict: Verdict | None = None
+    """Comparison with the best baseline; None without baselines."""
+
+    @property
+    def kept(self) -> PolicyResult:
+        """The best policy on the selection users; on equal terms the one that was asked for."""
+        found = [one for one in (self.own, *self.baselines) if one is not None]
+        return min(found, key=lambda one: one.selection_loss)
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy that the run really has: the one asked for, or a baseline."""
+        return self.kept.name
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The trained model that was kept."""
+        return self.kept.trained
+
+    @property
+    def best_epoch(self) -> int:
+        """Epoch of the trained model."""
+        return self.kept.best_epoch
+
+    @property
+    def valid(self) -> dict[str, float]:
+        """Metrics of all validation users."""
+        return self.kept.valid.metrics
+
+    @property
+    def test(self) -> Scores | None:
+        """Scores of the test users; None if they were not scored."""
+        return self.kept.test
 
     @property
     def baseline_kept(self) -> bool:
-        """Whether a baseline was better on validation and is the trained model."""
-        return self.trained.policy_spec.name != self.config.sketch.policy
+        """Whether a baseline was better and is the trained model."""
+        return self.kept is not self.own
 
     def kept_epoch(self) -> str:
         """Describe the epoch of the trained model, for example "epoch 3 of reservoir"."""
         epoch = f"epoch {self.best_epoch}"
         if self.baseline_kept:
-            baseline = self.trained.policy_spec.name
-            return f"{epoch} of the baseline {baseline}, which is better on validation"
-        return epoch + (" (before policy training started)" if self._is_untrained else "")
+            return f"{epoch} of the baseline {self.policy}, which is better on validation"
+        return epoch + (" (the policy has its initial parameters)" if self.kept.is_initial else "")
 
-    @property
-    def _is_untrained(self) -> bool:
-        """Whether the best epoch precedes the first update of a learned policy."""
-        return self.best_epoch <= self.config.policy_training.policy_warmup_epochs and learns(
-            policy_of(self.config)
-        )
+    def judge(self, device: str) -> None:
+        """Compare the policy with the best baseline; set `verdict`.
 
-    def verdict(self) -> str:
-        """Return one sentence that compares run and baselines; empty without baselines."""
-        return run_verdict(
-            self.learned, self.baselines, self.config.sketch.size, is_trained=not self._is_untrained
+        Args:
+            device: Where the users that the verdict is measured on are rolled out.
+        """
+        best = min(self.baselines, key=lambda one: one.selection_loss, default=None)
+        if best is None:
+            return
+        if self.own is None:
+            metric = primary_metric(best.valid.metrics)
+            self.verdict = diverged_verdict(self.config.sketch.policy, best.name, metric)
+            return
+        halves = validation_halves(self.parts[1].users, seed=self.config.training.seed)
+        users = self.parts[1].select(halves.verdict)
+        columns = EventColumns.of(users, device, self.own.trained.side)
+        gains = measure_gain(self.own.trained, best.trained, make_stream([users], columns))
+        tested = None
+        if self.own.test is not None and best.test is not None:
+            tested = compare_on_test(self.own.test, best.test)
+        self.verdict = decide(
+            self.own.name,
+            best.name,
+            gains,
+            baseline_kept=self.baseline_kept,
+            is_initial=self.own.is_initial,
+            test=tested,
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -85,40 +164,35 @@ class RunResult:
             "users": sum(part.users for part in self.parts),
             "epochs": self.epochs,
             "best_epoch": self.best_epoch,
-            "kept_policy": self.trained.policy_spec.name,
+            "kept_policy": self.policy,
             "valid": self.valid,
             "test": self.test.metrics if self.test else {},
+            "verdict": self.verdict.to_dict() if self.verdict else {},
             "train_seconds": round(self.seconds, 3),
             "interactions_per_second": round(len(train) * self.epochs / max(self.seconds, 1e-9), 1),
             "peak_memory_bytes": self.peak_memory,
             **(
-                {"baselines": {one.name: dict(one.valid) for one in self.baselines}}
+                {"baselines": {one.name: dict(one.valid.metrics) for one in self.baselines}}
                 if self.baselines
                 else {}
             ),
         }
 
     def add_baseline(self, baseline: RunResult) -> None:
-        """Record a baseline; where it is better on validation, it becomes the trained model.
+        """Record a baseline that was trained on the same split.
 
         Args:
-            baseline: Result of the baseline, trained on the same split.
+            baseline: Result of the baseline.
         """
         self.seconds += baseline.seconds
-        if baseline.error:
+        if baseline.own is None:
             return
-        if not self.baselines and not self.error:
-            self.learned = PolicyScore(self.config.sketch.policy, self.valid, self.test)
-        self.baselines.append(
-            PolicyScore(baseline.config.sketch.policy, baseline.valid, baseline.test)
-        )
-        name = primary_metric(baseline.valid)
-        sign, better = (1, min) if name in LOWER_IS_BETTER else (-1, max)
+        self.baselines.append(baseline.own)
+        self.error = ""
+        metric = primary_metric(baseline.own.valid.metrics)
+        better = min if metric in LOWER_IS_BETTER else max
         for line, other in zip(self.history, baseline.history, strict=False):
             line["baseline"] = better(other["valid"], line.get("baseline", other["valid"]))
-        if self.error or sign * baseline.valid[name] < sign * self.valid[name]:
-            self.trained, self.best_epoch, self.error = baseline.trained, baseline.best_epoch, ""
-            self.valid, self.test = baseline.valid, baseline.test
 
     def raise_if_diverged(self) -> None:
         """Raise `TrainingDiverged` where the run has no model."""

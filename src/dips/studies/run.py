@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 from dips.data.side_information import SideInformation
-from dips.data.splitting import Parts
+from dips.data.splitting import Parts, validation_halves
 from dips.evaluation.metrics import primary_metric
 from dips.evaluation.progressive import Scores, evaluate
+from dips.evaluation.run_verdict import objective_of_users
 from dips.model.trained_model import TrainedModel
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
@@ -39,7 +40,7 @@ from dips.studies.checks import (
     side_information_of,
 )
 from dips.studies.progress import EpochCallback, EpochReport
-from dips.studies.result import RunResult
+from dips.studies.result import PolicyResult, RunResult
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 from dips.training.distributed import partition_users
@@ -104,6 +105,8 @@ def train_runs(
         )
         unresolved = [(jobs[index][0], given[index]) for index in stack]
         _add_baselines(finished, unresolved, test, on_epoch, checkpoints, resume, process_group)
+        for result in finished:
+            result.judge(device)
         for index, result in zip(stack, finished, strict=True):
             result.config, result.resolved = given[index], decided[index]
             results[index] = result
@@ -209,7 +212,11 @@ def _run_stack(
     ]
     for model, (parts, config) in zip(models, jobs, strict=True):
         initialise_vectors(model, parts[0], config.training.seed, device)
-    work = [Job(parts[0], parts[1], config) for parts, config in jobs]
+    halves = [validation_halves(job[0][1].users, seed=job[1].training.seed) for job in jobs]
+    work = [
+        Job(parts[0], parts[1].select(half.selection), config)
+        for (parts, config), half in zip(jobs, halves, strict=True)
+    ]
     shapes = [policy_spec(parts[0], config) for parts, config in jobs]
     policies = [
         build_policy(shape, job[1].training.seed) for shape, job in zip(shapes, jobs, strict=True)
@@ -251,7 +258,17 @@ def _run_stack(
             selection=config.sketch.selection,
             seed=config.training.seed,
         )
-        results.append(_run_result(state, trained, run, jobs[run], scores[run]))
+        own = None
+        if not state.progress.diverged[run]:
+            own = PolicyResult(
+                name=config.sketch.policy,
+                trained=trained,
+                best_epoch=state.progress.best_epoch[run],
+                valid=scores[run][0],
+                test=scores[run][1] if test else None,
+                selection_loss=objective_of_users(scores[run][0], halves[run].selection),
+            )
+        results.append(_run_result(state, own, run, jobs[run], scores[run]))
     return results
 
 
@@ -306,15 +323,13 @@ def _epoch_report(state: TrainingState, work: Sequence[Job]) -> EpochReport:
 
 def _run_result(
     state: TrainingState,
-    trained: TrainedModel,
+    own: PolicyResult | None,
     run: int,
     job: tuple[Parts, TrainConfig],
     scores: Sequence[Scores],
 ) -> RunResult:
     parts, config = job
-    error = state.progress.diverged[run]
     epochs = min(state.progress.epoch, state.progress.best_epoch[run] + config.training.patience)
-    valid = {} if error else scores[0].metrics
     history = [
         {
             "epoch": line["epoch"],
@@ -326,16 +341,13 @@ def _run_result(
     ]
     return RunResult(
         config=config,
-        trained=trained,
         parts=parts,
+        own=own,
         epochs=epochs,
-        best_epoch=state.progress.best_epoch[run],
         seconds=state.progress.seconds / len(state.progress.best),
         history=history,
-        valid=valid,
-        test=scores[1] if len(scores) > 1 and not error else None,
         peak_memory=_peak_memory(state.steps.device),
-        error=error,
+        error=state.progress.diverged[run],
     )
 
 
