@@ -87,7 +87,8 @@ def train(
         return
     shown = {"valid": metrics["valid"]} | ({"test": metrics["test"]} if metrics["test"] else {})
     size = "" if config.sketch.policy == "all" else f", K = {config.sketch.size}"  # it has none
-    print_metrics(f"{config.sketch.policy}{size}, on {metrics['data']}", shown)
+    asked = f" (the best baseline of {config.sketch.policy})" if result.baseline_kept else ""
+    print_metrics(f"{result.policy}{asked}{size}, on {metrics['data']}", shown)
     print(
         f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s. The model is from "
         f"{result.kept_epoch()}. Files: {out}; learning curve: {out}/curve.png"
