@@ -8,7 +8,7 @@ nothing about how the sketches or the recommender were made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -70,8 +70,8 @@ def evaluate(
     stack: StackedRecommenders,
     trace: Trace,
     *,
-    low: float = 0.0,
-    high: float = 0.0,
+    low: float | Sequence[float] = 0.0,
+    high: float | Sequence[float] = 0.0,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[Scores]:
     """Score every prediction of a rollout and return the scores of each run.
@@ -79,11 +79,18 @@ def evaluate(
     Args:
         stack: Recommenders of the runs.
         trace: Sketches and events of all runs.
-        low: Lowest rating.
-        high: Highest rating.
+        low: Lowest rating, of all runs or of each.
+        high: Highest rating, of all runs or of each.
         process_group: Processes with a part of the users each; their sums are added.
     """
-    return [_score(stack, trace, run, low, high, process_group) for run in range(trace.runs)]
+    lows, highs = _of_each_run(low, trace.runs), _of_each_run(high, trace.runs)
+    return [
+        _score(stack, trace, run, lows[run], highs[run], process_group) for run in range(trace.runs)
+    ]
+
+
+def _of_each_run(value: float | Sequence[float], runs: int) -> Sequence[float]:
+    return value if isinstance(value, Sequence) else [value] * runs
 
 
 def predict(stack: StackedRecommenders, trace: Trace, run: int) -> Predictions:

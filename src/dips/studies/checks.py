@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from dips.data.interactions import Interactions, ragged
+from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, PluginError
@@ -52,7 +52,7 @@ def data_summary(train: Interactions, config: TrainConfig) -> DataSummary:
     return DataSummary(
         rows=int((train.lengths - train.warmup).sum()),
         users=train.users,
-        items=train.items,
+        items=len(np.unique(train.item[train.event_rows])),
         explicit=train.explicit,
         repeats=train.repeats if implicit else 0.0,
     )
@@ -80,7 +80,7 @@ def device_of(config: TrainConfig) -> str:
 
 
 def side_information_of(train: Interactions, config: TrainConfig) -> SideInformation:
-    """Return the side information that the settings name.
+    """Return the side information that the settings name, with statistics of the training users.
 
     A recommender of the user predicts without it.
     """
@@ -107,9 +107,9 @@ def recommender_spec(train: Interactions, config: TrainConfig) -> RecommenderSpe
         return spec
     if train.rating is None:
         raise ConfigError(f"the explicit task needs ratings, and {train.name} has none")
-    low, high = train.rating_range()
-    ratings = train.rating[ragged(train.starts, train.lengths)]
-    stars = tuple(float(value) for value in np.unique(train.rating)) if model.loss == "cce" else ()
+    ratings = train.rating[train.event_rows]
+    low, high = float(ratings.min()), float(ratings.max())
+    stars = tuple(float(value) for value in np.unique(ratings)) if model.loss == "cce" else ()
     if len(stars) > 20:
         raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
     offset = float(ratings.mean()) if model.loss == "mse" else 0.0
@@ -155,7 +155,7 @@ def policy_spec(train: Interactions, config: TrainConfig) -> PolicySpec:
     """Return the specification of the policy for the data and the resolved settings."""
     center, spread = 0.0, 1.0
     if not config.model.implicit and train.rating is not None:
-        ratings = train.rating[ragged(train.starts, train.lengths)]
+        ratings = train.rating[train.event_rows]
         center, spread = float(ratings.mean()), max(float(ratings.std()), 1e-3)
     return PolicySpec(
         name=config.sketch.policy,

@@ -89,13 +89,13 @@ def train_runs(
     decided = [resolve(config, data_summary(parts[0], config)) for parts, config in jobs]
     jobs = [(job[0], found.config) for job, found in zip(jobs, decided, strict=True)]
     device = device_of(jobs[0][1])
+    all_sides = [side_information_of(parts[0], config) for parts, config in jobs]
     columns: dict[SideInformation, EventColumns] = {}
     results: dict[int, RunResult] = {}
-    for stack in _stacks([config for _, config in jobs], device):
-        chosen = [jobs[index] for index in stack]
-        train, sides = chosen[0][0][0], side_information_of(chosen[0][0][0], chosen[0][1])
+    for stack in _stacks([config for _, config in jobs], device, all_sides):
+        chosen, sides = [jobs[index] for index in stack], all_sides[stack[0]]
         if sides not in columns:
-            columns[sides] = EventColumns.of(train, device, sides)
+            columns[sides] = EventColumns.of(chosen[0][0][0], device, sides)
         checkpoints = directory
         if directory is not None and len(jobs) > 1:
             checkpoints = directory / _fingerprint([config for _, config in chosen])
@@ -160,10 +160,13 @@ def _fingerprint(configs: Sequence[TrainConfig]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
+def _stacks(
+    configs: Sequence[TrainConfig], device: str, sides: Sequence[SideInformation] | None = None
+) -> list[list[int]]:
     """Return the runs of each stack, by index.
 
-    Stacked runs have the same shape. Runs that share a rollout stand next to each other.
+    Stacked runs have the same shape and share their events, so also the encoding of side
+    information. Runs that share a rollout stand next to each other.
     """
     shapes: dict[tuple[object, ...], list[int]] = {}
     for index, config in enumerate(configs):
@@ -173,6 +176,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
             config.sketch.size, optimisation.resketch_epochs, optimisation.epochs,
             optimisation.batch_size, optimisation.max_seconds, optimisation.lr_schedule,
             optimisation.user_lr is None, policy_of(config).keeps_all, _learning_shape(config),
+            None if sides is None else sides[index],
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -218,7 +222,7 @@ def _run_stack(
     if directory is not None and resume:
         checkpoint.load(state, directory)
     state.synchronise(process_group)
-    low, high = specs[0].low, specs[0].high
+    low, high = [spec.low for spec in specs], [spec.high for spec in specs]
 
     def validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
         found = evaluate(stack, trace, low=low, high=high, process_group=process_group)
@@ -250,6 +254,7 @@ def _run_stack(
             periods=config.sketch.schedule.periods,
             selection=config.sketch.selection,
             seed=config.training.seed,
+            rating_range=None if config.model.implicit else parts[0].rating_range(),
         )
         results.append(_run_result(state, trained, run, jobs[run], scores[run]))
     return results
@@ -261,8 +266,8 @@ def _score_all(
     jobs: Sequence[tuple[Parts, TrainConfig]],
     parts: Sequence[int],
     columns: EventColumns,
-    low: float,
-    high: float,
+    low: Sequence[float],
+    high: Sequence[float],
     process_group: ProcessGroup,
 ) -> list[list[Scores]]:
     """Score every run on the given parts; runs that share a rollout are rolled out together."""
@@ -284,7 +289,13 @@ def _score_all(
             recommenders=stack,
             selector=make_selector(config.sketch.selection),
         )
-        made = evaluate(stack, trace, low=low, high=high, process_group=process_group)
+        made = evaluate(
+            stack,
+            trace,
+            low=[low[run] for run in runs],
+            high=[high[run] for run in runs],
+            process_group=process_group,
+        )
         for run, found in zip(runs, made, strict=True):
             scores[run].append(found)
     return scores
