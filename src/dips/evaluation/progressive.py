@@ -196,7 +196,7 @@ def _predict(
     """Return the rank of each target or its predicted rating, from the sketch before, [rows]."""
     evidence = Evidence(item, rating, weight, slots, age, repeats)  # sketch of x_1 ... x_t
     if not model.loss.listwise:
-        return model.loss.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
+        return model.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
     if has_compiled_softmax(model):  # compiled
         return _ranks(model, scores(model, evidence), item, weight, target)
     chunks = split_into_chunks((model.read(evidence), item, weight, target), model.items)

@@ -112,8 +112,25 @@ def recommender_spec(train: Interactions, config: TrainConfig) -> RecommenderSpe
     stars = tuple(float(value) for value in np.unique(ratings)) if model.loss == "cce" else ()
     if len(stars) > 20:
         raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
-    offset = float(ratings.mean()) if model.loss == "mse" else 0.0
-    return replace(spec, low=low, high=high, rating_values=stars, offset=offset)
+    spec = replace(spec, low=low, high=high, rating_values=stars)
+    if model.loss != "mse":  # logits: they have no unit
+        return spec
+    center, spread = rating_scale(train)
+    return replace(spec, rating_center=center, rating_spread=spread)
+
+
+def rating_scale(train: Interactions) -> tuple[float, float]:
+    """Return mean and standard deviation of the training ratings; 0 and 1 without ratings.
+
+    The standard deviation of equal ratings counts as 1.
+    """
+    if train.rating is None:
+        return 0.0, 1.0
+    ratings = train.rating[train.event_rows].astype(np.float64)
+    lowest, highest = float(ratings.min()), float(ratings.max())
+    if lowest == highest:
+        return lowest, 1.0
+    return float(ratings.mean()), float(ratings.std())
 
 
 def _check_model(config: TrainConfig) -> None:
@@ -153,10 +170,7 @@ def _check_model(config: TrainConfig) -> None:
 
 def policy_spec(train: Interactions, config: TrainConfig) -> PolicySpec:
     """Return the specification of the policy for the data and the resolved settings."""
-    center, spread = 0.0, 1.0
-    if not config.model.implicit and train.rating is not None:
-        ratings = train.rating[train.event_rows]
-        center, spread = float(ratings.mean()), max(float(ratings.std()), 1e-3)
+    center, spread = rating_scale(train)
     return PolicySpec(
         name=config.sketch.policy,
         size=config.sketch.size,

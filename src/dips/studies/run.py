@@ -24,7 +24,7 @@ from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import StackedPolicies
-from dips.recommender.registry import make_recommender
+from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.spectral_init import initialise_vectors
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
@@ -230,7 +230,7 @@ def _run_stack(
 
     def after_epoch(state: TrainingState) -> None:
         if on_epoch is not None:
-            on_epoch(_epoch_report(state, work))
+            on_epoch(_epoch_report(state, work, specs))
 
     def save(state: TrainingState) -> None:
         if directory is not None:
@@ -301,7 +301,9 @@ def _score_all(
     return scores
 
 
-def _epoch_report(state: TrainingState, work: Sequence[Job]) -> EpochReport:
+def _epoch_report(
+    state: TrainingState, work: Sequence[Job], specs: Sequence[RecommenderSpec]
+) -> EpochReport:
     progress, last = state.progress, state.progress.history[-1]
     done = sum(len(job.train) for job in work) * progress.epoch
     return EpochReport(
@@ -310,9 +312,17 @@ def _epoch_report(state: TrainingState, work: Sequence[Job]) -> EpochReport:
         epochs=work[0].config.training.epochs,
         seconds=progress.seconds,
         interactions_per_second=done / max(progress.seconds, 1e-9),
-        train_loss=last["train_loss"],
+        train_loss=[
+            _in_unit_of_data(loss, spec)
+            for loss, spec in zip(last["train_loss"], specs, strict=True)
+        ],
         valid=last["valid"],
     )
+
+
+def _in_unit_of_data(loss: float, spec: RecommenderSpec) -> float:
+    """Return a training loss; a squared error in the squared unit of the ratings."""
+    return loss * spec.rating_spread**2
 
 
 def _run_result(
@@ -329,7 +339,7 @@ def _run_result(
     history = [
         {
             "epoch": line["epoch"],
-            "train_loss": line["train_loss"][run],
+            "train_loss": _in_unit_of_data(line["train_loss"][run], trained.spec),
             "valid": abs(line["valid"][run]),  # recall is kept negated: lower is better
             "metric": primary_metric(scores[0].metrics),
         }
