@@ -278,7 +278,7 @@ def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
     """Return a recommender of eight items with ratings from one to five."""
     fits = not isinstance(make, type) or issubclass(make, Recommender)
     require(fits, f"{make!r} is not a dips Recommender: subclass it")
-    scale = {"rating_center": 3.0, "rating_spread": 1.25} if loss == "mse" else {}
+    center, spread = (3.0, 1.25) if loss == "mse" else (0.0, 1.0)
     spec = RecommenderSpec(
         kind="",
         loss=loss,
@@ -287,7 +287,8 @@ def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
         low=1.0,
         high=5.0,
         rating_values=RATING_VALUES,
-        **scale,
+        rating_center=center,
+        rating_spread=spread,
     )
     made = construct(make, Recommender, 0, settings_of(spec))
     require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
