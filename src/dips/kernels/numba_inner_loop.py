@@ -49,7 +49,7 @@ def predict(model, run, item, user):
 @inner_loop
 def standardise(model, run, rating):
     """Return a rating in the unit of scores: `Recommender.standardise`."""
-    return (rating - model.constants[run, 2]) / model.constants[run, 3]
+    return quantize((rating - model.constants[run, 2]) / model.constants[run, 3], STATE)
 
 
 @inner_loop

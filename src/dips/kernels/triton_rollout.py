@@ -128,7 +128,7 @@ def choose_and_record(
 @triton.jit
 def standardise(rating, scale):
     """Return ratings in the unit of scores; `scale` [2]: center and spread of ratings."""
-    return (rating - tl.load(scale)) / tl.load(scale + 1)
+    return quantize((rating - tl.load(scale)) / tl.load(scale + 1), STATE)
 
 
 @triton.jit

@@ -13,8 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from dips.numerics.descent import Rounding, descend, identity
+from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.numerics.influence import influences
-from dips.recommender.losses import MASKED_SCORE, Loss, SampledLoss, SampledSoftmax
+from dips.recommender.losses import (
+    MASKED_SCORE,
+    Loss,
+    SampledLoss,
+    SampledSoftmax,
+    SquaredError,
+)
 
 T = TypeVar("T")
 CG_STEPS = 12
@@ -148,8 +155,16 @@ class Recommender(nn.Module, ABC):
         """
 
     def standardise(self, rating: Tensor) -> Tensor:
-        """Return ratings in the unit of outputs: (rating - rating_center) / rating_spread."""
-        return ((rating.double() - self.rating_center) / self.rating_spread).to(rating.dtype)
+        """Return ratings in the unit of outputs: (rating - rating_center) / rating_spread.
+
+        They are rounded to the fixed-point grid of states, in training as in decisions. Sums are
+        then exact, and the rounding of another unit of ratings disappears. Losses of logits
+        compare ratings as they are.
+        """
+        if not isinstance(self.loss, SquaredError):
+            return rating
+        exact = (rating.double() - self.rating_center) / self.rating_spread
+        return quantize(exact, STATE_BITS).to(rating.dtype)
 
     def estimate(self, output: Tensor) -> Tensor:
         """Return predicted ratings in the unit of the data; for `bce` the probability of a like."""
