@@ -25,6 +25,10 @@ class Case(NamedTuple):
     others: Evidence
 
 
+SCALE = {"mse": {"rating_center": 2.9, "rating_spread": 1.3}}
+"""Unit of ratings, by loss."""
+
+
 @pytest.fixture
 def make(
     dot: Callable[..., DotProduct],
@@ -53,7 +57,9 @@ def make(
             more = special.get(feature, {feature: True})
             if kind == "linearised-repeat_feature":
                 more = {**more, "items": 9}
-            model: Recommender = form(known[loss], seed=seed, **more, **settings)
+            model: Recommender = form(
+                known[loss], seed=seed, **more, **SCALE.get(loss, {}), **settings
+            )
             model.masks_sketch = feature == "filter_sketch"
             if loss == "sampled":
                 model.log_q.copy_(torch.linspace(-0.8, 0.2, 5))
@@ -64,6 +70,7 @@ def make(
                 loss=known[loss],
                 dim=5,
                 offset=0.0 if loss == "softmax" else 0.4,
+                **SCALE.get(loss, {}),
                 generator=generator,
                 **settings,  # type: ignore[arg-type]
             )

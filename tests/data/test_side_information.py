@@ -161,3 +161,15 @@ def test_too_many_bits_are_refused(data):
 def test_a_column_has_a_value_for_each_event():
     with pytest.raises(DataError, match="column 'n' has 2 values for 3 interactions"):
         from_arrays([0, 1, 2], [0, 0, 0], side={"n": EventColumn.of([1.0, 2.0])})
+
+
+def test_statistics_and_names_come_from_the_given_users_only(data):
+    """Names that training users do not have are unknown; their numbers are not averaged."""
+    train = data.select([1])
+    sides = SideInformation.of(train, ("weather", "price", "time", "categories"))
+    weather, price = sides.columns
+    assert weather.names == ("fog", "rain", "snow")
+    assert (price.center, sides.clock.center) == (0.5, pytest.approx(1040 / 3))
+    assert sides.kinds == 2  # the catalogue's
+    codes = code_of(torch.from_numpy(sides.pack(data)), weather)
+    assert codes.tolist() == [0, 2, 0, 3, 2, 1]

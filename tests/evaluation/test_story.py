@@ -77,7 +77,8 @@ def test_entry_gradients_equal_finite_differences(explained):
         )
         item = torch.tensor([[int(test.item[target])]])
         given = torch.tensor([[float(rating[target])]], dtype=torch.float64)
-        return float(model.losses(model.read(evidence), item, given))
+        unit = float(model.rating_spread) ** 2
+        return unit * float(model.losses(model.read(evidence), item, given))
 
     for place, kept in enumerate(step.kept):
         up, down = [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]
@@ -170,7 +171,7 @@ def test_entry_gradients_equal_the_adjoint(explained):
         trained.recommender, evidence, item, torch.tensor([rating[target]])
     )
     expected = entry_gradient(trained.recommender, adjoint, evidence)
-    expected = expected[0].tolist()
+    expected = (expected[0] * trained.spec.rating_spread**2).tolist()
     assert [kept.entry_gradient for kept in step.kept] == pytest.approx(
         expected, rel=1e-4, abs=1e-6
     )

@@ -82,7 +82,7 @@ def test_the_file_is_safetensors_and_nothing_else(run):
     content = (run / FILE).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    assert json.loads(header["__metadata__"]["dips"])["version"] == 3
+    assert json.loads(header["__metadata__"]["dips"])["version"] == 4
     assert [path.name for path in run.iterdir()] == [FILE]
 
 
@@ -122,7 +122,7 @@ def changed(**values):
 
 def test_another_version_is_refused(run):
     rewrite(run, changed(version=99))
-    with pytest.raises(RunError, match="has version 99, this dips reads 3: install the dips that"):
+    with pytest.raises(RunError, match="has version 99, this dips reads 4: install the dips that"):
         open_model(run)
 
 

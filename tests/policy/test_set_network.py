@@ -130,7 +130,7 @@ def test_it_equals_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
             newer[slot] = sum(int(candidates.position[row, other]) > place for other in slots)
             own = [
                 (float(candidates.rating[row, slot]) - 3.2) / 1.1,
-                float(residual[row, slot]) / 1.1,
+                float(residual[row, slot]),
                 torch.tensor(int(candidates.seen[row]) - place).double().log(),
                 newer[slot] / len(slots),
                 torch.tensor(1 + clock - int(candidates.time[row, slot])).double().log() / 16,

@@ -38,7 +38,8 @@ def networks_of(
     made: list[nn.Module] = []
     for seed in range(RUNS):
         if kind == "paper":
-            made.append(randomized(PaperNetwork(items=ITEMS, hidden=5), seed))
+            paper = PaperNetwork(items=ITEMS, hidden=5, spread=spread + seed / 3)
+            made.append(randomized(paper, seed))
         else:
             rest = {
                 "center": 3.0 + seed,

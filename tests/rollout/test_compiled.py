@@ -84,9 +84,13 @@ def stream(world: World, stream_of: StreamOf) -> Stream:
 
 @pytest.fixture
 def stack(dot: Dot, losses: dict[str, Loss]) -> StackedRecommenders:
-    """A recommender for each run."""
+    """A recommender for each run, each with its own unit of ratings."""
     rest = {"items": ITEMS, "dim": DIM, "inner_steps": 3, "prior_penalty": 0.05}
-    return StackedRecommenders.of([dot(losses["mse"], seed=seed, **rest) for seed in range(RUNS)])
+    scales = [
+        {"rating_center": 2.9 + seed / 7, "rating_spread": 1.2 + seed} for seed in range(RUNS)
+    ]
+    made = [dot(losses["mse"], seed=seed, **rest, **scales[seed]) for seed in range(RUNS)]
+    return StackedRecommenders.of(made)
 
 
 @pytest.fixture(params=["numba", "triton"])
@@ -325,8 +329,11 @@ def test_without_a_signal_model_residuals_are_zero(
     stream: Stream, stack: StackedRecommenders, by_kernel: Rollout,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """They also round to 0 where the spread of ratings is very large."""
-    case = (stream, networks_of("set", spread=2.0**60), stack, 2, (4,))
+    """The network does not read its signal here, so the reference path may compute it."""
+    networks = networks_of("set")
+    networks.state["first.weight"][..., layout.SIGNAL] = 0.0
+    networks.state["direct"][:, layout.SIGNAL] = 0.0
+    case = (stream, networks, stack, 2, (4,))
     monkeypatch.setattr("dips.rollout.compiled.signal_model", lambda *_: None)
     none: dict[str, Any] = {"recorded_signals": []}
     assert_same(by_kernel(*case, **none), reference(*case, **none))

@@ -129,3 +129,13 @@ def test_side_information_of_events_is_packed_as_in_training():
     assert unknown.tolist() == clock.codes(EventColumn(np.array([100.0]))).tolist()
     with pytest.raises(EventError, match="time is missing, and the run was trained on times"):
         schema.validate(Event("u", "i"))
+
+
+def test_events_may_have_every_rating_of_the_data_source():
+    """The range of the training users clamps predictions; it does not refuse events."""
+    model = make_model("last")
+    model.rating_range = (0.5, 5.0)
+    schema = EventSchema.from_model(model)
+    schema.validate(Event("u", "i", 0.5))
+    with pytest.raises(EventError, match=r"rating 0\.4 is outside the run's scale from 0\.5 to 5"):
+        schema.validate(Event("u", "i", 0.4))

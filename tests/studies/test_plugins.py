@@ -140,7 +140,7 @@ def test_a_plugin_recommender_trains_and_is_opened_again(
     )  # fmt: skip
     made = run.trained
     changed = moved(make_recommender(made.spec), made.recommender)
-    still = {"inner_lr", "offset", "kinds"}
+    still = {"inner_lr", "offset", "rating_center", "rating_spread", "kinds"}
     assert {name for name, yes in changed.items() if not yes} == still & set(changed)
     if isinstance(made.policy, torch.nn.Module):
         start = build_policy(made.policy_spec)

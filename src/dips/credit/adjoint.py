@@ -194,7 +194,8 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
     features = model.features(entries.item)  # [rows, n, dim]
     slope = _product(features, adjoint.total)
     curvature = ((features @ adjoint.outer) * features).sum(2)
-    return -2 * (curvature + (model.intercept(entries.item) - entries.rating) * slope)
+    error = model.intercept(entries.item) - model.standardise(entries.rating)
+    return -2 * (curvature + error * slope)
 
 
 @torch.no_grad()
@@ -253,7 +254,8 @@ def _linear_entry_gradient(
     flat = features.flatten(1, -2).transpose(1, 2)
     shape = (len(entries.item), -1, *features.shape[1:-1])
     scores, along = ((vectors @ flat).reshape(shape) for vectors in adjoint)  # [rows, steps, n, .]
-    intercept, rating = model.intercept(entries.item)[:, None], entries.rating[:, None]
+    intercept = model.intercept(entries.item)[:, None]
+    rating = model.standardise(entries.rating)[:, None]
     gradient = (model.loss.derivative(intercept + scores, rating) * along).sum(1)
     return -(gradient if model.loss.channels == 1 else gradient.sum(2))
 
@@ -272,7 +274,7 @@ def _squared_error_adjoint(
 ) -> tuple[Tensor, SquaredErrorAdjoint]:
     """Return losses and adjoint: the inner step is linear, so lambda takes it with targets of 0."""
     features = model.features(evidence.item)
-    residual = evidence.rating - model.intercept(evidence.item)
+    residual = model.standardise(evidence.rating) - model.intercept(evidence.item)
     start = model.initial_user(len(item))
     rate = model.step_size(evidence)[:, None]
 

@@ -186,8 +186,13 @@ class Interactions:
     def repeats(self) -> float:
         """Share of events whose item the user has had before (repeat consumption)."""
         owner = np.repeat(np.arange(self.users), self.lengths)
-        pairs = np.sort(owner * self.items + self.item[ragged(self.starts, self.lengths)])
+        pairs = np.sort(owner * self.items + self.item[self.event_rows])
         return float(np.count_nonzero(pairs[1:] == pairs[:-1]) / max(1, len(pairs)))
+
+    @property
+    def event_rows(self) -> Int64:
+        """Rows of this part's events in the event columns, user by user."""
+        return ragged(self.starts, self.lengths)
 
     def user_id(self, user: int) -> str:
         """Return the original id of a user."""
@@ -227,6 +232,8 @@ class Interactions:
 
     def rating_range(self) -> tuple[float, float]:
         """Return the smallest and largest rating of the whole source, also for a part of it.
+
+        Training must not use it: it contains the ratings of test users.
 
         Raises:
             DataError: If the data has no ratings.

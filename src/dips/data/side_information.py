@@ -103,10 +103,11 @@ class SideInformation:
     def of(cls, data: Interactions, names: Sequence[str], *, timed: bool = True) -> SideInformation:
         """Return the encodings of named side information.
 
-        Means, deviations and names come from the whole source, so that all splits of it agree.
+        Means, deviations and names come from the events of `data`. Other names count as unknown.
+        The table of categories covers all items, because it belongs to the catalogue.
 
         Args:
-            data: The dataset, or any part of it.
+            data: The training users.
             names: `categories`, `time` and names of event columns.
             timed: Whether the recommender can use event times.
 
@@ -114,9 +115,9 @@ class SideInformation:
             ConfigError: If the data lacks a name, or the columns need more than `MAX_BITS` bits.
         """
         _check(data, names)
-        sides = cls(time=TIME in names)
+        sides, rows = cls(time=TIME in names), data.event_rows
         if TIME in names and timed:
-            sides = dataclasses.replace(sides, clock=_encoding(TIME, _times(data), 0))
+            sides = dataclasses.replace(sides, clock=_encoding(TIME, _times(data).take(rows), 0))
         if CATEGORIES in names:
             table = category_table(data)
             assert data.categories is not None
@@ -125,7 +126,7 @@ class SideInformation:
         columns, shift = [], NUMBER_BITS
         for name in names:
             if name not in (CATEGORIES, TIME):
-                columns.append(_encoding(name, data.side[name], shift))
+                columns.append(_encoding(name, data.side[name].take(rows), shift))
                 shift += columns[-1].bits
         if shift > MAX_BITS:
             raise ConfigError(
@@ -184,7 +185,8 @@ def category_table(data: Interactions) -> Int64:
 def _encoding(name: str, column: EventColumn, shift: int) -> ColumnEncoding:
     """Return the encoding of a column whose code starts at bit `shift`."""
     if column.names is not None:
-        return ColumnEncoding(name, shift, names=tuple(column.names))
+        present = column.names.take(np.unique(column.values))
+        return ColumnEncoding(name, shift, names=tuple(present))
     values = column.values[np.isfinite(column.values)].astype(np.float64)
     if len(values) == 0:
         raise ConfigError(f"side '{name}': there is no number in this column")

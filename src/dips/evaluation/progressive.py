@@ -8,7 +8,7 @@ nothing about how the sketches or the recommender were made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -70,8 +70,8 @@ def evaluate(
     stack: StackedRecommenders,
     trace: Trace,
     *,
-    low: float = 0.0,
-    high: float = 0.0,
+    low: float | Sequence[float] = 0.0,
+    high: float | Sequence[float] = 0.0,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[Scores]:
     """Score every prediction of a rollout and return the scores of each run.
@@ -79,11 +79,18 @@ def evaluate(
     Args:
         stack: Recommenders of the runs.
         trace: Sketches and events of all runs.
-        low: Lowest rating.
-        high: Highest rating.
+        low: Lowest rating, of all runs or of each.
+        high: Highest rating, of all runs or of each.
         process_group: Processes with a part of the users each; their sums are added.
     """
-    return [_score(stack, trace, run, low, high, process_group) for run in range(trace.runs)]
+    lows, highs = _of_each_run(low, trace.runs), _of_each_run(high, trace.runs)
+    return [
+        _score(stack, trace, run, lows[run], highs[run], process_group) for run in range(trace.runs)
+    ]
+
+
+def _of_each_run(value: float | Sequence[float], runs: int) -> Sequence[float]:
+    return value if isinstance(value, Sequence) else [value] * runs
 
 
 def predict(stack: StackedRecommenders, trace: Trace, run: int) -> Predictions:
@@ -189,7 +196,7 @@ def _predict(
     """Return the rank of each target or its predicted rating, from the sketch before, [rows]."""
     evidence = Evidence(item, rating, weight, slots, age, repeats)  # sketch of x_1 ... x_t
     if not model.loss.listwise:
-        return model.loss.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
+        return model.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
     if has_compiled_softmax(model):  # compiled
         return _ranks(model, scores(model, evidence), item, weight, target)
     chunks = split_into_chunks((model.read(evidence), item, weight, target), model.items)

@@ -277,7 +277,10 @@ def _predicted_and_errors(
 
 
 def _entry_gradients(trained: TrainedModel, trace: StoredTrace) -> Tensor:
-    """Return the entry gradients of each prediction, [steps, size]; NaN where undefined."""
+    """Return the entry gradients of each prediction, [steps, size]; NaN where undefined.
+
+    Squared errors are in the squared unit of the data.
+    """
     evidence = trace.evidence(torch.arange(len(trace.event)))
     nothing = torch.full_like(evidence.weight, torch.nan)
     if isinstance(trained.recommender, Sequential):  # it has no inner loop
@@ -286,6 +289,7 @@ def _entry_gradients(trained: TrainedModel, trace: StoredTrace) -> Tensor:
     target = columns.token[trace.event], columns.rating[trace.event]
     _, adjoint = loss_and_adjoint(trained.recommender, evidence, *target)
     found = entry_gradient(trained.recommender, adjoint, evidence)
+    found = found * trained.spec.rating_spread**2
     return torch.where(evidence.weight > 0, found, nothing)
 
 

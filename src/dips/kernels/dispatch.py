@@ -285,7 +285,7 @@ def has_residuals(model: ModelSpec, device: torch.device) -> bool:
 
 
 def residuals(inputs: ResidualInputs, model: SquaredErrorModel) -> Tensor:
-    """Return 2 (rating - prediction) [rows, n], float64, for the user vectors after Eq. 2.
+    """Return 2 (rating - prediction) [rows, n], standardised, for the user vectors after Eq. 2.
 
     Time of the reference path / time of numba, both on one core, K = 8: 5.5.
 

@@ -25,7 +25,7 @@ FEATURES = (
 | name | value |
 |---|---|
 | rating | (rating - center) / spread |
-| signal | residual or predicted score / spread; 0 where the network reads neither |
+| signal | residual or predicted score; 0 where the network reads neither |
 | log_age | log(1 + steps since the interaction) |
 | rank | share of candidates that are newer |
 | log_elapsed | log(1 + seconds since the interaction) / LOG_TIME_SCALE |
@@ -119,7 +119,7 @@ class ResidualInputs(NamedTuple):
     """Sketches, and items whose residuals are computed from them, in run-major order."""
 
     sketch_item: Tensor  # [rows, size] int64; -1 where empty
-    sketch_rating: Tensor  # [rows, size] float32
+    sketch_rating: Tensor  # [rows, size] float32, in the unit of the data
     item: Tensor  # [rows, n] int64
     rating: Tensor  # [rows, n] float32
 
@@ -130,8 +130,8 @@ class SquaredErrorModel(NamedTuple):
     vectors: Tensor  # [runs, items, dim]
     intercept: Tensor  # [runs, items]: score of an item for a zero user vector
     prior: Tensor  # [runs, dim + 1]: initial user vector; the last entry is the user bias
-    constants: Tensor  # [runs, 3 + size]: loading of the user bias, twice the prior penalty,
-    # and the inner learning rate for 0, 1, ... entries
+    constants: Tensor  # [runs, 5 + size]: loading of the user bias, twice the prior penalty,
+    # center and spread of ratings, and the inner learning rate for 0, 1, ... entries
     steps: int
     has_penalty: bool
 
@@ -180,6 +180,7 @@ class PaperNetworkLayers(NamedTuple):
     hidden_bias: Tensor  # [runs, hidden]
     output_weight: Tensor  # [runs, items, hidden]
     output_bias: Tensor  # [runs, items]
+    spread: Tensor  # [runs]: inputs are ratings divided by it
 
 
 def _none(*shape: int) -> Tensor:
@@ -199,7 +200,7 @@ NO_SET_NETWORK = SetNetworkLayers(
     _none(0, 0), _none(1, 0, 0),
 )  # fmt: skip
 NO_PAPER_NETWORK = PaperNetworkLayers(
-    _none(1, 0, 0), _none(0, 0), _none(1, 0, 0), _none(0, 0), _none(1, 0, 0), _none(0, 0)
+    _none(1, 0, 0), _none(0, 0), _none(1, 0, 0), _none(0, 0), _none(1, 0, 0), _none(0, 0), _none(0)
 )
 NO_DECAY = _none(0)
 

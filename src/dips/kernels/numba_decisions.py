@@ -56,6 +56,7 @@ from dips.kernels.numba_inner_loop import (
     inner_workspace,
     predict,
     predict_linearised,
+    standardise,
 )
 from dips.numerics.fixed_point import SCORE_BITS
 from dips.numerics.hashing import INCREMENT, MULTIPLIER_1, MULTIPLIER_2, UNIT
@@ -358,10 +359,10 @@ def squared_error_signals(model, signal, run, kept, count, buffers):
         item, value = buffers.row[slot], 0.0
         if item >= 0:
             value = predict(model, run, item, user)
+            error = value - standardise(model, run, buffers.rating[slot])
             if signal == RESIDUAL:
-                value = (value - buffers.rating[slot]) * -2.0
+                value = error * -2.0
             elif signal == LOSS:
-                error = value - buffers.rating[slot]
                 value = error * error
         buffers.signal[slot] = value
 
@@ -500,7 +501,7 @@ def _features(layers, run, seen, buffers, count):
             continue
         elapsed = float(max(newest - buffers.time[slot], 0))
         features[RATING] = to_state((buffers.rating[slot] - center) / spread)
-        features[SIGNAL] = to_state(buffers.signal[slot] / spread)
+        features[SIGNAL] = to_state(buffers.signal[slot])
         features[LOG_AGE] = _log1p(layers.logs, seen - 1 - buffers.position[slot])
         features[RANK] = to_state(buffers.newer[slot] / total)
         features[LOG_ELAPSED] = to_state(math.log1p(elapsed) / LOG_TIME_SCALE)
@@ -550,7 +551,8 @@ def _paper_network(layers, run, count, buffers):
     copy(first, layers.input_bias[run])
     for slot in range(count):
         item = buffers.row[slot] if buffers.row[slot] >= 0 else unknown
-        add(first, to_state(buffers.rating[slot]), layers.input_weight[run, item])
+        rating = to_state(buffers.rating[slot] / layers.spread[run])
+        add(first, rating, layers.input_weight[run, item])
     copy(second, layers.hidden_bias[run])
     for unit in range(hidden):
         first[unit] = to_state(max(first[unit], 0.0))
@@ -578,10 +580,10 @@ def _influence(scorer, run, seen, size, count, buffers):
     chosen[:] = 0.0
     buffers.score[:] = 0.0
     for added in range(size):
-        _refit(model, run, count, model.constants[run, 2 + added], buffers)
+        _refit(model, run, count, model.constants[run, 4 + added], buffers)
         for slot in range(count):
             output = predict(model, run, buffers.row[slot], inner.user)
-            slope[slot] = solved[slot] = 2 * (output - buffers.rating[slot])
+            slope[slot] = solved[slot] = 2 * (output - inner.target[slot])
             for other in range(count):
                 buffers.system[slot, other] = 2 * inner.gram[slot, other]
             buffers.system[slot, slot] += scorer.damping
@@ -605,12 +607,13 @@ def _influence(scorer, run, seen, size, count, buffers):
 
 @inner_loop
 def _gram_matrices(model, run, count, buffers):
-    """Write the Gram matrix of the candidates, exact and quantized, and their initial scores."""
+    """Write the Gram matrix of the candidates, exact and quantized, their scores and targets."""
     inner, vectors, loading = buffers.inner, model.vectors[run], model.constants[run, 0]
     copy(inner.user, model.prior[run])
     for left in range(count):
         one = buffers.row[left]
         inner.initial_score[left] = predict(model, run, one, inner.user)
+        inner.target[left] = standardise(model, run, buffers.rating[left])
         for right in range(left + 1):
             product = dot(vectors[one], vectors[buffers.row[right]]) + loading * loading
             inner.gram[left, right] = inner.gram[right, left] = product
@@ -626,7 +629,7 @@ def _refit(model, run, count, rate, buffers):
     copy(inner.score, inner.initial_score)
     for _ in range(model.steps):
         for slot in range(count):
-            gradient = 2 * (inner.score[slot] - buffers.rating[slot]) * buffers.chosen[slot]
+            gradient = 2 * (inner.score[slot] - inner.target[slot]) * buffers.chosen[slot]
             if model.has_penalty:
                 gradient = gradient + penalty * inner.coefficient[slot]
             inner.coefficient[slot] = quantize(inner.coefficient[slot] - rate * gradient, STATE)

@@ -20,6 +20,7 @@ class InnerWorkspace(NamedTuple):
     gram: np.ndarray  # [size, size] dot products of the entries' vectors
     coefficient: np.ndarray  # [size] coefficients of the entries' vectors in the user vector
     initial_score: np.ndarray  # [size] scores for the initial user vector
+    target: np.ndarray  # [size] standardised ratings
     score: np.ndarray  # [size]
     gradient: np.ndarray  # [dim]
     user: np.ndarray  # [dim] the adapted user vector; linearised: its change
@@ -31,8 +32,10 @@ def inner_workspace(size, dim):
     """Return buffers for `size` entries and user vectors of `dim` numbers."""
     gradient, user, product = np.empty(dim), np.empty(dim), np.empty(dim)
     gram = np.zeros((size, size))
-    scores = np.zeros(size), np.zeros(size)
-    return InnerWorkspace(gram, np.empty(size), scores[0], scores[1], gradient, user, product)
+    scores, target = (np.zeros(size), np.zeros(size)), np.zeros(size)
+    return InnerWorkspace(
+        gram, np.empty(size), scores[0], target, scores[1], gradient, user, product
+    )
 
 
 @inner_loop
@@ -44,6 +47,12 @@ def predict(model, run, item, user):
 
 
 @inner_loop
+def standardise(model, run, rating):
+    """Return a rating in the unit of scores: `Recommender.standardise`."""
+    return quantize((rating - model.constants[run, 2]) / model.constants[run, 3], STATE)
+
+
+@inner_loop
 def adapt(model, run, item, rating, inner):
     """Write the user vector adapted to these items [size] to `inner.user`; -1 is skipped."""
     copy(inner.user, model.prior[run])
@@ -52,15 +61,16 @@ def adapt(model, run, item, rating, inner):
         if item[slot] >= 0:
             entries += 1
             inner.initial_score[slot] = predict(model, run, item[slot], inner.user)
-    rate = model.constants[run, 2 + entries]
+            inner.target[slot] = standardise(model, run, rating[slot])
+    rate = model.constants[run, 4 + entries]
     if len(item) < len(inner.user):  # as `descent.descend_linear` decides
-        _adapt_coefficients(model, run, rate, item, rating, inner)
+        _adapt_coefficients(model, run, rate, item, inner)
     else:
-        _adapt_vector(model, run, rate, item, rating, inner)
+        _adapt_vector(model, run, rate, item, inner)
 
 
 @inner_loop
-def _adapt_coefficients(model, run, rate, item, rating, inner):
+def _adapt_coefficients(model, run, rate, item, inner):
     """Descend on the coefficients of the entries' vectors: fewer entries than dimensions."""
     size, dim = len(item), model.vectors.shape[2]
     loading, penalty = model.constants[run, 0], model.constants[run, 1]
@@ -75,7 +85,7 @@ def _adapt_coefficients(model, run, rate, item, rating, inner):
     for _ in range(model.steps):
         for slot in range(size):
             if item[slot] >= 0:
-                gradient = 2 * (inner.score[slot] - rating[slot])
+                gradient = 2 * (inner.score[slot] - inner.target[slot])
                 if model.has_penalty:
                     gradient = gradient + penalty * inner.coefficient[slot]
                 inner.coefficient[slot] = quantize(inner.coefficient[slot] - rate * gradient, STATE)
@@ -91,7 +101,7 @@ def _adapt_coefficients(model, run, rate, item, rating, inner):
 
 
 @inner_loop
-def _adapt_vector(model, run, rate, item, rating, inner):
+def _adapt_vector(model, run, rate, item, inner):
     """Descend on the user vector itself: at least as many entries as dimensions."""
     dim = model.vectors.shape[2]
     loading, penalty = model.constants[run, 0], model.constants[run, 1]
@@ -101,7 +111,7 @@ def _adapt_vector(model, run, rate, item, rating, inner):
         inner.gradient[:] = 0.0
         for slot in range(len(item)):
             if item[slot] >= 0:
-                error = 2 * (inner.score[slot] - rating[slot])
+                error = 2 * (inner.score[slot] - inner.target[slot])
                 add(inner.gradient[:dim], error, model.vectors[run, item[slot]])
                 inner.gradient[dim] += loading * error
         for place in range(dim + 1):
@@ -145,7 +155,7 @@ def predict_linearised(model, run, item, change):
 
 @loop
 def residuals(inputs, model, found, first, stride):
-    """Write 2 (rating - prediction) to `found` [rows, n], for every `stride`-th row."""
+    """Write 2 (rating - prediction), standardised, to `found` [rows, n]: every `stride`-th row."""
     rows, count = found.shape
     users = rows // len(model.prior)
     inner = inner_workspace(inputs.sketch_item.shape[1], model.prior.shape[1])
@@ -154,4 +164,5 @@ def residuals(inputs, model, found, first, stride):
         adapt(model, run, inputs.sketch_item[row], inputs.sketch_rating[row], inner)
         for slot in range(count):
             output = predict(model, run, inputs.item[row, slot], inner.user)
-            found[row, slot] = (output - inputs.rating[row, slot]) * -2.0
+            target = standardise(model, run, inputs.rating[row, slot])
+            found[row, slot] = (output - target) * -2.0

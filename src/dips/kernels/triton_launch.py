@@ -111,8 +111,9 @@ def _paper_network(
     roll_out_paper_network[(rows,)](
         *_without_times(inputs),
         *_without_signal(state),
-        *(_wide(field) for field in layers[:-1]),
+        *(_wide(field) for field in layers[:5]),
         layers.output_bias.contiguous(),
+        layers.spread.contiguous(),
         layers.input_weight.new_empty(rows * units),
         rows // runs,
         runs,
@@ -207,8 +208,11 @@ def _tables(model: SquaredErrorModel) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _adapt_constants(model: SquaredErrorModel) -> Tensor:
-    """Return [runs, 3] loading of the user bias, rate of full sketches, twice the prior penalty."""
-    return model.constants[:, [0, -1, 1]]
+    """Return [runs, 5] loading of the user bias, rate of full sketches, twice the prior penalty.
+
+    Center and spread of ratings follow.
+    """
+    return model.constants[:, [0, -1, 1, 2, 3]]
 
 
 def _ranks(size: int, period: int, like: Tensor) -> Tensor:

@@ -126,6 +126,12 @@ def choose_and_record(
 
 
 @triton.jit
+def standardise(rating, scale):
+    """Return ratings in the unit of scores; `scale` [2]: center and spread of ratings."""
+    return quantize((rating - tl.load(scale)) / tl.load(scale + 1), STATE)
+
+
+@triton.jit
 def adapt(
     items, ratings, position, begin, row, vectors, intercept, prior, adapt_constants,
     SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
@@ -133,14 +139,14 @@ def adapt(
 ):  # fmt: skip
     """Return the user vector [D] and bias adapted to the sketch: `descent.descend_linear`.
 
-    `adapt_constants` [3]: loading of the user bias, inner learning rate of a full sketch, twice the
-    prior penalty.
+    `adapt_constants` [5]: loading of the user bias, inner learning rate of a full sketch, twice the
+    prior penalty, center and spread of ratings.
     """
     slot, unit = tl.arange(0, K), tl.arange(0, D)
     there = slot < SIZE
     event = begin + tl.load(position + row * SIZE + slot, there, 0)
     item = tl.load(items + event, there, 0)
-    rating = tl.load(ratings + event, there, 0).to(tl.float64)
+    rating = standardise(tl.load(ratings + event, there, 0).to(tl.float64), adapt_constants + 3)
     loading, rate = tl.load(adapt_constants), tl.load(adapt_constants + 1)
     penalty = tl.load(adapt_constants + 2)
     initial, initial_bias = tl.load(prior + unit, unit < DIM, 0), tl.load(prior + DIM)
@@ -256,7 +262,7 @@ def roll_out_set_network(
             linearised_constants += run * 2
         else:
             prior += run * (DIM + 1)
-            adapt_constants += run * 3
+            adapt_constants += run * 5
     down, across = slot[:, None], unit[None, :]
     shift = tl.load(bias + run * H + across)
     outward = tl.load(output + run * H + across)
@@ -287,7 +293,8 @@ def roll_out_set_network(
             rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
             signal = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
             if directions is None:
-                signal = (signal + tl.load(adapt_constants) * user_bias - rating) * -2.0
+                target = standardise(rating, adapt_constants + 3)
+                signal = (signal + tl.load(adapt_constants) * user_bias - target) * -2.0
             if recorded is not None:
                 is_recorded = (seen < user_length) & (seen >= user_warmup)
                 recorded_slots = tl.where(is_recorded, SIZE + period, 0)
@@ -297,7 +304,7 @@ def roll_out_set_network(
         state = tl.load(table + line, there[:, None], 0)
         feature = to_state((rating - center) / spread)
         score, state = add_feature(score, state, feature, feature_weight, feature_direct, RATING, H)
-        feature = to_state(signal / spread)
+        feature = to_state(signal)
         score, state = add_feature(score, state, feature, feature_weight, feature_direct, SIGNAL, H)
         feature = tl.load(logs + seen - 1 - place, there, 0)
         score, state = add_feature(
@@ -341,8 +348,8 @@ def roll_out_set_network(
 def roll_out_paper_network(
     start, length, warmup, first_row, refresh_count, refreshes, items, ratings,
     position, repeats, events, event_repeats, event_scores, scores,
-    input_weight, input_bias, hidden_weight, hidden_bias, output_weight, output_bias, scratch,
-    users, runs, count,
+    input_weight, input_bias, hidden_weight, hidden_bias, output_weight, output_bias, spread,
+    scratch, users, runs, count,
     SIZE: tl.constexpr, HIDDEN: tl.constexpr, N: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """Roll out one user under the paper's network, from ratings to a score for each item."""
@@ -360,7 +367,8 @@ def roll_out_paper_network(
         following = tl.load(refreshes + 3 * refresh + 2)
         place, item, repeated, _ = join(items, position, repeats, begin, row, seen, period, SIZE, N)
         there = slot < SIZE + period
-        rating = to_state(tl.load(ratings + begin + place, there, 0).to(tl.float64))
+        rating = tl.load(ratings + begin + place, there, 0).to(tl.float64)
+        rating = to_state(rating / tl.load(spread + run))
         line = (run * count + item)[:, None] * H + unit[None, :]
         rows = tl.load(input_weight + line, there[:, None], 0)
         state = to_state(tl.maximum(tl.sum(rows * rating[:, None], 0) + inward, 0.0))
@@ -397,7 +405,7 @@ def roll_out_hardest(
     vectors += run * count * D
     intercept += run * count
     prior += run * (DIM + 1)
-    adapt_constants += run * 3
+    adapt_constants += run * 5
     for refresh in range(tl.load(refresh_count + row)):
         seen, period = tl.load(refreshes + 3 * refresh), tl.load(refreshes + 3 * refresh + 1)
         following = tl.load(refreshes + 3 * refresh + 2)
@@ -412,7 +420,8 @@ def roll_out_hardest(
         )  # fmt: skip
         rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
         score = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
-        error = score + tl.load(adapt_constants) * bias - rating
+        target = standardise(rating, adapt_constants + 3)
+        error = score + tl.load(adapt_constants) * bias - target
         choose_and_record(
             error * error, place, repeated, begin, row, base, seen, period, following,
             user_length, user_warmup, position, repeats, events, event_repeats, event_scores,
@@ -446,8 +455,8 @@ def roll_out_influence(
 ):  # fmt: skip
     """Roll out one user under `influence`: the greedy coreset, refitted after each addition.
 
-    `model_constants` [3 + SIZE] is `SquaredErrorModel.constants`: loading of the user bias, twice
-    the prior penalty, inner learning rates for 0, 1, ... entries.
+    `model_constants` [5 + SIZE] is `SquaredErrorModel.constants`: loading of the user bias, twice
+    the prior penalty, center and spread of ratings, inner learning rates for 0, 1, ... entries.
     """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs
@@ -457,7 +466,7 @@ def roll_out_influence(
     vectors += run * count * D
     intercept += run * count
     prior += run * (DIM + 1)
-    model_constants += run * (3 + SIZE)
+    model_constants += run * (5 + SIZE)
     loading, penalty = tl.load(model_constants), tl.load(model_constants + 1)
     ridge = tl.load(damping)
     initial, initial_bias = tl.load(prior + entry, entry < DIM, 0), tl.load(prior + DIM)
@@ -469,6 +478,7 @@ def roll_out_influence(
         )
         there = slot < SIZE + period
         rating = tl.load(ratings + begin + place, there, 0).to(tl.float64)
+        rating = standardise(rating, model_constants + 2)
         rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
         own = tl.load(intercept + item, there, 0)
         initial_score = own + tl.sum(rows * initial[None, :], 1) + loading * initial_bias
@@ -484,7 +494,7 @@ def roll_out_influence(
         chosen = tl.zeros((N,), tl.float64)
         score = tl.zeros((N,), tl.float64)
         for added in range(SIZE):
-            rate = tl.load(model_constants + 2 + added)
+            rate = tl.load(model_constants + 4 + added)
             coefficient = tl.zeros((N,), tl.float64)
             guess = initial_score
             for _ in range(STEPS):

@@ -28,8 +28,8 @@ from dips.sketch.selection import Selector, make_selector
 from dips.stream.schedule import Schedule
 
 FILE = "model.safetensors"
-VERSION = 3
-OLD_VERSIONS = {1: "0.1", 2: "0.1"}
+VERSION = 4
+OLD_VERSIONS = {1: "0.1", 2: "0.1", 3: "0.1"}
 """Versions of dips that wrote older versions of the file."""
 
 
@@ -46,6 +46,8 @@ class TrainedModel:
         periods: Periods of the refresh schedule.
         selection: How scores become a selection: greedy or sampled.
         seed: Seed of the run.
+        rating_range: Lowest and highest rating of the data source: the ratings that events may
+            have. Training uses `spec.low` and `spec.high`. None: items are predicted.
 
     Example:
         >>> import dips
@@ -64,6 +66,7 @@ class TrainedModel:
     periods: tuple[int, ...]
     selection: str = "greedy"
     seed: int = 0
+    rating_range: tuple[float, float] | None = None
 
     @property
     def size(self) -> int:
@@ -108,6 +111,7 @@ class TrainedModel:
             "periods": list(self.periods),
             "selection": self.selection,
             "seed": self.seed,
+            "rating_range": self.rating_range,
         }
         with atomic_write(directory / FILE) as part:
             save_file(tensors, part, metadata={"dips": json.dumps(about)})
@@ -170,4 +174,5 @@ def _restore(about: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedModel:
         periods=tuple(about["periods"]),
         selection=about["selection"],
         seed=about["seed"],
+        rating_range=None if about["rating_range"] is None else tuple(about["rating_range"]),
     )

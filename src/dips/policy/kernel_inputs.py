@@ -205,6 +205,7 @@ def paper_network_layers(state: StateDict, items: Tensor | None) -> PaperNetwork
         fixed["hidden.bias"],
         fixed["output_weight"],
         fixed["output_bias"][..., 0],
+        state["spread"].double(),
     )
 
 

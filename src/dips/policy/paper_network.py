@@ -25,15 +25,19 @@ class PaperNetwork(Network):
 
     It is computed sparsely: the first layer sums the rows of the candidates' items, the last layer
     looks up their rows. Side information adds blocks of M inputs, as in the paper's supplement: a
-    number per category (summed for an item), the age in steps, and each further column.
+    number per category (summed for an item), the age in steps, and each further column. Ratings y
+    are divided by their spread, but not centred: an average item would vanish from the inputs.
 
     Args:
         items: Number of items (M).
         hidden: Units per hidden layer.
         dropout: Share of hidden units that are dropped in training.
+        spread: Standard deviation of the ratings.
         side: Side information of interactions.
         generator: Source of the initial parameters.
     """
+
+    spread: Tensor
 
     def __init__(
         self,
@@ -41,12 +45,14 @@ class PaperNetwork(Network):
         items: int,
         hidden: int = 128,
         dropout: float = 0.1,
+        spread: float = 1.0,
         side: SideInformation = NO_SIDE_INFORMATION,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = generator or torch.Generator().manual_seed(0)
         self.dropout, self.timed = dropout, side.time
+        self.register_buffer("spread", torch.tensor(float(spread), dtype=torch.float64))
         side_inputs = SideInputs(side, items, 1, generator)
         self.blocks = side_inputs.width + side.time
         bound, output_bound = (items * (1 + self.blocks)) ** -0.5, hidden**-0.5
@@ -67,7 +73,8 @@ class PaperNetwork(Network):
         """Return scores from the weighted ratings; duplicates of an item share its score."""
         del signals
         item = torch.where(candidates.present, candidates.item, 0)
-        ratings = torch.where(candidates.present, weight * candidates.rating, 0.0)
+        ratings = weight * (candidates.rating.double() / self.spread)
+        ratings = torch.where(candidates.present, ratings, 0.0)
         rows = nn.functional.embedding(item, self.input_weight)
         bias = fixed_point.quantize_parameter(self.input_bias)
         first = fixed_point.matmul(ratings[:, None, :], rows)[:, 0] + bias

@@ -95,7 +95,13 @@ def _newest(name: str, spec: PolicySpec, others: str) -> int:
 
 def _paper(spec: PolicySpec, seed: int) -> Policy:
     generator = torch.Generator().manual_seed(seed)
-    return PaperNetwork(items=spec.items, dropout=spec.dropout, side=spec.side, generator=generator)
+    return PaperNetwork(
+        items=spec.items,
+        dropout=spec.dropout,
+        spread=spec.spread,
+        side=spec.side,
+        generator=generator,
+    )
 
 
 def _slope(spec: PolicySpec) -> float:

@@ -85,8 +85,8 @@ class SetNetwork(Network):
         }
         self.required_signals = tuple(name for name, is_read in wanted.items() if is_read)
         self.dim = dim
-        self.register_buffer("center", torch.tensor(float(center)))  # differ between stacked runs
-        self.register_buffer("spread", torch.tensor(float(spread)))
+        for name, value in (("center", center), ("spread", spread)):  # differ between stacked runs
+            self.register_buffer(name, torch.tensor(float(value), dtype=torch.float64))
         self.side = SideInputs(side, items, SIDE_DIM, generator)
         self.first = Layer(dim + len(FEATURES) + self.side.width, hidden, generator)
         self.candidate = Layer(hidden, hidden, generator)
@@ -129,10 +129,9 @@ class SetNetwork(Network):
         self, candidates: Candidates, signals: Signals, rank: Tensor, duplicates: Tensor
     ) -> Tensor:
         """Return inputs of the first layer: [users, candidates, features + side + dim]."""
-        spread = self.spread.double()
         features = {
-            "rating": (candidates.rating.double() - self.center.double()) / spread,
-            "signal": self._signal(signals, rank) / spread,
+            "rating": (candidates.rating.double() - self.center) / self.spread,
+            "signal": self._signal(signals, rank),
             "log_age": candidates.age.double().log1p(),
             "rank": rank,
             "log_elapsed": candidates.elapsed.clamp_min(0).double().log1p() / LOG_TIME_SCALE,

@@ -13,8 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from dips.numerics.descent import Rounding, descend, identity
+from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.numerics.influence import influences
-from dips.recommender.losses import MASKED_SCORE, Loss, SampledLoss, SampledSoftmax
+from dips.recommender.losses import (
+    MASKED_SCORE,
+    Loss,
+    SampledLoss,
+    SampledSoftmax,
+    SquaredError,
+)
 
 T = TypeVar("T")
 CG_STEPS = 12
@@ -45,7 +52,11 @@ class Recommender(nn.Module, ABC):
 
     A subclass implements `predict`. Its `__init__`, if it has one, calls this one.
 
-    `inner_lr` and `offset` are buffers, so runs that differ in them can be stacked. A sampled loss
+    Outputs are standardised ratings where ratings are predicted with squared error. `standardise`
+    converts ratings to this unit, and `estimate` converts outputs back to the unit of the data.
+
+    `inner_lr`, `offset`, `rating_center` and `rating_spread` are buffers, so runs that differ in
+    them can be stacked. A sampled loss
     adds the buffer `negatives` [negatives]: training draws new ones for every step; decisions and
     service use the last ones. A sampled softmax adds `log_q` [negatives], the log of the expected
     number of times each negative is drawn (logQ correction).
@@ -55,7 +66,9 @@ class Recommender(nn.Module, ABC):
         loss: The training loss.
         dim: Length of an item vector.
         user_dim: Length of a user vector; `dim` by default.
-        offset: Mean rating for squared error, else 0.
+        offset: Constant that a subclass may add to its outputs. Runs leave it at 0.
+        rating_center: Mean of the training ratings for squared error, else 0.
+        rating_spread: Standard deviation of the training ratings for squared error, else 1.
         inner_lr: Step size alpha of the inner loop (Eq. 7).
         inner_steps: Number of steps of the inner loop.
         prior_penalty: Weight of the regulariser |user - user_prior|^2 (Eq. 2).
@@ -69,9 +82,10 @@ class Recommender(nn.Module, ABC):
         ...         self.bias = torch.nn.Parameter(torch.zeros(self.items, 1))
         ...     def predict(self, user, items):
         ...         bias = torch.nn.functional.embedding(items, self.bias)[..., 0]
-        ...         return self.offset + bias + user[:, :1]
-        >>> model = ItemMean(items=3, loss=SquaredError(), dim=1, offset=3.5)
-        >>> model.predict(model.initial_user(2), torch.tensor([[0, 1], [2, 2]])).tolist()
+        ...         return bias + user[:, :1]
+        >>> model = ItemMean(items=3, loss=SquaredError(), dim=1, rating_center=3.5)
+        >>> output = model.predict(model.initial_user(2), torch.tensor([[0, 1], [2, 2]]))
+        >>> model.estimate(output).tolist()
         [[3.5, 3.5], [3.5, 3.5]]
     """
 
@@ -93,6 +107,8 @@ class Recommender(nn.Module, ABC):
     user_prior: nn.Parameter
     inner_lr: Tensor
     offset: Tensor
+    rating_center: Tensor
+    rating_spread: Tensor
     negatives: Tensor
     log_q: Tensor
 
@@ -104,6 +120,8 @@ class Recommender(nn.Module, ABC):
         dim: int = 32,
         user_dim: int | None = None,
         offset: float = 0.0,
+        rating_center: float = 0.0,
+        rating_spread: float = 1.0,
         inner_lr: float = 0.1,
         inner_steps: int = 10,
         prior_penalty: float = 0.0,
@@ -116,6 +134,8 @@ class Recommender(nn.Module, ABC):
         self.user_prior = nn.Parameter(torch.zeros(user_dim or dim))
         self.register_buffer("inner_lr", torch.tensor(float(inner_lr)))
         self.register_buffer("offset", torch.tensor(float(offset)))
+        for name, value in (("rating_center", rating_center), ("rating_spread", rating_spread)):
+            self.register_buffer(name, torch.tensor(float(value), dtype=torch.float64))
         if isinstance(loss, SampledLoss):
             count = min(loss.negatives, items)
             self.register_buffer("negatives", torch.arange(count) * items // count)
@@ -124,7 +144,7 @@ class Recommender(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, user: Tensor, items: Tensor) -> Tensor:
-        """Return outputs for items: a rating, or a logit.
+        """Return outputs for items: a standardised rating, or a logit.
 
         Args:
             user: User vectors, [rows, user_dim].
@@ -133,6 +153,23 @@ class Recommender(nn.Module, ABC):
         Returns:
             [rows, n], or [rows, n, channels] for a loss with several channels.
         """
+
+    def standardise(self, rating: Tensor) -> Tensor:
+        """Return ratings in the unit of outputs: (rating - rating_center) / rating_spread.
+
+        They are rounded to the fixed-point grid of states, in training as in decisions. Sums are
+        then exact, and the rounding of another unit of ratings disappears. Losses of logits
+        compare ratings as they are.
+        """
+        if not isinstance(self.loss, SquaredError):
+            return rating
+        exact = (rating.double() - self.rating_center) / self.rating_spread
+        return quantize(exact, STATE_BITS).to(rating.dtype)
+
+    def estimate(self, output: Tensor) -> Tensor:
+        """Return predicted ratings in the unit of the data; for `bce` the probability of a like."""
+        found = self.loss.estimate(output)
+        return (self.rating_center + self.rating_spread * found.double()).to(found.dtype)
 
     def predict_all(self, user: Tensor) -> Tensor:
         """Return outputs for every item, [rows, items]."""
@@ -182,12 +219,15 @@ class Recommender(nn.Module, ABC):
         return torch.zeros(*items.shape, 0, dtype=self.user_prior.dtype, device=items.device)
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
-        """Return the loss of each interaction, [rows, n], for user vectors [rows, user_dim]."""
+        """Return the loss of each interaction, [rows, n], for user vectors [rows, user_dim].
+
+        Squared errors are in units of `rating_spread` squared.
+        """
         if isinstance(self.loss, SampledLoss):
             return self.with_negatives(self.loss.value, user, items)
         if self.loss.listwise:
             return self.loss.value(self.predict_all(user), items)
-        return self.loss.value(self.predict(user, items), ratings)
+        return self.loss.value(self.predict(user, items), self.standardise(ratings))
 
     def with_negatives(
         self, function: Callable[[Tensor, Tensor], Tensor], user: Tensor, items: Tensor

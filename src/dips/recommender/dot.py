@@ -204,10 +204,11 @@ class DotProduct(WeightedEntries):
         features = self.features(evidence.item)
         shape = features.shape[1:-1]  # (n,) or (n, channels)
         weight = evidence.weight if len(shape) == 1 else evidence.weight[:, :, None]
+        rating = self.standardise(evidence.rating)
 
         def derivative(scores: Tensor) -> Tensor:
             output = scores.reshape(len(scores), *shape)
-            return (self.loss.derivative(output, evidence.rating) * weight).flatten(1)
+            return (self.loss.derivative(output, rating) * weight).flatten(1)
 
         return descend_linear(
             features.flatten(1, -2),
@@ -263,7 +264,8 @@ class DotProduct(WeightedEntries):
         features = self.features(evidence.item)
         flat = features.flatten(1, -2)  # [rows, n * channels, dim]
         scores = (flat @ user[:, :, None])[:, :, 0].reshape(features.shape[:-1])
-        slope = self.loss.derivative(self.intercept(evidence.item) + scores, evidence.rating)
+        rating = self.standardise(evidence.rating)
+        slope = self.loss.derivative(self.intercept(evidence.item) + scores, rating)
         wide = evidence.weight if self.loss.channels == 1 else evidence.weight[:, :, None]
         slope = (slope * wide).flatten(1)
         return (flat.transpose(1, 2) @ slope[:, :, None])[:, :, 0]
@@ -275,7 +277,8 @@ class DotProduct(WeightedEntries):
         if self.loss.listwise:
             return self._expected(user)[:, None, :] - self._full_features(items)
         features = self.features(items)
-        slope = self.loss.derivative(self.predict(user, items), ratings)[..., None] * features
+        slope = self.loss.derivative(self.predict(user, items), self.standardise(ratings))
+        slope = slope[..., None] * features
         return slope if self.loss.channels == 1 else slope.sum(2)
 
     def influences(
@@ -302,7 +305,7 @@ class DotProduct(WeightedEntries):
             return self.input_products(items, solved) - (mean * solved).sum(1, keepdim=True)
         if self.loss.channels > 1:
             return super().influences(user, items, ratings, weight, damping)
-        output = self.predict(user, items)
-        second = torch.func.grad(lambda o: self.loss.derivative(o, ratings).sum())(output)
-        slope = self.loss.derivative(output, ratings)
+        output, target = self.predict(user, items), self.standardise(ratings)
+        second = torch.func.grad(lambda o: self.loss.derivative(o, target).sum())(output)
+        slope = self.loss.derivative(output, target)
         return linear_influences(self.features(items), slope, second, weight, damping)

@@ -86,11 +86,12 @@ def squared_error_model(quantized: StackedRecommenders, size: int) -> SquaredErr
     entries = torch.arange(size + 1, device=loading.device).expand(quantized.runs, -1)
     rate = quantized.call(lambda model, n: model.step_size(Evidence.new(n, n, n, n)), entries)
     penalty = torch.full_like(loading, 2 * template.prior_penalty)
+    scale = [loading, penalty, state["rating_center"], state["rating_spread"]]
     return SquaredErrorModel(
         item_vectors(quantized),
         quantized.call(lambda model: model.biases[:, 0] + model.offset),
         state["user_prior"],
-        torch.cat([torch.stack([loading, penalty], 1), rate], 1),
+        torch.cat([torch.stack(scale, 1), rate], 1),
         template.inner_steps,
         bool(template.prior_penalty),
     )
@@ -107,7 +108,7 @@ def residuals(
         candidates: [rows, candidates].
 
     Returns:
-        [rows, candidates] float64: 2 (rating - prediction).
+        [rows, candidates] float64: 2 (rating - prediction), in standardised ratings.
     """
     if not dispatch.has_residuals(model_spec(quantized.template), sketch.item.device):
         return None

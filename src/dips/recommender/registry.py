@@ -53,7 +53,11 @@ class RecommenderSpec(RecommenderSettings):
     items: int
     """Number of items."""
     offset: float = 0.0
-    """Mean rating for squared error, else 0."""
+    """Constant added to the outputs; 0 in runs, whose ratings are centred."""
+    rating_center: float = 0.0
+    """Mean of the training ratings for squared error, else 0."""
+    rating_spread: float = 1.0
+    """Standard deviation of the training ratings for squared error, else 1."""
     low: float = 0.0
     """Lowest rating."""
     high: float = 1.0
@@ -109,6 +113,8 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
                 f"{settings[name]}: pass its settings to super().__init__"
             )
     made.masks_sketch = bool(spec.filter_sketch)
+    made.rating_center.fill_(spec.rating_center)  # also where `__init__` does not pass them on
+    made.rating_spread.fill_(spec.rating_spread)
     return made
 
 

@@ -150,6 +150,7 @@ def _losses(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
 
 
 def _predicted(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
+    """Return predicted ratings, standardised for squared error, or scores of items."""
     return model.loss.estimate(model.predict(user, entries.item))
 
 
@@ -162,12 +163,13 @@ def _approximate(
 
 
 def _residual(model: Recommender, entries: Evidence, user: Tensor) -> Tensor:
-    """Return minus the slope of each loss; for squared error twice the error."""
+    """Return minus the slope of each loss; for squared error twice the standardised error."""
     if isinstance(model.loss, SampledLoss):
         return -model.with_negatives(model.loss.derivative, user, entries.item)
     if model.loss.listwise:
         return 1 - model.predict_all(user).softmax(-1).gather(-1, entries.item)
-    slope = -model.loss.derivative(model.predict(user, entries.item), entries.rating)
+    rating = model.standardise(entries.rating)
+    slope = -model.loss.derivative(model.predict(user, entries.item), rating)
     return slope if model.loss.channels == 1 else slope.sum(-1)
 
 

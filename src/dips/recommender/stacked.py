@@ -48,7 +48,8 @@ class StackedRecommenders(StackedModules[Recommender]):
         }
         if "stored_sums" in state:
             state["stored_sums"] = state["stored_sums"][..., :0]
-        state["inner_lr"] = self.state["inner_lr"].double()
+        for name in ("inner_lr", "rating_center", "rating_spread"):  # units, not summed
+            state[name] = self.state[name].double()
         return StackedRecommenders(_in_double(self.template), state)
 
 

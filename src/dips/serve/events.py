@@ -130,7 +130,8 @@ class EventSchema:
     @classmethod
     def from_model(cls, trained: TrainedModel) -> EventSchema:
         """Return the schema of a trained model's events."""
-        return cls(trained.explicit, trained.spec.low, trained.spec.high, trained.side)
+        low, high = trained.rating_range or (trained.spec.low, trained.spec.high)
+        return cls(trained.explicit, low, high, trained.side)
 
     def validate(self, event: Event) -> None:
         """Check that the model can use an event.

@@ -41,7 +41,7 @@ def recommend(
     user = model.read(evidence)
     scores = model.filtered_scores(model.predict_all(user), evidence.item, evidence.weight)
     if trained.explicit:
-        scores = model.loss.estimate(scores).clamp(trained.spec.low, trained.spec.high)
+        scores = model.estimate(scores).clamp(trained.spec.low, trained.spec.high)
     order = scores[0].argsort(descending=True, stable=True)
     best = order[scores[0, order] != -torch.inf][:n].tolist()
     return [(trained.item_ids[number], float(scores[0, number])) for number in best]

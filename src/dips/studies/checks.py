@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from dips.data.interactions import Interactions, ragged
+from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
 from dips.data.splitting import Parts, by_time, by_users
 from dips.errors import ConfigError, PluginError
@@ -52,7 +52,7 @@ def data_summary(train: Interactions, config: TrainConfig) -> DataSummary:
     return DataSummary(
         rows=int((train.lengths - train.warmup).sum()),
         users=train.users,
-        items=train.items,
+        items=len(np.unique(train.item[train.event_rows])),
         explicit=train.explicit,
         repeats=train.repeats if implicit else 0.0,
         whole_histories=not train.warmup.any(),
@@ -81,7 +81,7 @@ def device_of(config: TrainConfig) -> str:
 
 
 def side_information_of(train: Interactions, config: TrainConfig) -> SideInformation:
-    """Return the side information that the settings name.
+    """Return the side information that the settings name, with statistics of the training users.
 
     A recommender of the user predicts without it.
     """
@@ -108,13 +108,30 @@ def recommender_spec(train: Interactions, config: TrainConfig) -> RecommenderSpe
         return spec
     if train.rating is None:
         raise ConfigError(f"the explicit task needs ratings, and {train.name} has none")
-    low, high = train.rating_range()
-    ratings = train.rating[ragged(train.starts, train.lengths)]
-    stars = tuple(float(value) for value in np.unique(train.rating)) if model.loss == "cce" else ()
+    ratings = train.rating[train.event_rows]
+    low, high = float(ratings.min()), float(ratings.max())
+    stars = tuple(float(value) for value in np.unique(ratings)) if model.loss == "cce" else ()
     if len(stars) > 20:
         raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
-    offset = float(ratings.mean()) if model.loss == "mse" else 0.0
-    return replace(spec, low=low, high=high, rating_values=stars, offset=offset)
+    spec = replace(spec, low=low, high=high, rating_values=stars)
+    if model.loss != "mse":  # logits: they have no unit
+        return spec
+    center, spread = rating_scale(train)
+    return replace(spec, rating_center=center, rating_spread=spread)
+
+
+def rating_scale(train: Interactions) -> tuple[float, float]:
+    """Return mean and standard deviation of the training ratings; 0 and 1 without ratings.
+
+    The standard deviation of equal ratings counts as 1.
+    """
+    if train.rating is None:
+        return 0.0, 1.0
+    ratings = train.rating[train.event_rows].astype(np.float64)
+    lowest, highest = float(ratings.min()), float(ratings.max())
+    if lowest == highest:
+        return lowest, 1.0
+    return float(ratings.mean()), float(ratings.std())
 
 
 def _check_model(config: TrainConfig) -> None:
@@ -154,10 +171,7 @@ def _check_model(config: TrainConfig) -> None:
 
 def policy_spec(train: Interactions, config: TrainConfig) -> PolicySpec:
     """Return the specification of the policy for the data and the resolved settings."""
-    center, spread = 0.0, 1.0
-    if not config.model.implicit and train.rating is not None:
-        ratings = train.rating[ragged(train.starts, train.lengths)]
-        center, spread = float(ratings.mean()), max(float(ratings.std()), 1e-3)
+    center, spread = rating_scale(train)
     return PolicySpec(
         name=config.sketch.policy,
         size=config.sketch.size,

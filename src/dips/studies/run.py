@@ -25,7 +25,7 @@ from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
 from dips.policy.registry import build_policy, learns
 from dips.policy.stacked import StackedPolicies
-from dips.recommender.registry import make_recommender
+from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.spectral_init import initialise_vectors
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
@@ -90,13 +90,13 @@ def train_runs(
     decided = [resolve(config, data_summary(parts[0], config)) for parts, config in jobs]
     jobs = [(job[0], found.config) for job, found in zip(jobs, decided, strict=True)]
     device = device_of(jobs[0][1])
+    all_sides = [side_information_of(parts[0], config) for parts, config in jobs]
     columns: dict[SideInformation, EventColumns] = {}
     results: dict[int, RunResult] = {}
-    for stack in _stacks([config for _, config in jobs], device):
-        chosen = [jobs[index] for index in stack]
-        train, sides = chosen[0][0][0], side_information_of(chosen[0][0][0], chosen[0][1])
+    for stack in _stacks([config for _, config in jobs], device, all_sides):
+        chosen, sides = [jobs[index] for index in stack], all_sides[stack[0]]
         if sides not in columns:
-            columns[sides] = EventColumns.of(train, device, sides)
+            columns[sides] = EventColumns.of(chosen[0][0][0], device, sides)
         checkpoints = directory
         if directory is not None and len(jobs) > 1:
             checkpoints = directory / _fingerprint([config for _, config in chosen])
@@ -163,10 +163,13 @@ def _fingerprint(configs: Sequence[TrainConfig]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
+def _stacks(
+    configs: Sequence[TrainConfig], device: str, sides: Sequence[SideInformation] | None = None
+) -> list[list[int]]:
     """Return the runs of each stack, by index.
 
-    Stacked runs have the same shape. Runs that share a rollout stand next to each other.
+    Stacked runs have the same shape and share their events, so also the encoding of side
+    information. Runs that share a rollout stand next to each other.
     """
     shapes: dict[tuple[object, ...], list[int]] = {}
     for index, config in enumerate(configs):
@@ -176,6 +179,7 @@ def _stacks(configs: Sequence[TrainConfig], device: str) -> list[list[int]]:
             config.sketch.size, optimisation.resketch_epochs, optimisation.epochs,
             optimisation.batch_size, optimisation.max_seconds, optimisation.lr_schedule,
             optimisation.user_lr is None, policy_of(config).keeps_all, _learning_shape(config),
+            None if sides is None else sides[index],
         )  # fmt: skip
         shapes.setdefault(shape, []).append(index)
     limit = STACK["cuda" if device.startswith("cuda") else "cpu"]
@@ -225,7 +229,7 @@ def _run_stack(
     if directory is not None and resume:
         checkpoint.load(state, directory)
     state.synchronise(process_group)
-    low, high = specs[0].low, specs[0].high
+    low, high = [spec.low for spec in specs], [spec.high for spec in specs]
 
     def validate(stack: StackedRecommenders, trace: Trace) -> list[float]:
         found = evaluate(stack, trace, low=low, high=high, process_group=process_group)
@@ -233,7 +237,7 @@ def _run_stack(
 
     def after_epoch(state: TrainingState) -> None:
         if on_epoch is not None:
-            on_epoch(_epoch_report(state, work))
+            on_epoch(_epoch_report(state, work, specs))
 
     def save(state: TrainingState) -> None:
         if directory is not None:
@@ -257,6 +261,7 @@ def _run_stack(
             periods=config.sketch.schedule.periods,
             selection=config.sketch.selection,
             seed=config.training.seed,
+            rating_range=None if config.model.implicit else parts[0].rating_range(),
         )
         own = None
         if not state.progress.diverged[run]:
@@ -278,8 +283,8 @@ def _score_all(
     jobs: Sequence[tuple[Parts, TrainConfig]],
     parts: Sequence[int],
     columns: EventColumns,
-    low: float,
-    high: float,
+    low: Sequence[float],
+    high: Sequence[float],
     process_group: ProcessGroup,
 ) -> list[list[Scores]]:
     """Score every run on the given parts; runs that share a rollout are rolled out together."""
@@ -301,13 +306,21 @@ def _score_all(
             recommenders=stack,
             selector=make_selector(config.sketch.selection),
         )
-        made = evaluate(stack, trace, low=low, high=high, process_group=process_group)
+        made = evaluate(
+            stack,
+            trace,
+            low=[low[run] for run in runs],
+            high=[high[run] for run in runs],
+            process_group=process_group,
+        )
         for run, found in zip(runs, made, strict=True):
             scores[run].append(found)
     return scores
 
 
-def _epoch_report(state: TrainingState, work: Sequence[Job]) -> EpochReport:
+def _epoch_report(
+    state: TrainingState, work: Sequence[Job], specs: Sequence[RecommenderSpec]
+) -> EpochReport:
     progress, last = state.progress, state.progress.history[-1]
     done = sum(len(job.train) for job in work) * progress.epoch
     return EpochReport(
@@ -316,9 +329,17 @@ def _epoch_report(state: TrainingState, work: Sequence[Job]) -> EpochReport:
         epochs=work[0].config.training.epochs,
         seconds=progress.seconds,
         interactions_per_second=done / max(progress.seconds, 1e-9),
-        train_loss=last["train_loss"],
+        train_loss=[
+            _in_unit_of_data(loss, spec)
+            for loss, spec in zip(last["train_loss"], specs, strict=True)
+        ],
         valid=last["valid"],
     )
+
+
+def _in_unit_of_data(loss: float, spec: RecommenderSpec) -> float:
+    """Return a training loss; a squared error in the squared unit of the ratings."""
+    return loss * spec.rating_spread**2
 
 
 def _run_result(
@@ -333,7 +354,7 @@ def _run_result(
     history = [
         {
             "epoch": line["epoch"],
-            "train_loss": line["train_loss"][run],
+            "train_loss": _in_unit_of_data(line["train_loss"][run], trained.spec),
             "valid": abs(line["valid"][run]),  # recall is kept negated: lower is better
             "metric": primary_metric(scores[0].metrics),
         }

@@ -278,7 +278,7 @@ def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
     """Return a recommender of eight items with ratings from one to five."""
     fits = not isinstance(make, type) or issubclass(make, Recommender)
     require(fits, f"{make!r} is not a dips Recommender: subclass it")
-    offset = 3.0 if loss == "mse" else 0.0
+    center, spread = (3.0, 1.25) if loss == "mse" else (0.0, 1.0)
     spec = RecommenderSpec(
         kind="",
         loss=loss,
@@ -287,7 +287,8 @@ def _small(make: Callable[..., Recommender], loss: str) -> Recommender:
         low=1.0,
         high=5.0,
         rating_values=RATING_VALUES,
-        offset=offset,
+        rating_center=center,
+        rating_spread=spread,
     )
     made = construct(make, Recommender, 0, settings_of(spec))
     require(isinstance(made, Recommender), f"{made!r} is not a dips Recommender: subclass it")
@@ -302,7 +303,7 @@ def _case(model: Recommender) -> tuple[Tensor, Tensor, Tensor]:
     item = torch.randint(model.items, (ROWS, WIDTH), generator=generator)
     rating = torch.randint(1, 6, (ROWS, WIDTH), generator=generator).to(prior.dtype)
     if isinstance(model.loss, SquaredError):
-        rating = model.offset + (rating - 3) / 2
+        rating = model.rating_center + (rating - 3) / 2
     return prior + noise / 2, item, rating
 
 

@@ -193,10 +193,11 @@ class Algorithm1:
     def losses(self, z: Tensor, y: Tensor, item: Tensor, rating: Tensor) -> Tensor:
         """Return losses [users] of the next interactions: l_{t+1}(theta*_t) of Eq. 1."""
         table, intercept = self.features()
-        user = self.adapt(z, y, table, intercept)  # line 6
+        user = self.adapt(z, self.theta.standardise(y), table, intercept)  # line 6
         if self.listwise:
             return functional.cross_entropy(user @ table.T + intercept, item, reduction="none")
-        return ((table[item] * user).sum(1) + intercept[item] - rating) ** 2
+        score = (table[item] * user).sum(1) + intercept[item]
+        return (score - self.theta.standardise(rating)) ** 2
 
     def features(self) -> tuple[Tensor, Tensor]:
         """Return features [items, dim] and intercepts [items] of scores linear in the user."""
@@ -234,7 +235,8 @@ class Algorithm1:
     def removal_scores(self, z_hat: Tensor, y: Tensor, dropout: bool) -> Tensor:
         """Return f(z_hat * y; Phi) of Eq. 4, [..., items]: a network of M-128-128-M units."""
         phi, share = self.phi, self.phi.dropout
-        hidden = functional.linear(z_hat * y, phi.input_weight.T, phi.input_bias).relu()
+        inputs = z_hat * (y.double() / phi.spread).to(y.dtype)
+        hidden = functional.linear(inputs, phi.input_weight.T, phi.input_bias).relu()
         hidden = functional.dropout(hidden, share, dropout)
         hidden = functional.linear(hidden, phi.hidden.weight, phi.hidden.bias).relu()
         hidden = functional.dropout(hidden, share, dropout)

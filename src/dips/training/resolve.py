@@ -37,6 +37,7 @@ class DataSummary(NamedTuple):
     """Predictions in an epoch."""
     users: int
     items: int
+    """Items that training users have; the catalogue may have more."""
     explicit: bool
     """Whether there are ratings."""
     repeats: float = 0.0
