@@ -205,14 +205,16 @@ def _run_stack(
 ) -> list[RunResult]:
     specs = [recommender_spec(parts[0], config) for parts, config in jobs]
     models = [
-        make_recommender(spec, job[1].training.seed) for spec, job in zip(specs, jobs, strict=True)
+        make_recommender(spec, job[1].training.training_seed)
+        for spec, job in zip(specs, jobs, strict=True)
     ]
     for model, (parts, config) in zip(models, jobs, strict=True):
-        initialise_vectors(model, parts[0], config.training.seed, device)
+        initialise_vectors(model, parts[0], config.training.training_seed, device)
     work = [Job(parts[0], parts[1], config) for parts, config in jobs]
     shapes = [policy_spec(parts[0], config) for parts, config in jobs]
     policies = [
-        build_policy(shape, job[1].training.seed) for shape, job in zip(shapes, jobs, strict=True)
+        build_policy(shape, job[1].training.training_seed)
+        for shape, job in zip(shapes, jobs, strict=True)
     ]
     state = start(work, models, device, policies)
     if directory is not None and resume:
@@ -249,7 +251,7 @@ def _run_stack(
             policy=policy,
             periods=config.sketch.schedule.periods,
             selection=config.sketch.selection,
-            seed=config.training.seed,
+            seed=config.training.training_seed,
         )
         results.append(_run_result(state, trained, run, jobs[run], scores[run]))
     return results
@@ -280,7 +282,7 @@ def _score_all(
             policy_of(config) if learned is None else learned.select(runs),
             size=config.sketch.size,
             schedule=config.sketch.schedule,
-            keys=stream.keys([jobs[run][1].training.seed for run in runs]),
+            keys=stream.keys([jobs[run][1].training.training_seed for run in runs]),
             recommenders=stack,
             selector=make_selector(config.sketch.selection),
         )
