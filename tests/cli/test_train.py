@@ -13,7 +13,8 @@ from dips.training.config import leaf_fields
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 KEYS = [
-    "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
+    "task", "policy", "size", "every", "seed", "fold", "repeat", "data", "users", "epochs",
+    "best_epoch",
     "kept_policy", "valid", "test", "train_seconds", "interactions_per_second", "peak_memory_bytes",
 ]  # fmt: skip
 ALONE = ("--policy", "learned", "--baselines", "")

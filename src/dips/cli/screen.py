@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -199,10 +200,11 @@ def print_pairs(
 
     The gain is relative, and above 0 if the policy is better. Significant gains are bold.
     """
-    title = f"test {metric}, difference to {against} (95 % over users; bold: significant)"
-    table = Table(title=title, title_justify="left")
-    for name in ("policy", "K", "gain (folds that agree)", "diff", "interval", "p (Holm)"):
-        table.add_column(name, justify="left" if name == "policy" else "right")
+    title = f"test {metric}, difference to {against} (95 %; folds that agree; bold: significant)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("policy", "K", "gain (folds)", "diff", "interval", "p (Holm)"):
+        justify: Literal["left", "right"] = "left" if name == "policy" else "right"
+        table.add_column(name, justify=justify, no_wrap=name not in ("K", "p (Holm)"))
     base = {
         (row["size"], row["every"]): row["mean"]
         for row in summary

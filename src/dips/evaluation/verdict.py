@@ -181,6 +181,8 @@ def _against_best_rule(gains: Gains, of: str, best_rules: Sequence[Row]) -> str:
     rule = "the best rule on validation" + (f" ({names})" if names else "")
     better, worse = _cells(gains, 1), _cells(gains, -1)
     also = f", and worse in {_many(worse, gains)}" if worse else ""
+    if len(worse) == len(gains):
+        return f"{of} is worse than {rule} in {_many(worse, gains)}: use that rule"
     if not better:
         where = f"any of {len(gains)} cells" if len(gains) > 1 else "the one cell"
         return f"{of} is not better than {rule} in {where}{also}: use that rule"

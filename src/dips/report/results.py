@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dips.errors import RunError
-from dips.evaluation.comparison import fold_of
+from dips.evaluation.comparison import BEST_RULE, fold_of
 from dips.evaluation.split_deviation import within_splits
 
 INTEGER_COLUMNS = {"size", "every", "seed", "fold", "repeat", "n"}
@@ -126,10 +126,21 @@ def _comparison(place: Path) -> Comparison:
     origin = _optional(place / "origin.json")
     data = str(runs[0].metrics["data"] if runs else origin.get("data", place.resolve().name))
     rows = _table(place / "rows.csv")
-    summary = _with_spread(_table(place / "summary.csv"), rows, "test_")
     paired = _table(place / "paired.csv") if (place / "paired.csv").exists() else []
     rules = _table(place / "best_rules.csv") if (place / "best_rules.csv").exists() else []
+    composed = [*rows, *_best_rule_rows(rows, rules)]
+    summary = _with_spread(_table(place / "summary.csv"), composed, "test_")
     return Comparison(place.resolve().name, data, rows, summary, paired, runs, origin, rules)
+
+
+def _best_rule_rows(rows: list[Row], rules: list[Row]) -> list[Row]:
+    """Return the rows of the rules that were chosen, as rows of `best-rule`."""
+    chosen = {(row["size"], row["every"], row["fold"], row["policy"]) for row in rules}
+    return [
+        {**row, "policy": BEST_RULE}
+        for row in rows
+        if (row["size"], row["every"], fold_of(row), row["policy"]) in chosen
+    ]
 
 
 def _experiment(place: Path, kind: str) -> Experiment:
