@@ -46,7 +46,7 @@ def test_a_gain_is_printed_with_the_folds_that_agree(metric, against, gain, diff
             "p": 0.2, "folds": [-0.01, -0.02, 0.01, -0.01, -0.02]}  # fmt: skip
     print_pairs(summary, [pair], metric, against)
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert f"4 {gain} (4 of 5) {difference}" in shown
+    assert f"4, 1 {gain} (4 of 5) {difference}" in shown
 
 
 def test_significant_gains_and_undecided_bests_are_bold(monkeypatch, capsys):

@@ -37,13 +37,14 @@ def test_the_json_output_is_metrics_json(command, worlds, tmp_path):
     out = tmp_path / "deep" / "run"
     found = command(
         "train", worlds["explicit"], "--out", out, "--policy", "reservoir", "--size", 3, "--every",
-        2, "--seed", 5, "--json", *FAST,
+        2, "--seed", 5, "--fold", 1, "--repeat", 2, "--json", *FAST,
     )  # fmt: skip
     assert found.code == 0
     assert list(found.json) == [*KEYS, "verdict"]
     assert found.json == json.loads((out / "metrics.json").read_text()) | {"verdict": ""}
     assert (found.json["policy"], found.json["size"], found.json["every"]) == ("reservoir", 3, 2)
     assert (found.json["seed"], found.json["users"], found.json["epochs"]) == (5, 40, 1)
+    assert (found.json["fold"], found.json["repeat"]) == (1, 2)
     settings = json.loads((out / "config.json").read_text())
     assert list(settings) == ["data", "asked", "resolved", "decisions"]
     assert settings["asked"]["weight_decay"] is None

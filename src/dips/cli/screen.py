@@ -201,10 +201,10 @@ def print_pairs(
     The gain is relative, and above 0 if the policy is better. Significant gains are bold.
     """
     title = f"test {metric}, difference to {against} (95 %; folds that agree; bold: significant)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("policy", "K", "gain (folds)", "diff", "interval", "p (Holm)"):
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    for name in ("policy", "K, every", "gain (folds)", "diff", "interval", "p (Holm)"):
         justify: Literal["left", "right"] = "left" if name == "policy" else "right"
-        table.add_column(name, justify=justify, no_wrap=name not in ("K", "p (Holm)"))
+        table.add_column(name, justify=justify, no_wrap=name != "p (Holm)", min_width=6)
     base = {
         (row["size"], row["every"]): row["mean"]
         for row in summary
@@ -218,7 +218,7 @@ def print_pairs(
         low, high = sorted((sign * row["low"], sign * row["high"]))
         table.add_row(
             other,
-            str(row["size"]) if row["every"] == 1 else f"{row['size']} every {row['every']}",
+            f"{row['size']}, {row['every']}",
             _gain(row, sign, base[row["size"], row["every"]]),
             f"{sign * row['diff']:+.4f}",
             f"{low:+.4f} to {high:+.4f}",
