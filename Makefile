@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid results clean
+.PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid false-positives results clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
 	rm -rf demo
@@ -53,6 +53,9 @@ crash: .venv/ready ## 200 kills of a keeper, at random and at marked points; pri
 
 screenshot: .venv/ready browser ## docs/report.png again: a small comparison on made worlds, its report, a picture (minutes)
 	$(BIN)/python docs/screenshot.py
+
+false-positives: .venv/ready ## How often "better" is said where there is no difference: a simulation (seconds)
+	$(BIN)/python results/false_positives.py simulate
 
 results: .venv/ready ## Tables of docs/results.md and docs/ablations.md, and the figure, from the csv files in results/
 	$(BIN)/python results/figure.py

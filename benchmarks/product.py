@@ -88,8 +88,10 @@ class Run:
         (train, valid, _), config = setting
         spec, device = recommender_spec(train, config), device_of(config)
         job = Job(train, valid, config)
-        policy = build_policy(policy_spec(train, config), config.training.seed)
-        state = start([job], [make_recommender(spec, config.training.seed)], device, [policy])
+        policy = build_policy(policy_spec(train, config), config.training.training_seed)
+        state = start(
+            [job], [make_recommender(spec, config.training.training_seed)], device, [policy]
+        )
         return cls(job, state, EventColumns.of(train, device), device, spec.low, spec.high)
 
     def validate(self, stack: StackedRecommenders, trace: Trace) -> list[float]:
@@ -197,7 +199,7 @@ class EpochPhases:
     def policy_gradients(self, count: int) -> None:
         """Compute the gradients of some policy batches."""
         config, state = self.run.job.config, self.run.state
-        refreshes, seeds = self.rollouts.refresh_table, [config.training.seed]
+        refreshes, seeds = self.rollouts.refresh_table, [config.training.training_seed]
         assert state.policies is not None
         assert isinstance(self.training, StoredTrace)
         batches = FullHistoryBlock(self.training).policy_batches(refreshes, seeds, 1, config)

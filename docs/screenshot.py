@@ -25,7 +25,7 @@ def main() -> None:
         dips.load("synthetic-implicit"),
         ["learned", "last", "reservoir", "frequent"],
         [2, 4, 8],
-        seeds=range(3),
+        folds=3,
         out=WORK / "compare",
         epochs=4,
         max_users=300,

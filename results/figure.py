@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from ablation_table import ablation_table
@@ -20,7 +21,7 @@ from implicit_table import tables
 from inner_loss_table import inner_loss_table
 from split_interval import Cell, over_splits
 
-from dips.evaluation.comparison import summarise
+from dips.evaluation.comparison import fold_of, summarise
 from dips.evaluation.split_deviation import within_splits
 from dips.report.figures import quality_by_size
 from dips.report.paper_tables import METHOD_NAMES, published_result
@@ -65,18 +66,20 @@ def merged(parts: Iterable[Comparison]) -> list[Row]:
         for row in part.rows:
             own.setdefault(row["policy"], []).append(row)
         found = {**own, **found}
-    seeds = set.intersection(*({row["seed"] for row in rows} for rows in found.values()))
+    folds = set.intersection(*({fold_of(row) for row in rows} for rows in found.values()))
     names = sorted(found, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-    return [row for name in names for row in found[name] if row["seed"] in seeds]
+    return [row for name in names for row in found[name] if fold_of(row) in folds]
 
 
 def summary_of(rows: Sequence[Row]) -> list[Row]:
-    """Return means over splits, and deviations after the splits' common shifts are removed."""
-    values: dict[tuple[str, int, int], dict[int, float]] = {}
+    """Return means over folds, and deviations after the folds' common shifts are removed."""
+    values: dict[tuple[str, int, int], dict[int, list[float]]] = {}
     for row in rows:
         cell = (row["policy"], row["size"], row["every"])
-        values.setdefault(cell, {})[row["seed"]] = row[f"test_{METRIC}"]
-    spread = within_splits(values)
+        values.setdefault(cell, {}).setdefault(fold_of(row), []).append(row[f"test_{METRIC}"])
+    spread = within_splits(
+        {cell: {f: mean(own) for f, own in folds.items()} for cell, folds in values.items()}
+    )
     plain = [{**row, "test": {METRIC: row[f"test_{METRIC}"]}} for row in rows]
     return [
         {**row, "std": spread[row["policy"], row["size"], row["every"]]} for row in summarise(plain)

@@ -4,10 +4,10 @@
         [--sizes 2,4] [--every 1] [--ahead 10] [--device cuda] [--max-seconds S]
 
 RESULTS is a directory of results/protocol.py or `dips compare` with its runs. For every size and
-period the recommenders of both policies are scored with the sketches of both (pooled over splits:
+period the recommenders of both policies are scored with the sketches of both (pooled over folds:
 crossed.csv, effects.csv). The second policy is compared with last-K and a hindsight oracle
-(headroom.csv: one row per split and recommender). Needs only torch, numpy and safetensors; resumes
-where it stopped.
+(headroom.csv: one row per run, as fold/repeat, and recommender). Needs only torch, numpy and
+safetensors; resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -31,50 +31,50 @@ from dips.studies.cross import cross_runs
 from dips.studies.headroom import headroom
 from dips.studies.run_directory import is_finished, read_json, write_json
 
-Pairs = dict[int, list[Path]]
-"""By seed, the runs of both policies."""
+Pairs = dict[str, list[Path]]
+"""By fold and repeat, as in 0/1, the runs of both policies."""
 
 
 def cells_of(runs: Path, policies: Sequence[str]) -> dict[tuple[int, int], Pairs]:
-    """Return by size and period the splits with finished runs of both policies."""
+    """Return by size and period the folds with finished runs of both policies."""
     found: dict[tuple[int, int], Pairs] = {}
     for place in sorted(runs.glob("*")):
-        if (name := re.search(r"-k(\d+)-t(\d+)-s(\d+)$", place.name)) is None:
+        if (name := re.search(r"-k(\d+)-t(\d+)-f(\d+)-r(\d+)$", place.name)) is None:
             continue
-        size, every, seed = map(int, name.groups())
-        both = [runs / run_name(Cell(policy, size, every), seed) for policy in policies]
+        size, every, fold, repeat = map(int, name.groups())
+        both = [runs / run_name(Cell(policy, size, every), fold, repeat) for policy in policies]
         if place == both[-1] and all(map(is_finished, both)):
-            found.setdefault((size, every), {})[seed] = both
+            found.setdefault((size, every), {})[f"{fold}/{repeat}"] = both
     return dict(sorted(found.items()))
 
 
 def measure(
     pairs: Pairs, policies: Sequence[str], data: Interactions | None, given: Any
 ) -> dict[str, Any]:
-    """Return the crossed scores over all splits, and the headroom of each split."""
+    """Return the crossed scores over all folds, and the headroom of each fold and repeat."""
     both = [(old, new) for old, new in pairs.values()]
     crossed = cross_runs(both, (policies[0], policies[1]), data, device=given.device)
     headrooms = {}
-    for seed, (old, new) in pairs.items():
-        headrooms[seed] = headroom(
+    for run, (old, new) in pairs.items():
+        headrooms[run] = headroom(
             new, data, recommenders=[old], ahead=given.ahead, device=given.device
         )
     return {"crossed": crossed, "headroom": headrooms}
 
 
 def headroom_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per split, recommender and metric, and the mean over splits."""
+    """Return one row per fold, recommender and metric, and the mean over folds."""
     rows = [
-        {"recommender": row["recommender"], "seed": seed, "metric": metric, "last": last}
+        {"recommender": row["recommender"], "run": run, "metric": metric, "last": last}
         | {"own": row["own"][metric], "oracle": row["oracle"][metric]}
-        for seed, split in found.items()
-        for row in split["rows"]
+        for run, fold in found.items()
+        for row in fold["rows"]
         for metric, last in row["last"].items()
     ]
     for recommender, metric in dict.fromkeys((row["recommender"], row["metric"]) for row in rows):
         same = [row for row in rows if (row["recommender"], row["metric"]) == (recommender, metric)]
         means = {name: float(np.mean([row[name] for row in same])) for name in ORDER}
-        rows.append({"recommender": recommender, "seed": "mean", "metric": metric, **means})
+        rows.append({"recommender": recommender, "run": "mean", "metric": metric, **means})
     return [
         {**row, "share": share_of_oracle_gain(row["metric"], *(row[name] for name in ORDER))}
         for row in rows
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for name, pairs in cells.items():
             if name not in done:
-                tick(f"K/every {name}, {len(pairs)} splits")
+                tick(f"K/every {name}, {len(pairs)} runs")
                 done[name] = measure(pairs, policies, data, given)
                 write_json(done, path)
     except KeyboardInterrupt:

@@ -28,7 +28,7 @@ from dips.studies.run_directory import read_json, write_json
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-SEEDS = [0, 1, 2]
+FOLDS = 3
 ONLINE = ["last", "reservoir", "mix:1", "mix:2", "hardest"]
 REPEATS = ["last", "reservoir", "mix:1", "mix:2", "last-distinct", "frequent", "hardest"]
 
@@ -85,7 +85,7 @@ def paper(data: Interactions, source: str, out: Path, tick: Callable[[str], None
     """Compare the paper's policies on MovieLens 1M, with full histories, tuned at K = 4."""
     flags = {"epochs": 10, "patience": 10, **PAPER["both"]}
     plan = ComparisonPlan(
-        policies=["dips@1", "dips"], sizes=[4, 2, 8], every=[1, 4], seeds=SEEDS,
+        policies=["dips@1", "dips"], sizes=[4, 2, 8], every=[1, 4], folds=FOLDS,
         settings=lambda policy: build_config(
             "default", flags={**flags, **PAPER[policy], "policy": policy}
         ),
@@ -111,7 +111,7 @@ def implicit(
     chosen |= {policy: chosen[other] for policy, other in what["alike"].items()}
     for policies in (what["policies"], [*what["policies"], "influence"]):
         plan = ComparisonPlan(
-            policies=policies, sizes=[4], every=[1], seeds=SEEDS,
+            policies=policies, sizes=[4], every=[1], folds=FOLDS,
             settings=lambda policy: settings.but(**chosen[policy]),
         )  # fmt: skip
         _show(run_comparison(data, plan, source, out, tick))
@@ -128,7 +128,7 @@ def tune(
     longest: int = 0,
     **changes: Any,
 ) -> dict[str, dict[str, Any]]:
-    """The best of the same trials for every policy, by validation on the first seed's users."""
+    """The best of the same trials for every policy, by validation on the users of fold 0."""
     if longest:
         data = data.select(np.flatnonzero(data.lengths <= longest))
     lines: dict[str, float] = read_json(path) if path.exists() else {}
@@ -141,7 +141,7 @@ def tune(
         write_json(lines, path)
 
     if missing:
-        common = settings.but(seed=SEEDS[0], **changes)
+        common = settings.but(seed=0, **changes)
         configs = [common.but(policy=policy, **point) for policy, point in missing]
         jobs = [(split(data, config), config) for config in configs]
         stage = f"tuning {', '.join(policies)}"

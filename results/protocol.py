@@ -1,12 +1,12 @@
 """Train and compare policies by the protocol of docs/protocol.md; resumes where it stopped.
 
     PYTHONPATH=src python3 results/protocol.py DATA OUT --policies last,learned --sizes 2,4,8 \
-        --every 1,4 --seeds 5 --trials 8 --tune-once --max-seconds 540
+        --every 1,4 --folds 5 --repeats 2 --trials 8 --tune-once --max-seconds 540
 
 Needs only torch, numpy and safetensors if DATA is a file of `dips data prepare`. All policies
-have the same epochs, patience and trials. Writes rows.csv, summary.csv, paired.csv, trials.csv and
-origin.json (command, commit, settings, environment) into OUT, runs into OUT/runs; exits with 130
-if the time is over; the same command resumes.
+have the same epochs, patience and trials. Writes rows.csv, summary.csv, paired.csv, best_rules.csv,
+trials.csv and origin.json (command, commit, settings, environment) into OUT, runs into OUT/runs;
+exits with 130 if the time is over; the same command resumes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from dips.api import load
 from dips.cli.origin import environment
 from dips.data.interactions import Interactions
+from dips.data.splitting import FOLDS
 from dips.studies.compare import Comparison, ComparisonPlan, ComparisonTable, write_table
 from dips.studies.progress import StudyProgress
 from dips.studies.run import STACK
@@ -141,7 +142,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--policies", required=True, help="for example last,reservoir,learned")
     found.add_argument("--sizes", default="2,4,8", type=numbers)
     found.add_argument("--every", default="1,4", type=numbers)
-    found.add_argument("--seeds", default="5", help="5: seeds 0 to 4; 7,8: seeds 7 and 8")
+    found.add_argument("--folds", default=FOLDS, type=int, help="how many of the five folds")
+    found.add_argument("--seed", default=0, type=int, help="of the permutation and of training")
+    found.add_argument("--repeats", default=1, type=int, help="training runs on each fold")
     found.add_argument("--trials", default=8, type=int, help="tuning trials of every policy")
     found.add_argument("--tune-once", action="store_true", help="tune at the middle size only")
     found.add_argument("--set", action="append", default=[], metavar="[POLICY:]NAME=VALUE")
@@ -158,9 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(typed)
     data = load(given.data)
     settings = chosen_settings(data, given.set, given.task, given.recipe)
-    seeds = numbers(given.seeds) if "," in given.seeds else list(range(int(given.seeds)))
     plan = ComparisonPlan(
-        policies=given.policies.split(","), sizes=given.sizes, every=given.every, seeds=seeds,
+        policies=given.policies.split(","), sizes=given.sizes, every=given.every,
+        folds=given.folds, seed=given.seed, repeats=given.repeats,
         settings=settings, tune=given.trials, tune_once=given.tune_once,
     )  # fmt: skip
     if given.stack:

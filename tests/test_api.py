@@ -63,7 +63,7 @@ def test_the_documented_example_runs(tmp_path, data):
     metrics = dips.evaluate(model, test)
     assert list(metrics) == ["rmse"]
     assert 0.3 < metrics["rmse"] < 1.5
-    table = dips.compare(loaded, policies=["reservoir", "last"], sizes=[2], seeds=range(2), **SMALL)
+    table = dips.compare(loaded, policies=["reservoir", "last"], sizes=[2], folds=2, **SMALL)
     assert len(table.rows) == 4
     assert {row["policy"] for row in table.summary} == {"reservoir", "last"}
     columns = dips.sketches(model, test)
@@ -166,7 +166,7 @@ def test_a_plugin_policy_trains(homemade, parts):
 
 def test_a_plugin_policy_is_compared_and_opened_again(homemade, data, parts, tmp_path):
     out = tmp_path / "results"
-    table = dips.compare(data, [homemade, "last"], [3], seeds=[0], out=out, **SMALL)
+    table = dips.compare(data, [homemade, "last"], [3], folds=1, out=out, **SMALL)
     assert [row["policy"] for row in table.rows] == [homemade, "last"]
     assert [(row["a"], row["b"]) for row in table.paired] == [(homemade, "last")]
     (run,) = (out / "runs").glob("homemade*")

@@ -17,6 +17,7 @@ from dips.data.atomic_write import atomic_write
 from dips.data.catalog import open_data
 from dips.data.interactions import Interactions
 from dips.data.readers.columns import ColumnNames
+from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
 from dips.evaluation.gradient_quality import TOLERANCE
 from dips.evaluation.scoring import score_users
@@ -215,8 +216,10 @@ def compare(
     policies: Sequence[str],
     sizes: Sequence[int] = (4,),
     every: Sequence[int] = (1,),
-    seeds: Iterable[int] = range(5),
     *,
+    folds: int | None = None,
+    seed: int = 0,
+    repeats: int = 1,
     out: str | Path | None = None,
     tune: int = 0,
     tune_once: bool = False,
@@ -226,14 +229,16 @@ def compare(
     config: Callable[[str], TrainConfig] | None = None,
     **settings: Any,
 ) -> ComparisonTable:
-    """Train every policy at every size and period on every split, and test the differences.
+    """Train every policy at every size and period on every fold, and test the differences.
 
     Args:
-        data: All users; each seed gives its own split.
+        data: All users.
         policies: Names of policies.
         sizes: Sketch sizes (K).
         every: Refresh periods (tau).
-        seeds: Seeds of splits and training.
+        folds: Number of folds. Default: 5, which test every user once; 1 with `split="time"`.
+        seed: Seed of the permutation of users, and of training.
+        repeats: Number of training runs on each fold.
         out: Results directory; the same call continues an interrupted comparison.
         tune: Number of tuning trials on validation for each policy and cell.
         tune_once: Whether to tune each policy at its middle size only.
@@ -253,14 +258,18 @@ def compare(
     Example:
         >>> import dips
         >>> data = dips.load("planted").select(range(40))
-        >>> table = dips.compare(data, ["last", "reservoir"], sizes=[2], seeds=[0], epochs=1)
+        >>> table = dips.compare(data, ["last", "reservoir"], sizes=[2], folds=1, epochs=1)
         >>> [(row["policy"], row["metric"]) for row in table.summary]
-        [('last', 'rmse'), ('reservoir', 'rmse')]
+        [('last', 'rmse'), ('reservoir', 'rmse'), ('best-rule', 'rmse')]
     """
     configs = _configs(data, recipe, config, settings)
+    named = config or (lambda policy: configs(policy=policy))
+    if folds is None:
+        by_time = bool(policies) and named(policies[0]).training.split == "time"
+        folds = 1 if by_time else FOLDS
     plan = ComparisonPlan(
-        policies=list(policies), sizes=list(sizes), every=list(every), seeds=list(seeds),
-        settings=config or (lambda policy: configs(policy=policy)), tune=tune, tune_once=tune_once,
+        policies=list(policies), sizes=list(sizes), every=list(every), folds=folds, seed=seed,
+        repeats=repeats, settings=named, tune=tune, tune_once=tune_once,
     )  # fmt: skip
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dips-") as folder:
@@ -280,8 +289,10 @@ def transfer(
     data: Interactions,
     policies: Sequence[str] = TRANSFER_POLICIES,
     sizes: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    seeds: Iterable[int] = range(3),
     *,
+    folds: int = 3,
+    seed: int = 0,
+    repeats: int = 1,
     recommender: str = "gru",
     target_epochs: int = 0,
     out: str | Path | None = None,
@@ -295,10 +306,12 @@ def transfer(
     """Score a sequential model on the sketches of policies that were trained with NCF.
 
     Args:
-        data: All users; each seed gives its own split.
+        data: All users.
         policies: Names of policies.
         sizes: Sketch sizes (K).
-        seeds: Seeds of splits and training.
+        folds: Number of folds, at most 5.
+        seed: Seed of the permutation of users, and of training.
+        repeats: Number of training runs on each fold.
         recommender: The target model, `gru` or `sasrec`, trained on full histories.
         target_epochs: Epochs of the target model; 0: the setting `epochs`.
         out: Results directory; the same call continues an interrupted study.
@@ -319,13 +332,14 @@ def transfer(
     Example:
         >>> import dips
         >>> data = dips.load("synthetic-implicit").select(range(40))
-        >>> result = dips.transfer(data, ["last"], sizes=[2], seeds=[0], epochs=1)
+        >>> result = dips.transfer(data, ["last"], sizes=[2], folds=1, epochs=1)
         >>> sorted({row["policy"] for row in result.rows})
         ['all', 'last']
     """
     configs = _configs(data, recipe, config, settings)
     plan = ComparisonPlan(
-        policies=list(policies), sizes=list(sizes), every=[1], seeds=list(seeds),
+        policies=list(policies), sizes=list(sizes), every=[1],
+        folds=folds, seed=seed, repeats=repeats,
         settings=lambda policy: configs(policy=policy, recommender="dot"),
     )  # fmt: skip
     target = target_config(configs(policy="all", recommender=recommender), target_epochs)
@@ -340,8 +354,10 @@ def session(
     data: Interactions,
     policies: Sequence[str] = ("reservoir", "last", "learned"),
     sizes: Sequence[int] = (0, 2, 4, 8),
-    seeds: Iterable[int] = range(3),
     *,
+    folds: int = 3,
+    seed: int = 0,
+    repeats: int = 1,
     target_epochs: int = 0,
     out: str | Path | None = None,
     recipe: str | None = None,
@@ -354,10 +370,12 @@ def session(
     """Train session-based recommenders that read the current session and a sketch.
 
     Args:
-        data: All users; each seed gives its own split.
+        data: All users.
         policies: Names of policies; they are trained with NCF.
         sizes: Sketch sizes (K); 0 is a model without a sketch.
-        seeds: Seeds of splits and training.
+        folds: Number of folds, at most 5.
+        seed: Seed of the permutation of users, and of training.
+        repeats: Number of training runs on each fold.
         target_epochs: Epochs of the session models; 0: the setting `epochs`.
         out: Results directory; the same call continues an interrupted study.
         recipe: Name of a set of settings.
@@ -377,13 +395,14 @@ def session(
     Example:
         >>> import dips
         >>> data = dips.load("synthetic-implicit").select(range(40))
-        >>> result = dips.session(data, ["last"], sizes=[0, 2], seeds=[0], epochs=1)
+        >>> result = dips.session(data, ["last"], sizes=[0, 2], folds=1, epochs=1)
         >>> sorted({row["policy"] for row in result.rows})
         ['last', 'none']
     """
     configs = _configs(data, recipe, config, settings)
     plan = ComparisonPlan(
-        policies=list(policies), sizes=list(sizes), every=[4], seeds=list(seeds),
+        policies=list(policies), sizes=list(sizes), every=[4],
+        folds=folds, seed=seed, repeats=repeats,
         settings=lambda policy: configs(policy=policy, recommender="dot", every=4),
     )  # fmt: skip
     target = target_config(configs(policy="last", recommender="gru", every=4), target_epochs)
@@ -525,7 +544,7 @@ def report(results: Sequence[str | Path], out: str | Path) -> None:
         >>> from dips import api
         >>> data = api.load("planted").select(range(40))
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     _ = api.compare(data, ["last"], sizes=[2], seeds=[0], epochs=1, out=out)
+        ...     _ = api.compare(data, ["last"], sizes=[2], folds=1, epochs=1, out=out)
         ...     api.report([out], f"{out}/report.html")
     """
     made = report_page(
@@ -543,7 +562,8 @@ def paper(
     *,
     quick: bool = False,
     stages: Sequence[str] = STAGES,
-    seeds: Sequence[int] | None = None,
+    folds: int | None = None,
+    seed: int = 0,
     source: str | None = None,
     command: str = "",
     on_results: Callable[[Path], None] = lambda directory: None,
@@ -557,7 +577,8 @@ def paper(
         out: Results directory; the same call continues an interrupted study.
         quick: Whether to run the reduced version.
         stages: Stages to run: compare, transfer, session, gradients, story.
-        seeds: Seeds of splits and training.
+        folds: Number of folds. Default: 5, or 1 if `quick`.
+        seed: Seed of the permutation of users, and of training.
         source: Name of the data as the user gave it.
         command: The command that was typed, for the report.
         on_results: Called with each finished results directory.
@@ -579,7 +600,7 @@ def paper(
         >>> found["stages"]["session"]["state"]
         'done'
     """
-    plan = (QUICK if quick else FULL).but(seeds, settings)
+    plan = (QUICK if quick else FULL).but(folds, seed, settings)
     functions = StudyFunctions(compare, transfer, session, gradients, story, report)
     name = source or data.name
     study = PaperStudy(

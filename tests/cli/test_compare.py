@@ -4,12 +4,12 @@ import json
 import pytest
 
 from dips.cli.compare import show
-from dips.cli.settings import numbers, seeds
+from dips.cli.settings import numbers
 from dips.errors import ConfigError
 from dips.studies.compare import ComparisonTable
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
-WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2", "--seeds", 2)
+WHAT = ("--policies", "last,reservoir,mix:2", "--sizes", "2,3", "--every", "1,2", "--folds", 2)
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +32,37 @@ def test_json(results):
     lines = results[1].splitlines()
     assert len(lines) == 1
     found = json.loads(lines[0], parse_constant=pytest.fail)
-    assert list(found) == ["rows", "summary", "paired", "verdict"]
-    cell = ["policy", "size", "every", "seed"]
+    assert list(found) == ["rows", "summary", "paired", "best_rules", "verdict"]
+    cell = ["policy", "size", "every", "fold", "repeat"]
     assert list(found["rows"][0]) == [*cell, "kept_policy", "valid", "test"]
     summary = ["policy", "size", "every", "metric", "mean", "std", "n"]
     assert list(found["summary"][0]) == summary
-    paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p"]
+    paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p", "folds"]
     assert list(found["paired"][0]) == paired
     assert len(found["rows"]) == 2 * (2 * 2 + 2 * 2 + 2)  # mix:2 does not fit at size 2
-    assert {row["seed"] for row in found["rows"]} == {0, 1}
+    assert {row["fold"] for row in found["rows"]} == {0, 1}
     assert all(row["n"] == 2 for row in found["summary"])
+    assert all(len(row["folds"]) == 2 for row in found["paired"])
+    assert {(row["size"], row["every"], row["fold"]) for row in found["best_rules"]} == {
+        (size, every, fold) for size in (2, 3) for every in (1, 2) for fold in (0, 1)
+    }
+    assert sum(row["policy"] == "best-rule" for row in found["summary"]) == 4
+    assert found["verdict"].endswith("preliminary: 2 of 5 folds")
     assert len(found["paired"]) == 2 * 3 + 2  # three pairs at size 3, one at size 2
 
 
 def test_files(results):
     out, _ = results
     files = {path.name for path in out.iterdir()}
-    assert files == {"rows.csv", "summary.csv", "paired.csv", "figure.png", "runs", "origin.json"}
+    assert files == {
+        "rows.csv",
+        "summary.csv",
+        "paired.csv",
+        "best_rules.csv",
+        "figure.png",
+        "runs",
+        "origin.json",
+    }
     with (out / "rows.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 20
     assert len(list((out / "runs").iterdir())) == 20
@@ -67,7 +81,10 @@ def test_tables_are_printed(results, worlds, command):
         "K=2",
         "K=3 every 2",
         "difference to last",
-        "p (Holm)",
+        "(Holm)",
+        "of 2)",
+        "best-rule",
+        "best rule on validation at K=3 every 2: ",
         "±",
         "figure.png",
         "verdict: ",
@@ -81,15 +98,15 @@ def test_a_kept_baseline_is_not_counted_as_learned(capsys, tmp_path):
     rows, summary = [], []
     for policy, (mean, kept) in cells.items():
         cell = {"policy": policy, "size": 4, "every": 1}
-        rows.append({**cell, "seed": 0, "kept_policy": kept})
+        rows.append({**cell, "fold": 0, "repeat": 0, "kept_policy": kept})
         summary.append({**cell, "metric": "rmse", "mean": mean, "std": 0.0, "n": 1})
     pair = {"a": "last", "b": "learned", "size": 4, "every": 1, "metric": "rmse", "diff": 0.04,
-            "low": 0.03, "high": 0.05, "p": 0.001}  # fmt: skip
+            "low": 0.03, "high": 0.05, "p": 0.001, "folds": [0.04]}  # fmt: skip
     table = ComparisonTable(rows, summary, [pair])
     show(table, list(cells), "toy", tmp_path)
     shown = capsys.readouterr().out
     assert (
-        "learned at 4, seed 0: the baseline frequent is kept: it is better on validation" in shown
+        "learned at 4, fold 0: the baseline frequent is kept: it is better on validation" in shown
     )
     said = (
         "frequent was kept in 1 of 1 runs of learned; frequent is better than last in "
@@ -99,12 +116,14 @@ def test_a_kept_baseline_is_not_counted_as_learned(capsys, tmp_path):
     assert table.to_dict()["verdict"].startswith(said)
 
 
-def test_seeds_are_a_list(worlds, command, tmp_path):
+def test_seed_and_repeats(worlds, command, tmp_path):
     found = command(
         "compare", worlds["implicit"], "--out", tmp_path, "--policies", "last", "--sizes", "2",
-        "--seeds", "7,9", "--json", *FAST,
+        "--folds", 1, "--seed", 7, "--repeats", 2, "--json", *FAST,
     )  # fmt: skip
-    assert [row["seed"] for row in found.json["rows"]] == [7, 9]
+    assert [(row["fold"], row["repeat"]) for row in found.json["rows"]] == [(0, 0), (0, 1)]
+    one = json.loads((tmp_path / "runs" / "last-k2-t1-f0-r1" / "config.json").read_text())
+    assert (one["asked"]["seed"], one["asked"]["repeat"]) == (7, 1)
     assert {row["metric"] for row in found.json["summary"]} == {"recall@20", "mrr@20", "ndcg@20"}
     assert found.json["paired"] == []
     assert "training: 2 of 2 epochs of runs" in found.err
@@ -113,7 +132,7 @@ def test_seeds_are_a_list(worlds, command, tmp_path):
 def test_tuning(worlds, command, tmp_path):
     arguments = (
         "compare", worlds["explicit"], "--out", tmp_path, "--policies", "last,reservoir",
-        "--sizes", "2,3", "--seeds", 1, "--tune", 2, "--tune-once", "--json", *FAST,
+        "--sizes", "2,3", "--folds", 1, "--tune", 2, "--tune-once", "--json", *FAST,
     )  # fmt: skip
     found = command(*arguments)
     assert found.code == 0, found.err
@@ -142,7 +161,13 @@ def test_other_settings_in_the_same_directory_are_refused(results, worlds, comma
         (["--policies", "last", "--sizes", "2,x"], "--sizes '2,x': give whole numbers"),
         (["--policies", "last", "--sizes", "0"], "size is 0: it must be at least 1"),
         (["--policies", "last", "--every", "0"], "every is 0: it must be at least 1"),
-        (["--policies", "last", "--seeds", "0"], "--seeds: give at least one"),
+        (["--policies", "last", "--folds", "0"], "folds is 0: it must be between 1 and 5"),
+        (["--policies", "last", "--folds", "6"], "folds is 6: it must be between 1 and 5"),
+        (["--policies", "last", "--repeats", "0"], "repeats is 0: it must be at least 1"),
+        (
+            ["--policies", "last", "--split", "time", "--folds", "5"],
+            "folds is 5: a split by time has no folds; give --folds 1",
+        ),
         (["--policies", "last", "--loss", "softmax"], "loss 'softmax' does not fit the task"),
     ],
 )
@@ -156,9 +181,15 @@ def test_bad_requests_write_nothing(arguments, reason, command, worlds, tmp_path
     assert not out.exists()
 
 
-def test_numbers_and_seeds():
+def test_seeds_is_an_unknown_option_now(command, worlds, tmp_path):
+    found = command(
+        "compare", worlds["explicit"], "--out", tmp_path, "--policies", "last", "--seeds", 2
+    )
+    assert found.code == 2
+    assert "--seeds" in found.err
+
+
+def test_numbers():
     assert numbers("sizes", "2,4,8") == (2, 4, 8)
-    assert seeds("3") == (0, 1, 2)
-    assert seeds("7,8") == (7, 8)
     with pytest.raises(ConfigError, match="--sizes '4,': give whole numbers"):
         numbers("sizes", "4,")

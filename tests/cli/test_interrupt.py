@@ -152,7 +152,7 @@ def test_a_run_killed_before_the_first_epoch_starts_again(command, worlds, tmp_p
 
 def test_an_interrupted_comparison_resumes(started, command, worlds, tmp_path):
     out = tmp_path / "results"
-    what = ("--policies", "last,reservoir", "--sizes", "2,3", "--seeds", "1", *SETTINGS)
+    what = ("--policies", "last,reservoir", "--sizes", "2,3", "--folds", "1", *SETTINGS)
     arguments = ("compare", worlds["explicit"], "--out", out, *what)
     process = started(*arguments)
     wait_for(out / "runs" / "last-k2-t1-s0" / "metrics.json", process)

@@ -70,7 +70,7 @@ def test_a_skipped_stage_is_printed_and_reported(command, worlds, tmp_path):
     ("more", "sentence"),
     [
         (("--stages", "compare,dinner"), "there is no stage 'dinner'"),
-        (("--seeds", "0"), "give at least one"),
+        (("--folds", "0"), "folds is 0: it must be between 1 and 5"),
         (("--epochs", "0"), "epochs is 0"),
         (("--device", "abacus"), "device 'abacus'"),
     ],

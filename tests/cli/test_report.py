@@ -2,7 +2,7 @@ import json
 
 from tests.cli.conftest import FAST
 
-WHAT = ("--policies", "last,reservoir", "--sizes", "2,4", "--seeds", "2")
+WHAT = ("--policies", "last,reservoir", "--sizes", "2,4", "--folds", "2")
 
 
 def test_a_comparison_becomes_a_page(command, worlds, trained, tmp_path):

@@ -81,7 +81,7 @@ def test_gradients_reads_the_columns_of_other_data(table, command, tmp_path):
 
 
 def test_compare_with_side_information(table, command, tmp_path):
-    policies = ("--policies", "last,learned", "--seeds", "1")
+    policies = ("--policies", "last,learned", "--folds", "1")
     done = command("compare", table, *policies, "--side", "device", "--out", tmp_path / "r", *FAST)
     assert done.code == 0, done.err
 

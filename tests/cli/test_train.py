@@ -13,9 +13,9 @@ from dips.training.config import leaf_fields
 
 FAST = ("--epochs", 1, "--dim", 6, "--batch-size", 256, "--device", "cpu")
 KEYS = [
-    "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
-    "kept_policy", "valid", "test", "verdict", "train_seconds", "interactions_per_second",
-    "peak_memory_bytes",
+    "task", "policy", "size", "every", "seed", "fold", "repeat", "data", "users", "epochs",
+    "best_epoch", "kept_policy", "valid", "test", "verdict", "train_seconds",
+    "interactions_per_second", "peak_memory_bytes",
 ]  # fmt: skip
 ALONE = ("--policy", "learned", "--baselines", "")
 RANKING = ["recall@20", "mrr@20", "ndcg@20"]
@@ -37,7 +37,7 @@ def test_the_json_output_is_metrics_json(command, worlds, tmp_path):
     out = tmp_path / "deep" / "run"
     found = command(
         "train", worlds["explicit"], "--out", out, "--policy", "reservoir", "--size", 3, "--every",
-        2, "--seed", 5, "--json", *FAST,
+        2, "--seed", 5, "--fold", 1, "--repeat", 2, "--json", *FAST,
     )  # fmt: skip
     assert found.code == 0
     assert list(found.json) == KEYS
@@ -45,6 +45,7 @@ def test_the_json_output_is_metrics_json(command, worlds, tmp_path):
     assert found.json["verdict"] == {}  # nothing to compare with
     assert (found.json["policy"], found.json["size"], found.json["every"]) == ("reservoir", 3, 2)
     assert (found.json["seed"], found.json["users"], found.json["epochs"]) == (5, 40, 1)
+    assert (found.json["fold"], found.json["repeat"]) == (1, 2)
     settings = json.loads((out / "config.json").read_text())
     assert list(settings) == ["data", "asked", "resolved", "decisions"]
     assert settings["asked"]["weight_decay"] is None

@@ -3,7 +3,7 @@
 import pytest
 
 FAST = ("--epochs", 1, "--dim", 4, "--batch-size", 256, "--inner-steps", 2, "--device", "cpu")
-FEW = ("--max-users", 20, "--seeds", 1)
+FEW = ("--max-users", 20, "--folds", 1)
 
 
 @pytest.mark.parametrize("target", ["gru", "sasrec"])

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dips.data.interactions import from_arrays
-from dips.data.splitting import by_time, by_users
+from dips.data.splitting import FOLDS, FRACTIONS, by_fold, by_time, by_users
 from dips.errors import ConfigError, DataError
 
 
@@ -28,6 +30,41 @@ def test_three_users_are_the_fewest():
     ] * 3
     with pytest.raises(DataError, match="a split by users needs at least 3"):
         by_users(users_with(1, 1), (0.6, 0.2, 0.2), seed=0)
+
+
+def rows(parts):
+    return [part.user_rows.tolist() for part in parts]
+
+
+@given(users=st.integers(5, 60), seed=st.integers(0, 1000))
+def test_five_folds_test_and_validate_every_user_once(users, seed):
+    data = users_with(*[1] * users)
+    folds = [rows(by_fold(data, fold, seed=seed)) for fold in range(FOLDS)]
+    for train, valid, test in folds:
+        assert sorted(train + valid + test) == list(range(users))
+        assert min(map(len, (train, valid, test))) > 0
+    for part in (1, 2):
+        assert sorted(user for fold in folds for user in fold[part]) == list(range(users))
+    assert folds[0] == rows(by_users(data, FRACTIONS, seed=seed))
+
+
+def test_folds_have_the_shares_of_the_paper():
+    sizes = [
+        [len(part) for part in rows(by_fold(users_with(*[1] * 100), f, seed=1))] for f in range(5)
+    ]
+    assert sizes == [[60, 20, 20]] * 5
+
+
+def test_a_fold_that_does_not_exist_and_too_few_users_are_refused():
+    data = users_with(1, 1, 1, 1)
+    assert [part.users for part in by_fold(data, 0, seed=0)] == [2, 1, 1]
+    with pytest.raises(
+        DataError, match=r"has 4 users; 5 folds need at least 5 \(run the first fold"
+    ):
+        by_fold(data, 1, seed=0)
+    for fold in (-1, 5):
+        with pytest.raises(ConfigError, match=f"fold is {fold}: it must be between 0 and 4"):
+            by_fold(users_with(*[1] * 9), fold, seed=0)
 
 
 def test_windows_in_time_follow_each_other():

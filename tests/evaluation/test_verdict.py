@@ -101,6 +101,66 @@ def test_other_policies_and_metrics() -> None:
     assert comparison_verdict(*table(last={2: 0.9}, learned={4: 0.8}), "rmse") == ""
 
 
+RULES = [{"size": 4, "every": 1, "fold": fold, "policy": "hardest:8"} for fold in range(5)]
+
+
+def ruled(learned: float, best: float, p: float = 0.01, folds: int = 5) -> str:
+    """Return the verdict on learned at K = 4, against last with 0.94 and the best rule."""
+    curves = {"last": {4: 0.94}, "learned": {4: learned}, "best-rule": {4: best}}
+    summary, paired = table(p=p, **curves)
+    pairs = [row for row in paired if {row["a"], row["b"]} != {"last", "best-rule"}]
+    pairs = [{**row, "folds": [row["diff"]] * folds} for row in pairs]
+    return comparison_verdict(summary, pairs, "rmse", (), RULES)
+
+
+def test_learned_is_compared_with_the_best_rule_on_validation() -> None:
+    assert ruled(0.92, 0.93) == (
+        "learned is better than last in the one cell, by 2.1 %; learned is better than the best "
+        "rule on validation (hardest:8) in the one cell, by 1.1 %: use learned"
+    )
+    assert ruled(0.93, 0.92) == (
+        "learned is better than last in the one cell, by 1.1 %; learned is worse than the best "
+        "rule on validation (hardest:8) in the one cell: use that rule"
+    )
+    assert ruled(0.93, 0.93) == (
+        "learned is better than last in the one cell, by 1.1 %; learned is not better than the "
+        "best rule on validation (hardest:8) in the one cell: use that rule"
+    )
+    assert ruled(0.95, 0.94).startswith(
+        "last is better than learned in the one cell, and worse in none; learned is worse than"
+    )
+    assert ruled(0.93, 0.92, p=0.2).startswith(
+        "no significant difference between learned and last in the one cell; learned is not better"
+    )
+
+
+def test_a_best_rule_that_is_better_in_some_cells() -> None:
+    curves = {"last": LAST_BY_SIZE, "learned": {2: 0.95, 4: 0.93, 8: 0.91}}
+    found = table(**curves, **{"best-rule": {2: 0.96, 4: 0.93, 8: 0.90}})
+    assert comparison_verdict(*found, "rmse").endswith(
+        "learned is better than the best rule on validation in 1 of 3 cells, by 1.0 %, and worse "
+        "in 1 of 3 cells: use learned there, and else that rule"
+    )
+
+
+def test_the_best_rule_is_no_policy_of_its_own() -> None:
+    found = table(last={4: 0.94}, **{"best-rule": {4: 0.90}})
+    assert comparison_verdict(*found, "rmse") == ""
+
+
+def test_fewer_than_five_folds_are_preliminary() -> None:
+    assert ruled(0.92, 0.93, folds=2).endswith(": use learned; preliminary: 2 of 5 folds")
+    assert "preliminary" not in ruled(0.92, 0.93)
+
+
+def test_folds_that_disagree_are_no_gain() -> None:
+    summary, paired = table(last={4: 0.94}, learned={4: 0.93})
+    split = [{**row, "folds": [0.03, 0.02, 0.01, 0.02, -0.01]} for row in paired]
+    assert comparison_verdict(summary, split, "rmse") == (
+        "no significant difference in the one cell: keep last"
+    )
+
+
 def runs(*kept: str) -> list[dict[str, Any]]:
     """Runs of learned by who chose in them, and one of last."""
     own = [{"policy": "learned", "kept_policy": name} for name in kept]

@@ -65,25 +65,35 @@ MEANS = {
 
 
 def write_comparison(place: Path, *, metric: str = "rmse", data: str = "ml-1m") -> Path:
-    """Write a result of `dips compare`: K = 2, 4, 8, two seeds, two periods."""
+    """Write a result of `dips compare`: K = 2, 4, 8, two folds, two periods."""
     rows, summary, paired = [], [], []
     for policy, by_size in MEANS.items():
         for size, mean in by_size.items():
             for every in (1, 4):
                 cell = {"policy": policy, "size": size, "every": every}
-                for seed in (0, 1):
-                    value = mean + 0.1 * seed  # the splits differ by a common shift
-                    rows.append({**cell, "seed": seed, f"valid_{metric}": size**seed,
+                for fold in (0, 1):
+                    value = mean + 0.1 * fold  # the folds differ by a common shift
+                    rows.append({**cell, "fold": fold, "repeat": 0, f"valid_{metric}": size**fold,
                                  f"test_{metric}": value})  # fmt: skip
                 summary.append({**cell, "metric": metric, "mean": mean, "std": 0.01, "n": 2})
-    for a, b in (("learned", "last"), ("last", "reservoir")):
+    for size, mean in MEANS["last"].items():
+        cell = {"policy": "best-rule", "size": size, "every": 1}
+        summary.append({**cell, "metric": metric, "mean": mean, "std": 0.01, "n": 2})
+    rules = [
+        {"size": size, "every": 1, "fold": fold, "policy": policy}
+        for size in MEANS["last"]
+        for fold, policy in enumerate(("last", "last"))
+    ]
+    write_table(place / "best_rules.csv", rules)
+    for a, b in (("learned", "last"), ("last", "reservoir"), ("learned", "best-rule")):
         for size in (2, 4, 8):
             paired.append({"a": a, "b": b, "size": size, "every": 1, "metric": metric,
-                           "diff": -0.01, "low": -0.015, "high": -0.005, "p": 0.0123})  # fmt: skip
+                           "diff": -0.01, "low": -0.015, "high": -0.005, "p": 0.0123,
+                           "folds": [-0.0079, -0.0121]})  # fmt: skip
     for name, table in (("rows", rows), ("summary", summary), ("paired", paired)):
         write_table(place / f"{name}.csv", table)
     for policy in ("learned", "last"):
-        write_run(place / "runs" / f"{policy}-k4-t1-s0", policy=policy, data=data)
+        write_run(place / "runs" / f"{policy}-k4-t1-f0-r0", policy=policy, data=data)
     origin = {"command": f"dips compare {data} --out {HOSTILE}", "environment": {"torch": "2.13"}}
     (place / "origin.json").write_text(json.dumps(origin))
     return place
@@ -125,7 +135,7 @@ def write_experiment(place: Path, kind: str) -> Path:
         for size, value in sizes.items():
             score = value + (lift if size else 0.0)
             cell = {"policy": policy, "size": size, "every": 4}
-            rows.append({**cell, "seed": 0, "kept_policy": policy, "recall@20": score})
+            rows.append({**cell, "fold": 0, "repeat": 0, "kept_policy": policy, "recall@20": score})
             summary.append({**cell, "metric": "recall@20", "mean": score, "std": 0.0, "n": 1})
     write_table(place / "rows.csv", rows)
     write_table(place / "summary.csv", summary)

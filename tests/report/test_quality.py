@@ -3,6 +3,7 @@
 import pytest
 
 from dips.report.quality import (
+    best_rules_table,
     difference_chart,
     equal_quality_sentence,
     equal_quality_sizes,
@@ -114,9 +115,36 @@ def test_differences_change_sign_with_the_side():
             "low": 0.005, "high": 0.02, "p": 0.01}  # fmt: skip
     html = difference_chart([pair], "rmse", 1, "last", {"learned": 0})
     assert "learned, K = 4: -0.0100, -0.0200 to -0.0050, p = 0.01" in html
-    assert '<span class="tag better">-0.0100</span>' in html
+    assert '<span class="best"><span class="tag better">-0.0100</span></span>' in html
     assert difference_chart([pair], "rmse", 4, "last", {}) == ""
     assert difference_chart([pair], "rmse", 1, "reservoir", {}) == ""
+
+
+def test_the_difference_in_each_fold_is_shown():
+    pair = {"a": "last", "b": "learned", "size": 4, "every": 1, "metric": "rmse", "diff": 0.01,
+            "low": 0.005, "high": 0.02, "p": 0.01, "folds": [0.02, -0.001, 0.01]}  # fmt: skip
+    html = difference_chart([pair], "rmse", 1, "last", {"learned": 0})
+    assert "2 of 3 folds" in html
+    assert "-0.0200, +0.0010, -0.0100" in html
+    assert 'class="best"' not in html  # the folds disagree
+
+
+def test_policies_that_do_not_differ_significantly_from_the_best_are_bold():
+    pair = {"a": "last", "b": "learned", "size": 4, "every": 1, "metric": "rmse", "diff": 0.01,
+            "low": 0.005, "high": 0.02, "p": 0.01, "folds": [0.02, 0.01]}  # fmt: skip
+    means = rows(learned={4: 0.93}, last={4: 0.94})
+    assert means_table(means, "rmse", 1, "", [pair]).count('class="best"') == 1
+    undecided = {**pair, "folds": [0.02, -0.001]}
+    assert means_table(means, "rmse", 1, "", [undecided]).count('class="best"') == 2
+
+
+def test_the_best_rules_are_a_table():
+    found = [{"size": 4, "every": 2, "fold": f, "policy": p} for f, p in ((0, "last"), (2, "mix"))]
+    html = best_rules_table(found)
+    assert "fold 0" in html
+    assert "fold 2" in html
+    assert "K = 4, refreshed every 2" in html
+    assert best_rules_table([]) == ""
 
 
 def test_known_policies_keep_their_colours_and_others_get_their_own():

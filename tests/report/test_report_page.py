@@ -112,6 +112,12 @@ def test_cards_name_the_kept_policy(tmp_path):
     assert "<b>learned at 4 equals last at 5.66 (chosen by frequent)</b>" in cards_of(place)
 
 
+def test_the_best_rule_is_a_reference_and_its_choices_are_shown(html):
+    assert "Difference to best-rule, refreshed at every interaction" in html
+    assert "best-rule: the static policy that is best on validation in each fold" in html
+    assert "-0.0079, -0.0121" in html
+
+
 def test_cards_say_what_is_not_significant(tmp_path):
     place = write_comparison(tmp_path / "compare")
     assert "significant" not in cards_of(place)

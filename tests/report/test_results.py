@@ -1,10 +1,18 @@
 """Reading result directories, and errors for damaged ones."""
 
+import csv
+
 import pytest
 
 from dips.errors import RunError
 from dips.report.results import read_results
-from tests.report.fixtures import write_comparison, write_experiment, write_gradients, write_run
+from tests.report.fixtures import (
+    write_comparison,
+    write_experiment,
+    write_gradients,
+    write_run,
+    write_table,
+)
 
 
 def test_all_results_are_found(tmp_path):
@@ -39,6 +47,28 @@ def test_numbers_are_converted_and_common_shifts_are_removed(tmp_path):
     assert all(row["spread"] == pytest.approx(0, abs=1e-9) for row in comparison.summary)
 
 
+def test_differences_of_folds_and_best_rules_are_read(tmp_path):
+    (comparison,) = read_results([write_comparison(tmp_path / "c")]).comparisons
+    assert comparison.paired[0]["folds"] == [-0.0079, -0.0121]
+    assert comparison.best_rules[1] == {"size": 2, "every": 1, "fold": 1, "policy": "last"}
+
+
+def test_results_of_version_0_1_have_seeds_and_no_folds(tmp_path):
+    place = write_comparison(tmp_path / "c")
+    for name, drop in (("rows", ["repeat"]), ("paired", ["folds"])):
+        with (place / f"{name}.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        kept = [{key: row[key] for key in row if key not in drop} for row in rows]
+        write_table(
+            place / f"{name}.csv",
+            [{"seed" if key == "fold" else key: row[key] for key in row} for row in kept],
+        )
+    (place / "best_rules.csv").unlink()
+    (comparison,) = read_results([place]).comparisons
+    assert comparison.best_rules == []
+    assert all(row["spread"] == pytest.approx(0, abs=1e-9) for row in comparison.summary[:-3])
+
+
 def test_without_runs_the_origin_or_the_directory_names_the_data(tmp_path):
     place = write_comparison(tmp_path / "ml-10m")
     for run in (place / "runs").iterdir():
@@ -53,6 +83,8 @@ def test_without_runs_the_origin_or_the_directory_names_the_data(tmp_path):
     [
         ("summary.csv", "policy,size,every,metric,mean,std,n\nlast,x,1,rmse,1,0,2\n",
          r"summary\.csv, line 2: size is 'x', not a number"),
+        ("paired.csv", "a,b,size,every,metric,diff,low,high,p,folds\na,b,2,1,rmse,0,0,0,1,x\n",
+         r"paired\.csv, line 2: folds is 'x', not a list of numbers"),
         ("rows.csv", None, r"is incomplete: rows\.csv is missing"),
         ("origin.json", "[1]", r"origin\.json is damaged: there is no JSON object"),
         ("origin.json", "{", r"origin\.json is damaged"),

@@ -11,7 +11,7 @@ from dips.data.prepared import write
 from dips.data.synthetic import stream
 
 WHAT = [
-    "--policies", "last,learned", "--sizes", "2,3", "--every", "1", "--seeds", "2", "--trials", "2",
+    "--policies", "last,learned", "--sizes", "2,3", "--every", "1", "--folds", "2", "--trials", "2",
     "--tune-once", "--set", "epochs=2", "--set", "dim=6", "--set", "batch_size=256",
     "--set", "device=cpu", "--set", "learned:policy_lr=0.01",
 ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_the_attribution_of_gains(results, tmp_path):
     assert len(table(tmp_path / "effects.csv")) == 2 * 5
     rooms = table(tmp_path / "headroom.csv")
     assert len(rooms) == 2 * (2 + 1) * 2  # sizes, splits and their mean, recommenders
-    means = [row for row in rooms if row["seed"] == "mean"]
+    means = [row for row in rooms if row["run"] == "mean"]
     for row in means:
         last, found, oracle = (float(row[name]) for name in ("last", "own", "oracle"))
         if row["share"]:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from dips.data.interactions import Interactions
+from dips.data.synthetic import stream
 from dips.errors import ConfigError
-from dips.studies.checks import check, check_process_group
+from dips.studies.checks import check, check_process_group, split
 from dips.training.config import TrainConfig
 
 World = Callable[..., Interactions]
@@ -148,3 +149,17 @@ def test_unsupported_settings_of_several_processes_are_refused(
     check_process_group(parts, TrainConfig.of(), 2)
     with pytest.raises(ConfigError, match=sentence):
         check_process_group(parts, config, processes)
+
+
+def test_the_seed_and_the_fold_decide_the_split() -> None:
+    data = stream(users=20, items=30, events=6)
+    plain, other = (split(data, TrainConfig.of(seed=2, fold=fold, repeat=fold)) for fold in (0, 3))
+    by_hand = data.split_users(0.6, 0.2, 0.2, seed=2)
+    assert [p.user_rows.tolist() for p in plain] == [p.user_rows.tolist() for p in by_hand]
+    assert not set(plain[2].user_rows) & set(other[2].user_rows)
+
+
+def test_a_split_by_time_has_no_folds() -> None:
+    data = stream(users=20, items=30, events=6)
+    with pytest.raises(ConfigError, match="fold is 1: a split by time has no folds; leave --fold"):
+        split(data, TrainConfig.of(split="time", fold=1))

@@ -2,21 +2,23 @@ import csv
 import json
 import math
 
+import numpy as np
 import pytest
 
 import dips
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, RunError, TrainingDiverged
-from dips.evaluation.comparison import Cell
+from dips.evaluation.comparison import BEST_RULE, Cell, UserSums
 from dips.stream.users import make_stream
 from dips.studies import compare as compare_module
 from dips.studies import run as run_module
-from dips.studies.compare import ComparisonPlan
+from dips.studies.compare import ComparisonPlan, RunKey, make_table
+from dips.studies.run_directory import read_json, read_split
 from dips.training import rollouts
 from dips.training.config import TrainConfig
 
 SMALL = {"epochs": 2, "dim": 6, "batch_size": 256, "device": "cpu"}
-WHAT = {"policies": ["last", "reservoir"], "sizes": [2, 3], "seeds": [0, 1]}
+WHAT = {"policies": ["last", "reservoir"], "sizes": [2, 3], "folds": 2}
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +68,19 @@ def fingerprints(out):
     }
 
 
-CELL = ["policy", "size", "every", "seed"]
+CELL = ["policy", "size", "every", "fold", "repeat"]
 
 
 def test_files_and_keys(whole):
     out, table = whole
     files = {path.name for path in out.iterdir()}
-    assert files == {"rows.csv", "summary.csv", "paired.csv", "figure.png", "runs"}
-    assert list(table.to_dict()) == ["rows", "summary", "paired", "verdict"]
+    assert files == {
+        "rows.csv", "summary.csv", "paired.csv", "best_rules.csv", "figure.png", "runs",
+    }  # fmt: skip
+    assert list(table.to_dict()) == ["rows", "summary", "paired", "best_rules", "verdict"]
     assert list(table.rows[0]) == [*CELL, "kept_policy", "valid", "test"]
     summary = ["policy", "size", "every", "metric", "mean", "std", "n"]
-    paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p"]
+    paired = ["a", "b", "size", "every", "metric", "diff", "low", "high", "p", "folds"]
     assert list(table.summary[0]) == list(read(out / "summary.csv")[0]) == summary
     assert list(table.paired[0]) == list(read(out / "paired.csv")[0]) == paired
     rows = read(out / "rows.csv")
@@ -85,22 +89,23 @@ def test_files_and_keys(whole):
     assert [float(row["test_rmse"]) for row in rows] == [row["test"]["rmse"] for row in table.rows]
 
 
-def test_every_cell_and_seed_has_a_run(whole):
+def test_every_cell_and_fold_has_a_run(whole):
     out, table = whole
-    places = [(row["policy"], row["size"], row["every"], row["seed"]) for row in table.rows]
+    places = [tuple(row[name] for name in CELL) for row in table.rows]
     assert sorted(places) == sorted(
-        (policy, size, 1, seed)
+        (policy, size, 1, fold, 0)
         for policy in ("last", "reservoir")
         for size in (2, 3)
-        for seed in (0, 1)
+        for fold in (0, 1)
     )
     names = {path.name for path in (out / "runs").iterdir()}
-    assert names == {f"{policy}-k{size}-t1-s{seed}" for policy, size, _, seed in places}
-    one = json.loads((out / "runs" / "last-k3-t1-s1" / "metrics.json").read_text())
+    assert names == {f"{policy}-k{size}-t1-f{fold}-r0" for policy, size, _, fold, _ in places}
+    one = json.loads((out / "runs" / "last-k3-t1-f1-r0" / "metrics.json").read_text())
+    assert (one["seed"], one["fold"], one["repeat"]) == (0, 1, 0)
     assert one["test"] == next(
         row["test"]
         for row in table.rows
-        if (row["policy"], row["size"], row["seed"]) == ("last", 3, 1)
+        if (row["policy"], row["size"], row["fold"]) == ("last", 3, 1)
     )
 
 
@@ -109,6 +114,8 @@ def test_summary_and_pairs_agree_with_the_rows(whole):
     means = {(row["policy"], row["size"]): row["mean"] for row in table.summary}
     assert all(row["n"] == 2 for row in table.summary)
     for (policy, size), mean in means.items():
+        if policy == BEST_RULE:
+            continue
         values = [
             row["test"]["rmse"]
             for row in table.rows
@@ -118,21 +125,124 @@ def test_summary_and_pairs_agree_with_the_rows(whole):
     for row in table.paired:
         assert (row["a"], row["b"]) == ("last", "reservoir")
         apart = means["last", row["size"]] - means["reservoir", row["size"]]
-        assert row["diff"] == pytest.approx(apart, abs=0.02)  # pooled, not the mean of two seeds
+        assert row["diff"] == pytest.approx(apart, abs=0.02)  # pooled, not the mean of two folds
         assert row["low"] <= row["diff"] <= row["high"]
+        values = {
+            name: [
+                one["test"]["rmse"]
+                for one in table.rows
+                if (one["policy"], one["size"]) == (name, row["size"])
+            ]
+            for name in ("last", "reservoir")
+        }
+        by_fold = np.subtract(values["last"], values["reservoir"])
+        assert row["folds"] == pytest.approx(by_fold.tolist())
 
 
-def test_each_seed_has_its_own_split(whole):
+def test_each_fold_has_its_own_test_users(whole, data):
     out, _ = whole
     splits = {
-        seed: {
-            (out / "runs" / f"{policy}-k2-t1-s{seed}" / "split.csv").read_text()
+        fold: {
+            (out / "runs" / f"{policy}-k2-t1-f{fold}-r0" / "split.csv").read_text()
             for policy in ("last", "reservoir")
         }
-        for seed in (0, 1)
+        for fold in (0, 1)
     }
     assert len(splits[0]) == len(splits[1]) == 1
-    assert splits[0] != splits[1]
+    tested = [read_split(out / "runs" / f"last-k2-t1-f{fold}-r0")["test"] for fold in (0, 1)]
+    assert len(tested[0]) == len(tested[1]) == data.users / 5
+    assert not tested[0] & tested[1]
+    assert tested[0] == {part_id for part_id in ids(data.split_users(seed=0)[2])}
+
+
+def ids(part):
+    return [part.user_id(user) for user in range(part.users)]
+
+
+def test_five_folds_test_every_user_once_and_repeats_train_again(data, tmp_path):
+    table = dips.compare(
+        data, ["last"], [2], seed=4, repeats=2, out=tmp_path, **{**SMALL, "epochs": 1}
+    )
+    assert [(row["fold"], row["repeat"]) for row in table.rows] == [
+        (fold, repeat) for fold in range(5) for repeat in range(2)
+    ]
+    places = {
+        (row["fold"], row["repeat"]): tmp_path
+        / "runs"
+        / f"last-k2-t1-f{row['fold']}-r{row['repeat']}"
+        for row in table.rows
+    }
+    tested = [user for fold in range(5) for user in read_split(places[fold, 0])["test"]]
+    assert sorted(tested) == sorted(ids(data))
+    for fold in range(5):
+        first, second = (places[fold, repeat] for repeat in range(2))
+        assert (first / "split.csv").read_text() == (second / "split.csv").read_text()
+        assert (
+            read_json(first / "metrics.json")["test"] != read_json(second / "metrics.json")["test"]
+        )
+    assert [row["n"] for row in table.summary] == [5]
+
+
+def test_added_repeats_train_only_what_is_missing(data, tmp_path, trained):
+    what = {"policies": ["last"], "sizes": [2], "out": tmp_path, **SMALL}
+    one = dips.compare(data, folds=1, **what)
+    trained.clear()
+    two = dips.compare(data, folds=2, repeats=2, **what)
+    found = [(config.training.fold, config.training.repeat) for config in trained]
+    assert sorted(found) == [(0, 1), (1, 0), (1, 1)]
+    assert two.rows[0] == one.rows[0]
+    with pytest.raises(RunError, match=r"was made with other settings \(seed\)"):
+        dips.compare(data, folds=1, seed=1, **what)
+
+
+def run_key(policy, fold, repeat=0, size=4):
+    return RunKey(Cell(policy, size, 1), fold, repeat)
+
+
+def test_the_best_rule_is_composed_of_the_choices_on_validation():
+    """Fold 0 chooses hardest and fold 1 last; on test the other one is better in both."""
+    errors = {  # (validation, test)
+        ("last", 0): (0.9, 1.0), ("hardest", 0): (0.8, 2.0), ("learned", 0): (0.7, 3.0),
+        ("last", 1): (0.8, 4.0), ("hardest", 1): (0.9, 1.0), ("learned", 1): (0.7, 2.0),
+        ("all", 0): (0.1, 0.1), ("all", 1): (0.1, 0.1),
+    }  # fmt: skip
+    rows, users = {}, {}
+    for (policy, fold), (valid, test) in errors.items():
+        key = run_key(policy, fold)
+        rows[key] = {**key.settings(), "valid": {"rmse": valid}, "test": {"rmse": test}}
+        users[key] = UserSums(
+            [f"u{fold}"], np.ones(1), {"squared_error": np.array([test**2])}, fold
+        )
+    table = make_table(rows, users, ["last", "hardest"])
+    assert table.best_rules == [
+        {"size": 4, "every": 1, "fold": 0, "policy": "hardest"},
+        {"size": 4, "every": 1, "fold": 1, "policy": "last"},
+    ]
+    assert len(table.rows) == 8  # the composite is no run
+    means = {row["policy"]: row["mean"] for row in table.summary}
+    assert means[BEST_RULE] == pytest.approx((2.0 + 4.0) / 2)
+    pairs = {(row["a"], row["b"]): row for row in table.paired}
+    assert pairs["learned", BEST_RULE]["folds"] == pytest.approx([3.0 - 2.0, 2.0 - 4.0])
+    assert not {("last", BEST_RULE), ("hardest", BEST_RULE)} & pairs.keys()
+    assert (
+        "learned is not better than the best rule on validation (hardest, last)" in table.verdict()
+    )
+
+
+def test_learned_policies_and_all_are_no_rules(data):
+    found = plan(policies=["last", "learned", "hardest:8", "dips", "all", "mix:1"])
+    assert found.rules() == ["last", "hardest:8", "mix:1"]
+
+
+def test_a_split_by_time_has_one_fold(data, tmp_path):
+    what = {"policies": ["last"], "sizes": [2], "split": "time", **SMALL}
+    table = dips.compare(data, **what, out=tmp_path / "one")
+    assert [(row["fold"], row["repeat"]) for row in table.rows] == [(0, 0)]
+    with pytest.raises(
+        ConfigError, match=r"folds is 2: a split by time has no folds; give --folds 1"
+    ):
+        dips.compare(data, folds=2, out=tmp_path / "two", **what)
+    assert not (tmp_path / "two").exists()
 
 
 def test_an_interrupted_comparison_resumes(whole, data, tmp_path, trained):
@@ -162,7 +272,7 @@ def test_a_finished_study_is_not_trained_again(whole, data, trained):
 
 def test_added_cells_train_only_what_is_missing(whole, data, tmp_path, trained):
     out = tmp_path / "results"
-    dips.compare(data, ["last"], [2], seeds=[0], out=out, **SMALL)
+    dips.compare(data, ["last"], [2], folds=1, out=out, **SMALL)
     trained.clear()
     table = dips.compare(data, **WHAT, out=out, **SMALL)
     assert len(trained) == 7
@@ -227,7 +337,7 @@ def test_every_policy_gets_the_same_trials_and_no_trial_scores_test_users(
 def test_tuning_takes_the_best_trial_of_each_policy(data, tmp_path, trained, monkeypatch):
     points = [{}, {"learning_rate": 0.0}, {"learning_rate": 0.05}]
     monkeypatch.setattr(compare_module, "trials", lambda count, task: points[:count])
-    settings = {**SMALL, "seeds": [3], "sizes": [2], "tune": 3}
+    settings = {**SMALL, "seed": 3, "folds": 1, "sizes": [2], "tune": 3}
     dips.compare(data, ["last", "reservoir"], out=tmp_path, **settings)
     assert len(trained) == 8
     assert {config.training.seed for config in trained} == {3}
@@ -257,7 +367,7 @@ def test_interrupted_tuning_resumes(data, tmp_path, trained):
 def test_a_diverging_trial_is_never_chosen(data, tmp_path, monkeypatch, trained):
     wild = [{"inner_lr": 1e6}, {"inner_lr": 0.1}]
     monkeypatch.setattr(compare_module, "trials", lambda count, task: wild)
-    table = dips.compare(data, ["last"], [2], seeds=[0], tune=2, out=tmp_path, **SMALL)
+    table = dips.compare(data, ["last"], [2], folds=1, tune=2, out=tmp_path, **SMALL)
     assert trained[-1].model.inner_lr == 0.1
     assert math.isfinite(table.rows[0]["test"]["rmse"])
     json.loads((tmp_path / "tuning.json").read_text(), parse_constant=pytest.fail)  # no NaN
@@ -283,7 +393,7 @@ def test_a_diverging_run_raises_after_the_other_runs_were_written(data, tmp_path
 
 
 def plan(**changes):
-    given = {"policies": ["last"], "sizes": [4], "every": [1], "seeds": [0], **changes}
+    given = {"policies": ["last"], "sizes": [4], "every": [1], **changes}
     return ComparisonPlan(settings=lambda policy: TrainConfig.of(policy=policy), **given)
 
 
@@ -298,7 +408,7 @@ def test_mix_has_cells_only_at_larger_sizes():
 
 def test_all_has_one_cell_at_the_largest_size(data, tmp_path):
     assert plan(policies=["all"], sizes=[8, 2]).cells() == [Cell("all", 8, 1)]
-    table = dips.compare(data, ["all", "last"], [2, 3], seeds=[0], out=tmp_path, **SMALL)
+    table = dips.compare(data, ["all", "last"], [2, 3], folds=1, out=tmp_path, **SMALL)
     assert {(row["policy"], row["size"]) for row in table.rows} == {
         ("all", 3),
         ("last", 2),
@@ -324,7 +434,9 @@ def test_tune_once_uses_the_middle_size():
         ({"policies": ["last", "first"]}, "unknown policy 'first'"),
         ({"sizes": [2, 0]}, "size is 0: it must be at least 1"),
         ({"every": [0]}, "every is 0: it must be at least 1"),
-        ({"seeds": []}, "there is nothing to compare"),
+        ({"folds": 0}, "folds is 0: it must be between 1 and 5"),
+        ({"folds": 6}, "folds is 6: it must be between 1 and 5"),
+        ({"repeats": 0}, "repeats is 0: it must be at least 1"),
         ({"policies": []}, "there is nothing to compare"),
         ({"loss": "softmax"}, "loss 'softmax' does not fit the task"),
         ({"tune": -1}, "tune is -1"),

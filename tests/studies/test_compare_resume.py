@@ -11,7 +11,7 @@ PLAN = ComparisonPlan(
     policies=["last", "reservoir"],
     sizes=[3],
     every=[1],
-    seeds=[0],
+    folds=1,
     settings=lambda policy: TrainConfig.of(epochs=4, dim=6, batch_size=128, device="cpu"),
 )
 

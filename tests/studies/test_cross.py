@@ -16,7 +16,7 @@ def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
     settings = TrainConfig.of(epochs=1, dim=6, batch_size=256, device="cpu")
     table = api.compare(
-        WORLD, ["last", "reservoir"], [2], seeds=[0, 1], out=out,
+        WORLD, ["last", "reservoir"], [2], folds=2, out=out,
         config=lambda policy: settings.but(policy=policy),
     )  # fmt: skip
     return out, table

@@ -167,7 +167,7 @@ def test_bad_settings_are_refused_before_anything_is_written(settings, sentence,
     assert not (tmp_path / "out").exists()
 
 
-def test_unknown_stages_and_empty_seeds_are_refused(tmp_path, bench):
+def test_unknown_stages_are_refused(tmp_path, bench):
     with pytest.raises(ConfigError, match="no stage 'dinner': choose from compare, transfer"):
         study(rated(), tmp_path, bench).run(["dinner"], lambda progress: None)
 
@@ -182,7 +182,7 @@ def test_plans_have_all_stages_with_costs(plan, tmp_path, bench):
 
 def test_the_device_is_not_part_of_a_plan(tmp_path, bench):
     plans = [
-        [stage.plan for stage in study(rated(), tmp_path, bench, QUICK.but(None, more)).stages()]
+        [stage.plan for stage in study(rated(), tmp_path, bench, QUICK.but(None, 0, more)).stages()]
         for more in ({}, {"device": "cpu"}, {"epochs": 9})
     ]
     assert plans[0] == plans[1] != plans[2]
@@ -191,15 +191,15 @@ def test_the_device_is_not_part_of_a_plan(tmp_path, bench):
 def test_the_scale_names_the_reduced_version(tmp_path, bench):
     data = rated()
     assert study(data, tmp_path, bench, FULL).scale() == (
-        "60 users, 5 splits, default epochs of each policy"
+        "60 users, 5 folds, default epochs of each policy"
     )
-    some = study(data, tmp_path, bench, FULL.but([0], {"max_users": 9})).scale()
+    some = study(data, tmp_path, bench, FULL.but(1, 0, {"max_users": 9})).scale()
     assert some.startswith(
-        "9 of 60 users, 1 split, default epochs of each policy: a reduced version"
+        "9 of 60 users, 1 fold, default epochs of each policy: a reduced version"
     )
-    assert "1 split, up to 1 epoch:" in study(data, tmp_path, bench, QUICK.but(None, ONE)).scale()
+    assert "1 fold, up to 1 epoch:" in study(data, tmp_path, bench, QUICK.but(None, 0, ONE)).scale()
     assert (
-        "60 users, the first 80 of their interactions, 1 split, up to 5 epochs: a"
+        "60 users, the first 80 of their interactions, 1 fold, up to 5 epochs: a"
         in study(data, tmp_path, bench).scale()
     )
 

@@ -4,13 +4,14 @@ from dips.errors import ConfigError
 from dips.studies.paper_plan import FULL, QUICK
 
 
-def test_seeds_and_settings_that_are_given_come_first():
-    assert QUICK.but(None, {}) == QUICK
-    found = QUICK.but([7, 8], {"epochs": 1, "device": "cpu"})
-    assert found.seeds == (7, 8)
+def test_folds_and_settings_that_are_given_come_first():
+    assert QUICK.but(None, 0, {}) == QUICK
+    found = QUICK.but(2, 7, {"epochs": 1, "device": "cpu"})
+    assert (found.folds, found.seed) == (2, 7)
     assert found.settings == {**QUICK.settings, "epochs": 1, "device": "cpu"}
-    with pytest.raises(ConfigError, match="--seeds is empty"):
-        QUICK.but([], {})
+    for folds in (0, 6):
+        with pytest.raises(ConfigError, match=f"folds is {folds}: it must be between 1 and 5"):
+            QUICK.but(folds, 0, {})
 
 
 def test_the_reduced_plan_trains_the_policy():

@@ -243,7 +243,7 @@ def test_runs_with_plugins_can_be_stacked() -> None:
         DATA[False],
         [f"{MODULE}:Taste", f"{MODULE}:Forgetful", "last"],
         sizes=[3],
-        seeds=[0, 1],
+        folds=2,
         **{**SMALL, "recommender": f"{MODULE}:Bounded"},
     )
     assert [row["n"] for row in table.summary] == [2, 2, 2]

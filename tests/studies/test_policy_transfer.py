@@ -21,7 +21,7 @@ def _result(kept: list[str]) -> TransferResult:
         for (policy, size), mean in curves.items()
     ]
     rows: list[dict[str, Any]] = [
-        {"policy": "learned", "size": 2, "seed": seed, "kept_policy": name}
+        {"policy": "learned", "size": 2, "fold": seed, "kept_policy": name}
         for seed, name in enumerate(kept)
     ]
     return TransferResult({}, rows, summary, [], size_ratios(summary))
@@ -47,7 +47,7 @@ def test_without_the_reference_policy_there_are_no_savings() -> None:
 def test_source_policies_have_no_cosine_scores() -> None:
     config = TrainConfig.of(filter_sketch=True, cosine=True, tie_embeddings=True)
     plan = ComparisonPlan(
-        policies=["last"], sizes=[1], every=[1], seeds=[0], settings=lambda policy: config
+        policies=["last"], sizes=[1], every=[1], folds=1, settings=lambda policy: config
     )
     assert source_plan(plan).settings("last") == config.but(cosine=None)
 

@@ -78,6 +78,33 @@ def test_stacked_implicit_runs_equal_single_runs():
         assert_same_run(result, train_runs([job])[0])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policy": "last"},
+        {"policy": "reservoir", "selection": "sampled"},
+        {"policy": "learned", "baselines": ()},
+        {"task": "implicit", "policy": "last", "loss": "bpr", "negatives": 5},
+        {"task": "implicit", "policy": "all", "recommender": "gru", "dropout": 0.5},
+    ],
+    ids=lambda settings: "-".join(str(value) for value in settings.values()),
+)
+def test_a_repeat_changes_training_and_not_the_split(settings):
+    """Every random number of training comes from the training seed, and only the split does not."""
+    data = IMPLICIT if settings.get("task") == "implicit" else EXPLICIT
+    first, again = (config(size=3, seed=4, repeat=repeat, **settings) for repeat in (0, 1))
+    seeded = config(size=3, seed=again.training.training_seed, **settings)
+    parts = split(data, first)
+    for part, other in zip(parts, split(data, again), strict=True):
+        assert part.user_rows.tolist() == other.user_rows.tolist()
+    one, two, same = (train_runs([(parts, chosen)])[0] for chosen in (first, again, seeded))
+    assert two.test.metrics == same.test.metrics != one.test.metrics
+    assert two.trained.seed == same.trained.seed
+    others = same.trained.recommender.state_dict()
+    for name, value in two.trained.recommender.state_dict().items():
+        assert torch.equal(value, others[name])
+
+
 def test_a_diverging_run_does_not_affect_stacked_runs():
     configs = [config(inner_lr=rate) for rate in (0.1, 1e6, 0.05)]
     jobs = [(split(EXPLICIT, chosen), chosen) for chosen in configs]

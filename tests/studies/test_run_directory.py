@@ -19,10 +19,9 @@ FILES = {
     "test_users.csv",
 }  # fmt: skip
 KEYS = [
-    "task", "policy", "size", "every", "seed", "data", "users", "epochs", "best_epoch",
-    "kept_policy", "valid", "test", "verdict", "train_seconds", "interactions_per_second",
-    "peak_memory_bytes",
-   
+    "task", "policy", "size", "every", "seed", "fold", "repeat", "data", "users", "epochs",
+    "best_epoch", "kept_policy", "valid", "test", "verdict", "train_seconds",
+    "interactions_per_second", "peak_memory_bytes",
 ]  # fmt: skip
 
 

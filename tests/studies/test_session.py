@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "inner_steps": 2,
     "device": "cpu",
 }
-WHAT: dict[str, Any] = {"policies": ["reservoir", "hardest"], "sizes": [0, 2], "seeds": [0]}
+WHAT: dict[str, Any] = {"policies": ["reservoir", "hardest"], "sizes": [0, 2], "folds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(data: Interactions, tmp_p
         raise KeyboardInterrupt
 
     out = tmp_path / "results"
-    what: dict[str, Any] = {"policies": ["last"], "sizes": [0, 1], "seeds": [0]}
+    what: dict[str, Any] = {"policies": ["last"], "sizes": [0, 1], "folds": 1}
     with pytest.raises(KeyboardInterrupt):
         dips.session(data, **what, out=out, on_progress=interrupt, **SMALL)
     other = {**SMALL, "learning_rate": 0.1}
@@ -138,7 +138,7 @@ def test_unsupported_sizes_and_splits_are_refused(
 
 def test_session_models_have_their_own_epochs(data: Interactions, tmp_path: Path) -> None:
     reported: list[StudyProgress] = []
-    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [2], "seeds": [0]}
+    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [2], "folds": 1}
     dips.session(
         data, **what, target_epochs=3, out=tmp_path / "out", on_progress=reported.append, **SMALL
     )

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "inner_steps": 2,
     "device": "cpu",
 }
-WHAT: dict[str, Any] = {"policies": ["hardest", "reservoir"], "sizes": [1, 2], "seeds": [0, 1]}
+WHAT: dict[str, Any] = {"policies": ["hardest", "reservoir"], "sizes": [1, 2], "folds": 2}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,8 @@ def test_files(whole: tuple[Path, TransferResult]) -> None:
     }  # fmt: skip
     rows = _rows(out / "rows.csv")
     assert list(rows[0]) == [
-        "policy", "size", "every", "seed", "kept_policy", "recall@20", "mrr@20", "ndcg@20",
+        "policy", "size", "every", "fold", "repeat", "kept_policy", "recall@20", "mrr@20",
+        "ndcg@20",
     ]  # fmt: skip
     assert len(rows) == 2 * (2 * 2 + 1)
     said = json.loads((out / "transfer.json").read_text())
@@ -98,9 +99,9 @@ def test_only_policies_with_signals_or_parameters_are_trained(
     assert names == trained | {"all-k1-t1-s0", "all-k1-t1-s1"}
     assert open_run(out / "runs" / "all-k1-t1-s0").spec.kind == "gru"
     ceiling = [row for row in result.rows if row["policy"] == "all"]
-    assert [(row["size"], row["seed"]) for row in ceiling] == [(2, 0), (2, 1)]
+    assert [(row["size"], row["fold"]) for row in ceiling] == [(2, 0), (2, 1)]
     for row in ceiling:
-        assert row["test"] == read_metrics(out / "runs" / f"all-k1-t1-s{row['seed']}")["test"]
+        assert row["test"] == read_metrics(out / "runs" / f"all-k1-t1-f{row['fold']}-r0")["test"]
     assert {row["policy"] for row in result.ratios} == {"hardest", "reservoir"}
 
 
@@ -115,7 +116,7 @@ def test_a_large_sketch_equals_the_full_history(data: Interactions, tmp_path: Pa
 
 
 def test_the_target_model_has_its_own_epochs(data: Interactions, tmp_path: Path) -> None:
-    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [1], "seeds": [0]}
+    what: dict[str, Any] = {"policies": ["hardest"], "sizes": [1], "folds": 1}
     result = dips.transfer(data, **what, target_epochs=2, out=tmp_path / "out", **SMALL)
     assert result.about["target_model"]["epochs"] == 2
     assert result.about["policies"]["hardest"]["epochs"] == 1

@@ -144,3 +144,29 @@ def test_integers_are_accepted_as_floats() -> None:
     found = [config.policy_training.policy_lr, config.training.learning_rate]
     assert [(value, type(value)) for value in found] == [(0.0, float), (1.0, float)]
     assert type(config.sketch.size) is int
+
+
+def test_the_training_seed_is_the_seed_unless_training_is_repeated():
+    first = TrainConfig.of(seed=3).training
+    assert first.training_seed == 3
+    derived = [
+        TrainConfig.of(seed=seed, repeat=repeat).training.training_seed
+        for seed in (0, 1, 2)
+        for repeat in (0, 1, 2)
+    ]
+    assert len(set(derived)) == 9
+    assert TrainConfig.of(seed=3, repeat=1) == TrainConfig.of(seed=3, repeat=1)
+    assert all(0 <= seed < 2**31 for seed in derived)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"fold": 5}, "fold is 5: it must be at most 4"),
+        ({"fold": -1}, "fold is -1: it must be at least 0"),
+        ({"repeat": -1}, "repeat is -1: it must be at least 0"),
+    ],
+)
+def test_folds_and_repeats_out_of_range_are_refused(settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        TrainConfig.of(**settings)

@@ -1,4 +1,4 @@
-"""`dips compare`: train every policy at every size on every split, and test the differences."""
+"""`dips compare`: train every policy at every size on every fold, and test the differences."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from dips import api
 from dips.cli.origin import write_origin
 from dips.cli.screen import (
+    print_best_rules,
     print_json,
     print_kept,
     print_pairs,
@@ -17,12 +18,16 @@ from dips.cli.screen import (
     print_verdict,
     show_study,
 )
-from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
+from dips.cli.settings import Repeats, Seed, Settings, numbers, policy_names, with_settings
 from dips.data.side_information import event_column_names
+from dips.evaluation.comparison import BEST_RULE
 from dips.studies.compare import ComparisonTable
 
+OWN = ("policy", "size", "every", "periods", "seed", "fold", "repeat", "max_seconds")
+"""Settings that the comparison itself sets."""
 
-@with_settings(leave_out=("policy", "size", "every", "periods", "seed", "max_seconds"))
+
+@with_settings(leave_out=OWN)
 def compare(
     data: Annotated[str, typer.Argument(help="A catalogue name, a file, a directory or a zip.")],
     policies: Annotated[
@@ -35,16 +40,28 @@ def compare(
     settings: Settings,
     sizes: Annotated[str, typer.Option(help="Sketch sizes, for example 2,4,8.")] = "4",
     every: Annotated[str, typer.Option(help="Refresh periods, for example 1,4.")] = "1",
-    seed_text: Annotated[
-        str, typer.Option("--seeds", help="5: seeds 0 to 4; 7,8: seeds 7 and 8.")
-    ] = "5",
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            help="How many of the five folds of users; five test every user once. "
+            "\\[default: 5; with --split time: 1]",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Seed = 0,
+    repeats: Repeats = 1,
     tune: Annotated[int, typer.Option(help="Trials on validation for each policy and cell.")] = 0,
     tune_once: Annotated[
         bool, typer.Option("--tune-once", help="Tune each policy at its middle size only.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
-    """Train every policy at every size on every split, and test the differences.
+    """Train every policy at every size on every fold, and test the differences.
+
+    A policy is called better if the interval over users excludes zero, if
+    p is below 0.05 after Holm's correction over the table, if all folds
+    agree in sign, and if the t-interval over five folds excludes zero.
+    best-rule is the static policy that is best on validation in each fold.
 
     Each policy has defaults of its own where the list below says so, and
     dips and dips@1 the slow recipe paper unless --recipe says otherwise.
@@ -60,7 +77,9 @@ def compare(
             names,
             numbers("sizes", sizes),
             numbers("every", every),
-            seeds(seed_text),
+            folds=folds,
+            seed=seed,
+            repeats=repeats,
             out=out,
             tune=tune,
             tune_once=tune_once,
@@ -79,8 +98,10 @@ def show(table: ComparisonTable, names: list[str], data: str, out: Path) -> None
     """Print the tables of a comparison."""
     metrics = list(dict.fromkeys(row["metric"] for row in table.summary))
     for metric in metrics[:2]:
-        print_summary(table.summary, metric, f"test {metric} on {data}")
-    print_pairs(table.paired, metrics[0], "last" if "last" in names else names[0])
+        print_summary(table.summary, metric, f"test {metric} on {data}", table.paired)
+    for against in ("last" if "last" in names else names[0], BEST_RULE):
+        print_pairs(table.summary, table.paired, metrics[0], against)
+    print_best_rules(table.best_rules)
     print_kept(table.rows)
     print(f"all rows, pairs and runs are in {out}; the figure is {out}/figure.png")
     print_verdict(table.verdict())

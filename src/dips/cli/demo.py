@@ -14,7 +14,7 @@ from dips.training.recipes import build_config
 
 POLICIES = ["last", "reservoir", "mix:1", "hardest"]
 SIZES = (2, 4, 8)
-SEEDS = (0, 1)
+FOLDS = 2
 INTRODUCTION = """A sketch keeps K interactions of each user's history. Which K should it keep?
 A recommender adapts to the sketch and predicts the next interaction; lower RMSE is better."""
 NEXT = """What to try next:
@@ -34,7 +34,7 @@ def demo(
             api.load("synthetic"),
             POLICIES,
             SIZES,
-            seeds=SEEDS,
+            folds=FOLDS,
             out=out,
             on_progress=on_progress,
             source="synthetic",

@@ -13,7 +13,7 @@ import typer
 from dips import api
 from dips.cli.origin import command, write_origin
 from dips.cli.screen import print_json, print_stages, print_verdict, show_study
-from dips.cli.settings import seeds
+from dips.cli.settings import Seed
 from dips.report.markup import format_seconds
 from dips.studies.paper import STAGES
 from dips.studies.stages import StageProgress
@@ -30,14 +30,14 @@ def paper(
         ),
     ] = False,
     stages: Annotated[str, typer.Option(help="Which stages to run.")] = ",".join(STAGES),
-    seed_text: Annotated[
-        str | None,
+    folds: Annotated[
+        int | None,
         typer.Option(
-            "--seeds",
-            help="5: seeds 0 to 4; 7,8: seeds 7 and 8. \\[default: 5; quick: 1]",
+            help="How many of the five folds of users. \\[default: 5; quick: 1]",
             show_default=False,
         ),
     ] = None,
+    seed: Seed = 0,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")
     ] = None,
@@ -80,7 +80,8 @@ def paper(
             out,
             quick=quick,
             stages=[name for name in stages.split(",") if name],
-            seeds=None if seed_text is None else seeds(seed_text),
+            folds=folds,
+            seed=seed,
             source=data,
             command=command(),
             on_results=write_origin,

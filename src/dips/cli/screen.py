@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dips.evaluation.metrics import LOWER_IS_BETTER
+from dips.evaluation.significance import agreeing_folds, best_policies, is_significant
 from dips.report.markup import format_seconds
 from dips.studies.policy_transfer import TransferResult
 from dips.studies.progress import (
@@ -154,15 +157,20 @@ def print_verdict(text: str) -> None:
         print(f"verdict: {text}")
 
 
-def print_summary(summary: Sequence[Mapping[str, Any]], metric: str, title: str) -> None:
-    """Print mean and standard deviation by policy and sketch size, the best in bold."""
+def print_summary(
+    summary: Sequence[Mapping[str, Any]],
+    metric: str,
+    title: str,
+    paired: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Print mean and standard deviation over folds by policy and sketch size.
+
+    The best policies are bold: those with the best mean, and those not significantly different.
+    """
     rows = [row for row in summary if row["metric"] == metric]
     columns = sorted({(row["every"], row["size"]) for row in rows})
     best = {
-        column: (min if metric in LOWER_IS_BETTER else max)(
-            row["mean"] for row in rows if (row["every"], row["size"]) == column
-        )
-        for column in columns
+        (every, size): best_policies(rows, paired, metric, size, every) for every, size in columns
     }
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
@@ -170,23 +178,38 @@ def print_summary(summary: Sequence[Mapping[str, Any]], metric: str, title: str)
         table.add_column(f"K={size}" if every == 1 else f"K={size} every {every}", justify="right")
     for policy in dict.fromkeys(row["policy"] for row in rows):
         found = {(r["every"], r["size"]): r for r in rows if r["policy"] == policy}
-        cells = [_cell(found.get(column), best[column]) for column in columns]
+        cells = [_cell(found.get(column), policy in best[column]) for column in columns]
         table.add_row(policy, *cells)
     Console().print(table)
 
 
-def _cell(row: Mapping[str, Any] | None, best: float) -> str:
+def _cell(row: Mapping[str, Any] | None, is_best: bool) -> str:
     if row is None:
         return ""
     text = f"{row['mean']:.4f}" + (f" ± {row['std']:.4f}" if row["n"] > 1 else "")
-    return f"[bold]{text}[/bold]" if row["mean"] == best else text
+    return f"[bold]{text}[/bold]" if is_best else text
 
 
-def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) -> None:
-    """Print the differences to one policy, with 95 % intervals and Holm-corrected p-values."""
-    table = Table(title=f"test {metric}, difference to {against} (95 %)", title_justify="left")
-    for name in ("policy", "K", "every", "difference", "interval", "p (Holm)"):
-        table.add_column(name, justify="left" if name == "policy" else "right")
+def print_pairs(
+    summary: Sequence[Mapping[str, Any]],
+    paired: Sequence[Mapping[str, Any]],
+    metric: str,
+    against: str,
+) -> None:
+    """Print the differences to one policy: gain, folds, 95 % interval over users, p-value.
+
+    The gain is relative, and above 0 if the policy is better. Significant gains are bold.
+    """
+    title = f"test {metric}, difference to {against} (95 %; folds that agree; bold: significant)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    for name in ("policy", "K, every", "gain (folds)", "diff", "interval", "p (Holm)"):
+        justify: Literal["left", "right"] = "left" if name == "policy" else "right"
+        table.add_column(name, justify=justify, no_wrap=name != "p (Holm)", min_width=6)
+    base = {
+        (row["size"], row["every"]): row["mean"]
+        for row in summary
+        if row["metric"] == metric and row["policy"] == against
+    }
     for row in paired:
         if row["metric"] != metric or against not in (row["a"], row["b"]):
             continue
@@ -195,8 +218,8 @@ def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) 
         low, high = sorted((sign * row["low"], sign * row["high"]))
         table.add_row(
             other,
-            str(row["size"]),
-            str(row["every"]),
+            f"{row['size']}, {row['every']}",
+            _gain(row, sign, base[row["size"], row["every"]]),
             f"{sign * row['diff']:+.4f}",
             f"{low:+.4f} to {high:+.4f}",
             f"{row['p']:.4f}",
@@ -205,12 +228,32 @@ def print_pairs(paired: Sequence[Mapping[str, Any]], metric: str, against: str) 
         Console().print(table)
 
 
+def _gain(row: Mapping[str, Any], sign: int, base: float) -> str:
+    """Return '+0.4 % (5 of 5)', bold if significant; above 0 is better."""
+    better = -sign if row["metric"] in LOWER_IS_BETTER else sign
+    text = f"{100 * better * row['diff'] / base:+.1f} %" if base else ""
+    folds = f" ({agreeing_folds(row)} of {len(row['folds'])})" if row.get("folds") else ""
+    return f"[bold]{text}{folds}[/bold]" if is_significant(row) else text + folds
+
+
+def print_best_rules(best_rules: Sequence[Mapping[str, Any]]) -> None:
+    """Print which rules are best on validation, in how many folds, by size and period."""
+    for size, every in dict.fromkeys((row["size"], row["every"]) for row in best_rules):
+        chosen = Counter(
+            row["policy"] for row in best_rules if (row["size"], row["every"]) == (size, every)
+        )
+        when = "" if every == 1 else f" every {every}"
+        listed = ", ".join(f"{name} in {count}" for name, count in chosen.most_common())
+        print(f"best rule on validation at K={size}{when}: {listed} of {chosen.total()} folds")
+
+
 def print_kept(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the runs in which a baseline was kept instead of the policy."""
     for row in rows:
         if row["kept_policy"] != row["policy"]:
             when = "" if row["every"] == 1 else f" every {row['every']}"
-            cell = f"{row['policy']} at {row['size']}{when}, seed {row['seed']}"
+            repeat = f", repeat {row['repeat']}" if row["repeat"] else ""
+            cell = f"{row['policy']} at {row['size']}{when}, fold {row['fold']}{repeat}"
             print(f"{cell}: {kept_baseline(row['kept_policy'])}")
 
 
@@ -240,7 +283,7 @@ def print_transfer(result: TransferResult, title: str, out: Path) -> None:
     """Print the result of a transfer or session study."""
     metrics = ("recall@20", "mrr@20")
     for metric in metrics:
-        print_summary(result.summary, metric, f"test {metric} on {title}")
+        print_summary(result.summary, metric, f"test {metric} on {title}", result.paired)
     print_gains(result.about.get("gains", ()), metrics[0])
     print_kept(result.rows)
     print_saved(result.about, metrics)

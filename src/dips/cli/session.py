@@ -10,10 +10,21 @@ import typer
 from dips import api
 from dips.cli.origin import command, write_origin
 from dips.cli.screen import print_json, print_transfer, show_study
-from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
+from dips.cli.settings import Repeats, Seed, Settings, numbers, policy_names, with_settings
 from dips.data.side_information import event_column_names
 
-OWN = ("policy", "size", "every", "periods", "seed", "recommender", "split", "max_seconds")
+OWN = (
+    "policy",
+    "size",
+    "every",
+    "periods",
+    "seed",
+    "fold",
+    "repeat",
+    "recommender",
+    "split",
+    "max_seconds",
+)
 """Settings that the study itself sets."""
 
 
@@ -29,9 +40,9 @@ def session(
     target_epochs: Annotated[
         int, typer.Option(help="Epochs of the target model; 0: the value of --epochs.")
     ] = 0,
-    seed_text: Annotated[
-        str, typer.Option("--seeds", help="3: seeds 0 to 2; 7,8: seeds 7 and 8.")
-    ] = "3",
+    folds: Annotated[int, typer.Option(help="How many of the five folds of users.")] = 3,
+    seed: Seed = 0,
+    repeats: Repeats = 1,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Add a sketch of the past to session-based recommendation.
@@ -40,7 +51,7 @@ def session(
     session so far, another one a sketch of K items of earlier sessions; the
     scores depend on both states. Policies are trained with NCF and refresh
     every 4 interactions. A session model is trained for each policy, size
-    and seed. A sketch holds all earlier items while there are at most K.
+    and fold. A sketch holds all earlier items while there are at most K.
     The paper: more than 20 % better than without a sketch.
 
     Settings apply to session models and NCF. For data with ratings add
@@ -54,7 +65,9 @@ def session(
             whole,
             policy_names(policies),
             numbers("sizes", sizes),
-            seeds(seed_text),
+            folds=folds,
+            seed=seed,
+            repeats=repeats,
             target_epochs=target_epochs,
             out=out,
             on_progress=on_progress,

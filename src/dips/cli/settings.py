@@ -17,6 +17,10 @@ from dips.training.recipes import RECIPES, build_config
 Settings = Callable[..., TrainConfig]
 """From further leaves, where a command has some, to the settings as asked."""
 
+Seed = Annotated[int, typer.Option(help="Draws the permutation of users, and fixes training.")]
+"""Option --seed of commands that train on several folds."""
+Repeats = Annotated[int, typer.Option(help="Training runs on each fold; their sums are pooled.")]
+"""Option --repeats of commands that train on several folds."""
 BASIC, ADVANCED = "Settings", "Advanced settings"
 """Headings of the help."""
 
@@ -132,14 +136,4 @@ def policy_names(text: str) -> list[str]:
     given = [name for name in text.split(",") if name]
     if len(set(given)) < len(given) or not given:
         raise ConfigError(f"--policies '{text}': give each policy once")
-    return given
-
-
-def seeds(text: str) -> tuple[int, ...]:
-    """Return 0 to 4 for `5`, and exactly 7 and 8 for `7,8`."""
-    given = numbers("seeds", text)
-    if len(given) == 1 and "," not in text:
-        if given[0] < 1:
-            raise ConfigError("--seeds: give at least one")
-        return tuple(range(given[0]))
     return given

@@ -59,6 +59,8 @@ def train(
     further = event_column_names(settings().model.side)
     columns = ColumnNames(side=further)
     if valid_data is not None and test_data is not None:
+        if settings().training.fold:
+            raise ConfigError("--fold is for splits by dips: leave it out with --valid-data")
         source: Source = [data, valid_data, test_data]
         parts = open_predefined_split(
             data, valid_data, test_data, read=partial(read_data, columns=columns)

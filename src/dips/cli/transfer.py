@@ -10,10 +10,10 @@ import typer
 from dips import api
 from dips.cli.origin import command, write_origin
 from dips.cli.screen import print_json, print_transfer, show_study
-from dips.cli.settings import Settings, numbers, policy_names, seeds, with_settings
+from dips.cli.settings import Repeats, Seed, Settings, numbers, policy_names, with_settings
 from dips.data.side_information import event_column_names
 
-OWN = ("policy", "size", "every", "periods", "seed", "recommender", "max_seconds")
+OWN = ("policy", "size", "every", "periods", "seed", "fold", "repeat", "recommender", "max_seconds")
 """Settings that the study itself sets."""
 
 
@@ -30,14 +30,14 @@ def transfer(
     target_epochs: Annotated[
         int, typer.Option(help="Epochs of the target model; 0: the value of --epochs.")
     ] = 0,
-    seed_text: Annotated[
-        str, typer.Option("--seeds", help="3: seeds 0 to 2; 7,8: seeds 7 and 8.")
-    ] = "3",
+    folds: Annotated[int, typer.Option(help="How many of the five folds of users.")] = 3,
+    seed: Seed = 0,
+    repeats: Repeats = 1,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Score a sequential model on the sketches of policies trained with NCF.
 
-    The sequential model is trained on full histories, once per seed.
+    The sequential model is trained on full histories, once per fold.
     Policies that learn or read signals are trained with NCF (dot, softmax)
     at every size. On test users the model reads the K items of a sketch, in
     order of time. ratios.csv has the sizes at which policies are equally
@@ -54,7 +54,9 @@ def transfer(
             whole,
             policy_names(policies),
             numbers("sizes", sizes),
-            seeds(seed_text),
+            folds=folds,
+            seed=seed,
+            repeats=repeats,
             recommender=recommender,
             target_epochs=target_epochs,
             out=out,

@@ -7,12 +7,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dips.data.interactions import Int64, Interactions
 from dips.errors import ConfigError, DataError
 
 Parts = tuple[Interactions, Interactions, Interactions]
 """Train, valid and test."""
+FOLDS = 5
+"""Number of folds of one permutation of users."""
+FRACTIONS = (0.6, 0.2, 0.2)
+"""Shares of users of the parts of a fold."""
 
 
 def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Parts:
@@ -28,6 +33,49 @@ def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Pa
         DataError: If there are fewer than 3 users.
     """
     _check(fractions)
+    order, first, second = _permute(data, fractions, seed)
+    return (
+        data.select(order[:first]),
+        data.select(order[first:second]),
+        data.select(order[second:]),
+    )
+
+
+def by_fold(data: Interactions, fold: int, *, seed: int) -> Parts:
+    """Return train, valid and test of one of five folds of a permutation of the users.
+
+    The permutation is cut into fifths. Fold f takes three fifths for training, the next one for
+    validation and the one after that as test, starting with fifth f. Over all five folds each user
+    is in test once, in validation once and in training three times. Fold 0 equals `by_users` with
+    60 %, 20 % and 20 %.
+
+    Args:
+        data: The dataset.
+        fold: Number of the fold, 0 to 4.
+        seed: Seed of the permutation of users.
+
+    Raises:
+        ConfigError: If there is no such fold.
+        DataError: If there are fewer than 3 users, or fewer than 5 for a fold above 0.
+    """
+    if not 0 <= fold < FOLDS:
+        raise ConfigError(f"fold is {fold}: it must be between 0 and {FOLDS - 1}")
+    if fold and data.users < FOLDS:
+        raise DataError(
+            f"{data.name} has {data.users} users; {FOLDS} folds need at least {FOLDS} "
+            "(run the first fold only: --folds 1)"
+        )
+    order, first, second = _permute(data, FRACTIONS, seed)
+    edges = [0, first // 3, 2 * first // 3, first, second]
+    fifths = np.split(order, edges[1:])
+    fifths = [*fifths[fold:], *fifths[:fold]]
+    return data.select(np.concatenate(fifths[:3])), data.select(fifths[3]), data.select(fifths[4])
+
+
+def _permute(
+    data: Interactions, fractions: Sequence[float], seed: int
+) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return a permutation of the users, and where its second and third part begin."""
     if data.users < 3:
         raise DataError(
             f"{data.name} has {data.users} user(s); a split by users needs at least 3 "
@@ -37,11 +85,7 @@ def by_users(data: Interactions, fractions: Sequence[float], *, seed: int) -> Pa
     first = max(1, round(fractions[0] * data.users))
     second = max(1, round(fractions[1] * data.users))
     first = min(first, data.users - second - 1)
-    return (
-        data.select(order[:first]),
-        data.select(order[first : first + second]),
-        data.select(order[first + second :]),
-    )
+    return order, first, first + second
 
 
 class Halves(NamedTuple):

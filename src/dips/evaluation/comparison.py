@@ -1,25 +1,30 @@
-"""Compare policies: means over splits, and a paired bootstrap over users.
+"""Compare policies: means over folds, and a paired bootstrap over users.
 
-Five splits share users, and a rank test over five splits cannot reach p = 0.05. The test therefore
-resamples users, pooled over the test parts of all splits. Holm's method corrects the p-values over
-the cells of a table.
+Over five folds each user is tested once. A rank test over five folds cannot reach p = 0.05. The
+test therefore resamples users, pooled over the test parts of all folds. Holm's method corrects the
+p-values over all rows of one metric. `dips.evaluation.significance` has the rule that decides.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dips.evaluation.metrics import LOWER_IS_BETTER, primary_metric
 from dips.evaluation.progressive import Scores
 
 Float64 = npt.NDArray[np.float64]
 RESAMPLES = 10_000
+RESAMPLES_PER_ROW = 100
+"""Resamples for each row of Holm's family: the smallest corrected p-value is then 0.02."""
 CHUNK = 250
+BEST_RULE = "best-rule"
+"""Name of the composite of the rules that are best on validation, one per fold."""
 
 
 @dataclass(frozen=True, order=True)
@@ -33,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class UserSums:
-    """Sums of metric terms by user, for one run."""
+    """Sums of metric terms by user, for one run on the test users of one fold."""
 
     users: Sequence[str]
     """Original ids."""
@@ -41,6 +46,7 @@ class UserSums:
     """Predictions per user, [users]."""
     sums: Mapping[str, Float64]
     """By metric term: sums over a user's predictions, [users]."""
+    fold: int = 0
 
 
 def user_sums(scores: Scores, ids: Sequence[str]) -> UserSums:
@@ -54,63 +60,140 @@ def metric_name(term: str) -> str:
     return "rmse" if term == "squared_error" else term
 
 
+def fold_of(row: Mapping[str, Any]) -> int:
+    """Return the fold of a run. Results of version 0.1 have a seed for each split instead."""
+    return int(row["fold"] if "fold" in row else row["seed"])
+
+
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return mean and standard deviation over seeds of each test metric in each cell.
+    """Return mean and standard deviation over folds of each test metric in each cell.
+
+    Repeats of one fold are averaged first.
 
     Args:
-        rows: One per run, with `policy`, `size`, `every` and `test`.
+        rows: One per run, with `policy`, `size`, `every`, `fold` and `test`.
 
     Returns:
-        One row per cell and metric: policy, size, every, metric, mean, std, n.
+        One row per cell and metric: policy, size, every, metric, mean, std, n (number of folds).
     """
-    groups: dict[tuple[Cell, str], list[float]] = {}
+    groups: dict[tuple[Cell, str], dict[int, list[float]]] = {}
     for row in rows:
         cell = Cell(row["policy"], row["size"], row["every"])
         for metric, value in row["test"].items():
-            groups.setdefault((cell, metric), []).append(value)
-    return [
-        {
-            "policy": cell.policy,
-            "size": cell.size,
-            "every": cell.every,
-            "metric": metric,
-            "mean": float(np.mean(values)),
-            "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            "n": len(values),
+            groups.setdefault((cell, metric), {}).setdefault(fold_of(row), []).append(value)
+    found = []
+    for (cell, metric), folds in groups.items():
+        values = [float(np.mean(repeats)) for repeats in folds.values()]
+        found.append(
+            {
+                "policy": cell.policy,
+                "size": cell.size,
+                "every": cell.every,
+                "metric": metric,
+                "mean": float(np.mean(values)),
+                "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+                "n": len(values),
+            }
+        )
+    return found
+
+
+def best_rules(
+    rows: Sequence[Mapping[str, Any]], rules: Collection[str]
+) -> dict[tuple[int, int], dict[int, str]]:
+    """Return the rule that is best on validation, by (size, every) and by fold.
+
+    Repeats of one fold are averaged first. Test metrics are not read.
+
+    Args:
+        rows: One per run, with `policy`, `size`, `every`, `fold` and `valid`.
+        rules: Names of the static policies to choose from.
+
+    Returns:
+        Names of policies; places with fewer than two rules are left out.
+    """
+    losses: dict[tuple[int, int], dict[int, dict[str, list[float]]]] = {}
+    for row in rows:
+        if row["policy"] in rules:
+            metric = primary_metric(row["valid"])
+            loss = row["valid"][metric] * (1 if metric in LOWER_IS_BETTER else -1)
+            folds = losses.setdefault((row["size"], row["every"]), {})
+            folds.setdefault(fold_of(row), {}).setdefault(row["policy"], []).append(loss)
+    return {
+        place: {
+            fold: min(by_rule, key=lambda name: float(np.mean(by_rule[name])))
+            for fold, by_rule in sorted(folds.items())
         }
-        for (cell, metric), values in groups.items()
-    ]
+        for place, folds in losses.items()
+        if len({name for by_rule in folds.values() for name in by_rule}) > 1
+    }
 
 
 def compare_pairs(
-    results: Mapping[Cell, Sequence[UserSums]], *, seed: int = 0, resamples: int = RESAMPLES
+    results: Mapping[Cell, Sequence[UserSums]],
+    *,
+    rules: Collection[str] = (),
+    seed: int = 0,
+    resamples: int | None = None,
 ) -> list[dict[str, Any]]:
     """Compare every pair of policies with the same size and period by a paired bootstrap.
 
-    Users are resampled with replacement; both policies of a pair get the same resamples.
+    Users are resampled with replacement; both policies of a pair get the same resamples. Sums of
+    repeats on one fold are added up, so each user is one unit. The p-values are corrected by Holm's
+    method over all rows of one metric: over all pairs and all cells.
 
     Args:
-        results: Sums by user of each cell, one entry per seed.
+        results: Sums by user of each cell, one entry per fold and repeat.
+        rules: Policies that are not compared with `best-rule`, because it is made of them.
         seed: Seed of the resampling.
-        resamples: Number of bootstrap resamples.
+        resamples: Number of bootstrap resamples. Default: 10,000, or more in large tables.
 
     Returns:
         One row per pair (a, b), cell and metric: `diff` (a minus b), 95 % interval `low` to `high`,
-        and the Holm-corrected p-value `p`.
+        the Holm-corrected p-value `p`, and `folds`, the difference in each fold.
     """
     pools = {cell: _pool(parts) for cell, parts in results.items()}
+    by_users: dict[tuple[str, ...], list[Cell]] = {}
+    for cell, pool in pools.items():
+        by_users.setdefault(tuple(pool.users), []).append(cell)
+    pairs = [_pairs(cells, rules) for cells in by_users.values()]
+    count = resamples or max(RESAMPLES, RESAMPLES_PER_ROW * sum(map(len, pairs)))
     found: list[dict[str, Any]] = []
-    for users in {tuple(pool.users) for pool in pools.values()}:
-        cells = [cell for cell, pool in pools.items() if tuple(pool.users) == users]
-        found += _compare(cells, pools, seed, resamples)
+    for cells, chosen in zip(by_users.values(), pairs, strict=True):
+        found += _compare(cells, chosen, pools, seed, count)
+    for row in found:
+        a, b = (results[Cell(row[name], row["size"], row["every"])] for name in ("a", "b"))
+        row["folds"] = _fold_differences(a, b, row["metric"])
     order = {cell: index for index, cell in enumerate(results)}
     found.sort(key=lambda row: order[Cell(row["a"], row["size"], row["every"])])
-    _holm(found)
+    apply_holm(found)
+    return found
+
+
+def _pairs(cells: Sequence[Cell], rules: Collection[str]) -> list[tuple[Cell, Cell]]:
+    """Return all pairs of cells with the same size and period, without a rule and `best-rule`."""
+    return [
+        (a, b)
+        for a, b in itertools.combinations(cells, 2)
+        if (a.size, a.every) == (b.size, b.every)
+        and not (BEST_RULE in (a.policy, b.policy) and {a.policy, b.policy} & set(rules))
+    ]
+
+
+def _fold_differences(a: Sequence[UserSums], b: Sequence[UserSums], metric: str) -> list[float]:
+    """Return metric a minus metric b on the users of each fold, in the order of the folds."""
+    found = []
+    for fold in sorted({part.fold for part in a}):
+        first, second = (_pool([part for part in parts if part.fold == fold]) for parts in (a, b))
+        term = next(term for term in first.sums if metric_name(term) == metric)
+        columns = (first.count, first.sums[term], second.sums[term])
+        totals = np.array([[column.sum() for column in columns]])
+        found.append(float(_difference(totals, 1, 2, term)[0]))
     return found
 
 
 def _pool(parts: Sequence[UserSums]) -> UserSums:
-    """Add up each user's sums over the splits in which it was a test user."""
+    """Add up each user's sums over the runs in which it was a test user."""
     names = sorted({user for part in parts for user in part.users})
     row_of = {user: index for index, user in enumerate(names)}
     count = np.zeros(len(names))
@@ -124,17 +207,22 @@ def _pool(parts: Sequence[UserSums]) -> UserSums:
 
 
 def _compare(
-    cells: Sequence[Cell], pools: Mapping[Cell, UserSums], seed: int, resamples: int
+    cells: Sequence[Cell],
+    pairs: Sequence[tuple[Cell, Cell]],
+    pools: Mapping[Cell, UserSums],
+    seed: int,
+    resamples: int,
 ) -> list[dict[str, Any]]:
-    """Compare all pairs among cells with the same users, with one set of resamples."""
+    """Compare pairs of cells that have the same users, with one set of resamples."""
+    if not pairs:
+        return []
     terms = list(pools[cells[0]].sums)
     columns = [pools[cell].sums[term] for cell in cells for term in terms]
     table = np.stack([pools[cells[0]].count, *columns], axis=1)  # [users, 1 + cells * terms]
     total, resampled = table.sum(0)[None], resample_sums(table, seed, resamples)
     rows = []
-    for (i, a), (j, b) in itertools.combinations(enumerate(cells), 2):
-        if (a.size, a.every) != (b.size, b.every):
-            continue
+    for a, b in pairs:
+        i, j = cells.index(a), cells.index(b)
         for k, term in enumerate(terms):
             pick = (1 + i * len(terms) + k, 1 + j * len(terms) + k)
             diff = float(_difference(total, *pick, term)[0])
@@ -184,11 +272,11 @@ def _two_sided(spread: Float64) -> float:
     return min(1.0, 2 * (tail + 1) / (len(spread) + 1))
 
 
-def _holm(rows: Sequence[dict[str, Any]]) -> None:
-    """Apply Holm's correction to each pair and metric over the cells of the table, in place."""
-    families: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+def apply_holm(rows: Sequence[dict[str, Any]]) -> None:
+    """Apply Holm's correction in place, for each metric over all pairs and cells of the table."""
+    families: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        families.setdefault((row["a"], row["b"], row["metric"]), []).append(row)
+        families.setdefault(row["metric"], []).append(row)
     for family in families.values():
         largest = 0.0
         for rank, row in enumerate(sorted(family, key=lambda row: float(row["p"]))):

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dips.evaluation.comparison import Cell, compare_pairs, user_sums
+from dips.evaluation.comparison import BEST_RULE, Cell, compare_pairs, user_sums
 from dips.evaluation.equal_quality_size import equal_quality_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
+from dips.evaluation.significance import COMPLETE_FOLDS, is_significant
 
 RESAMPLES = 2_000
 """Bootstrap resamples; fewer than in a comparison, as a run should end quickly."""
-LEVEL = 0.05
-"""Significance level of p-values."""
 NAMED_CELLS = 3
 """Maximum number of cells that are listed by name."""
 Row = Mapping[str, Any]
@@ -36,34 +35,36 @@ def compare_scores(first: Scores, second: Scores) -> list[dict[str, Any]]:
     return compare_pairs(results, resamples=RESAMPLES)
 
 
-def is_significant(pair: Row) -> bool:
-    """Return whether a paired difference is significant: interval without 0 and p below 0.05."""
-    return bool((pair["low"] > 0 or pair["high"] < 0) and pair["p"] < LEVEL)
-
-
 def count_kept_policies(runs: Sequence[Row], policy: str) -> Counter[str]:
     """Count the kept policies in the runs of a policy: itself, or a better baseline."""
     return Counter(run.get("kept_policy", policy) for run in runs if run["policy"] == policy)
 
 
 def comparison_verdict(
-    summary: Sequence[Row], paired: Sequence[Row], metric: str, runs: Sequence[Row] = ()
+    summary: Sequence[Row],
+    paired: Sequence[Row],
+    metric: str,
+    runs: Sequence[Row] = (),
+    best_rules: Sequence[Row] = (),
 ) -> str:
-    """Compare `learned`, or else the best policy of a comparison, with `last`, in one sentence.
+    """Compare `learned` with `last` and with the best rule, in one sentence.
 
-    Without `last` the first policy is the reference. Where a baseline was kept in all runs of a
-    policy, the sentence names the baseline.
+    Without `learned` the policy with the largest mean gain is compared. Without `last` the first
+    policy is the reference. Where a baseline was kept in all runs of a policy, the sentence names
+    the baseline. "Better" is decided by `is_significant`.
 
     Args:
         summary: Rows of `summarise`.
         paired: Rows of `compare_pairs`.
         metric: The metric to compare.
         runs: One row per run, with `policy` and `kept_policy`.
+        best_rules: The rule that is best on validation, by size, period and fold.
 
     Returns:
         The sentence; empty for a single policy.
     """
-    rows = [row for row in summary if row["metric"] == metric and row["policy"] != "all"]
+    left_out = ("all", BEST_RULE)
+    rows = [row for row in summary if row["metric"] == metric and row["policy"] not in left_out]
     names = list(dict.fromkeys(row["policy"] for row in rows))
     if len(names) < 2:
         return ""
@@ -77,14 +78,47 @@ def comparison_verdict(
     kept = count_kept_policies(runs, of)
     named = of if kept[of] or not kept else " or ".join(kept)
     parts = [_describe_kept(kept, of)]
-    if named == to:
+    ruled = _gains([*rows, *_best_rule_rows(summary, metric)], paired, metric, of, BEST_RULE)
+    if named == to and not ruled:
         parts.append(f"keep {to}")
-    else:
+    elif named != to:
         curves = {named: _curve(rows, of), to: _curve(rows, to)}
-        parts += [_equal(curves, metric, gains[of]), _advice(gains[of], named, to)]
-    if best not in (of, named) and _cells(gains[best], 1):
+        advice = _statement if ruled else _advice
+        parts += [_equal(curves, metric, gains[of]), advice(gains[of], named, to)]
+    if ruled:
+        parts.append(_against_best_rule(ruled, named, best_rules))
+    elif best not in (of, named) and _cells(gains[best], 1):
         parts.append(f"or use {best}, which {_better_cells(gains[best], to)}")
+    parts.append(_few_folds(paired))
     return "; ".join(part for part in parts if part)
+
+
+def _best_rule_rows(summary: Sequence[Row], metric: str) -> list[Row]:
+    return [row for row in summary if row["metric"] == metric and row["policy"] == BEST_RULE]
+
+
+def _against_best_rule(gains: Gains, of: str, best_rules: Sequence[Row]) -> str:
+    """Compare a policy with the rule that is best on validation, and say which one to use."""
+    names = ", ".join(dict.fromkeys(row["policy"] for row in best_rules))
+    rule = "the best rule on validation" + (f" ({names})" if names else "")
+    better, worse = _cells(gains, 1), _cells(gains, -1)
+    also = f", and worse in {_many(worse, gains)}" if worse else ""
+    if len(worse) == len(gains):
+        return f"{of} is worse than {rule} in {_many(worse, gains)}: use that rule"
+    if not better:
+        where = f"any of {len(gains)} cells" if len(gains) > 1 else "the one cell"
+        return f"{of} is not better than {rule} in {where}{also}: use that rule"
+    said = f"{of} {_better_cells(gains, rule)}{also}: use {of}"
+    return said if len(better) == len(gains) else f"{said} there, and else that rule"
+
+
+def _few_folds(paired: Sequence[Row]) -> str:
+    """Return how many folds were run, if they are fewer than five; empty if it is unknown."""
+    counts = {len(row["folds"]) for row in paired if row.get("folds")}
+    if not counts or min(counts) >= COMPLETE_FOLDS:
+        return ""
+    count = min(counts)
+    return f"preliminary: {count} of {COMPLETE_FOLDS} folds"
 
 
 def _describe_kept(kept: Counter[str], of: str) -> str:
@@ -157,6 +191,19 @@ def _equal(curves: Mapping[str, Curve], metric: str, gains: Gains) -> str:
     if found.bound == "below":
         return f"{mine} is worse than {theirs}{found.size:g}, the smallest tried{when}"
     return f"{mine} equals {theirs}{found.size:.2g}{when}"
+
+
+def _statement(gains: Gains, of: str, to: str) -> str:
+    """Return in which cells a policy is better or worse than another, without advice."""
+    better, worse = _cells(gains, 1), _cells(gains, -1)
+    if better:
+        return f"{of} {_better_cells(gains, to)}" + (
+            f", and worse in {_many(worse, gains)}" if worse else ""
+        )
+    if worse:
+        return f"{to} is better than {of} in {_many(worse, gains)}, and worse in none"
+    where = f"any of {len(gains)} cells" if len(gains) > 1 else "the one cell"
+    return f"no significant difference between {of} and {to} in {where}"
 
 
 def _advice(gains: Gains, of: str, to: str) -> str:

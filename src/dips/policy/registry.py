@@ -186,6 +186,17 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
     )
 
 
+def is_rule(name: str, size: int) -> bool:
+    """Return whether a policy is a rule: it is not trained, and it keeps at most K interactions.
+
+    Args:
+        name: Name in POLICIES with its argument, or the import name of a class.
+        size: Sketch size for which the policy is made.
+    """
+    policy = make_policy(name, size=size)
+    return not learns(policy) and not policy.keeps_all
+
+
 def learns(policy: Policy) -> bool:
     """Return whether training changes a policy: whether it is a module with parameters."""
     return isinstance(policy, nn.Module) and any(True for _ in policy.parameters())

@@ -16,6 +16,7 @@ def setting(
     help: str,
     *,
     low: float | None = None,
+    high: float | None = None,
     choices: Sequence[str] = (),
     basic: bool = False,
 ) -> Any:
@@ -25,10 +26,11 @@ def setting(
         default: Its value where nothing is given; None: decided from the data.
         help: One sentence for users.
         low: The least value.
+        high: The largest value.
         choices: The allowed values; none: any.
         basic: Whether `--help` shows it among the first settings.
     """
-    about = {"help": help, "low": low, "choices": tuple(choices), "basic": basic}
+    about = {"help": help, "low": low, "high": high, "choices": tuple(choices), "basic": basic}
     return field(default=default, metadata=about)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dips.evaluation.equal_quality_size import EqualQualitySize, equal_quality_size
 from dips.evaluation.metrics import LOWER_IS_BETTER
-from dips.evaluation.verdict import is_significant
+from dips.evaluation.significance import best_policies, folds_in_words, is_significant
 from dips.report.charts import Point, Series, interval_chart, legend, line_chart
 from dips.report.markup import NOTHING, Cell, Markup, difference_tag, figure, table, to_html
 from dips.report.paper_tables import published_result
@@ -56,35 +56,34 @@ def best_value(values: Sequence[float], metric: str) -> float:
     return min(values) if metric in LOWER_IS_BETTER else max(values)
 
 
-def _best(values: Sequence[float], metric: str) -> float | None:
-    return best_value(values, metric) if values else None
-
-
-def means_table(rows: Sequence[Row], metric: str, every: int, data: str) -> Markup:
+def means_table(
+    rows: Sequence[Row], metric: str, every: int, data: str, paired: Sequence[Row] = ()
+) -> Markup:
     """Return a table of policies by size, the best in bold, with the paper's values if any."""
     mine = select_rows(rows, metric, every)
     sizes = sorted({row["size"] for row in mine})
     place = {(row["policy"], row["size"]): row for row in mine}
-    sized = [row for row in mine if row["policy"] not in WITHOUT_SIZE]  # a full history would win
-    best = {s: _best([row["mean"] for row in sized if row["size"] == s], metric) for s in sizes}
+    best = {size: best_policies(mine, paired, metric, size, every) for size in sizes}
     lines: list[list[Cell]] = []
     for policy in policy_names(mine):
         cells = [
-            _mean(place.get((policy, size)), best[size], data, metric, every) for size in sizes
+            _mean(place.get((policy, size)), policy in best[size], data, metric, every)
+            for size in sizes
         ]
         lines.append([policy, *cells])
     better = "lower" if metric in LOWER_IS_BETTER else "higher"
-    splits = max(row["n"] for row in mine)
-    over = f"mean and standard deviation over {splits} splits" if splits > 1 else "one split"
-    caption = f"Test {metric} ({better} is better), {refresh_text(every)}; {over}, best in bold"
+    folds = max(row["n"] for row in mine)
+    over = f"mean and standard deviation over {folds} folds" if folds > 1 else "one fold"
+    bold = "bold: the best, and all that do not differ from it significantly"
+    caption = f"Test {metric} ({better} is better), {refresh_text(every)}; {over}; {bold}"
     return table(["policy", *(f"K = {size}" for size in sizes)], lines, caption)
 
 
-def _mean(row: Row | None, best: float | None, data: str, metric: str, every: int) -> Cell:
+def _mean(row: Row | None, is_best: bool, data: str, metric: str, every: int) -> Cell:
     if row is None:
         return ""
     value = f"{row['mean']:.4f}"
-    if row["mean"] == best:
+    if is_best:
         value = f'<span class="best">{value}</span>'
     spread = f"<small>± {row['std']:.4f}</small>" if row["n"] > 1 else ""
     paper = published_result(data, metric, every, row["size"], row["policy"])
@@ -145,7 +144,7 @@ def size_chart(
     )
     better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
     split = any(row["n"] > 1 for row in mine)
-    whiskers = "; whiskers: deviation over splits, their common shifts removed" if split else ""
+    whiskers = "; whiskers: deviation over folds, their common shifts removed" if split else ""
     return figure(title, better + whiskers, chart, legend=legend(series), numbers=numbers)
 
 
@@ -159,7 +158,10 @@ def _heights(series: Series, ticks: Sequence[float]) -> list[str]:
 def difference_chart(
     paired: Sequence[Row], metric: str, every: int, against: str, colour: Mapping[str, int]
 ) -> Markup:
-    """Return a chart of differences to one policy, with 95 % intervals of the paired tests."""
+    """Return a chart of differences to one policy, with 95 % intervals of the paired tests.
+
+    The table below it has the difference in each fold. A significant difference is bold.
+    """
     rows, lines = [], list[list[Cell]]()
     for row in sorted(paired, key=lambda row: (_other(row, against), row["size"])):
         if row["metric"] != metric or row["every"] != every or against not in (row["a"], row["b"]):
@@ -173,13 +175,36 @@ def difference_chart(
         rows.append((name, colour.get(other, 7), Point(diff, 0.0, low, high, note)))
         good = diff < 0 if metric in LOWER_IS_BETTER else diff > 0
         tag = difference_tag(diff, good=good)
-        lines.append([name, tag, f"{low:+.4f} to {high:+.4f}", f"{row['p']:.3g}"])
+        if is_significant(row):
+            tag = Markup(f'<span class="best">{tag}</span>')
+        folds = row.get("folds") or []
+        each = ", ".join(f"{sign * one:+.4f}" for one in folds)
+        agreeing = folds_in_words(row) if folds else ""
+        lines.append([name, tag, f"{low:+.4f} to {high:+.4f}", f"{row['p']:.3g}", agreeing, each])
     title = f"Difference to {against}, {refresh_text(every)}"
     better = "left" if metric in LOWER_IS_BETTER else "right"
-    note = f"paired bootstrap over users, 95 % intervals; {better} of zero is better"
+    note = (
+        f"paired bootstrap over users, 95 % intervals; {better} of zero is better; in the table, "
+        "bold is significant and folds agree if they have the sign of the difference"
+    )
     chart = interval_chart(rows, title=title, x_label=f"difference of {metric}")
     head = ["policy and size", "difference", "95 % interval", "p (Holm)"]
+    head += ["folds that agree", "difference in each fold"]
     return figure(title, note, chart, numbers=table(head, lines, title))
+
+
+def best_rules_table(best_rules: Sequence[Row]) -> Markup:
+    """Return a table of the rules that are best on validation, by size, period and fold."""
+    if not best_rules:
+        return NOTHING
+    folds = sorted({row["fold"] for row in best_rules})
+    chosen = {(row["size"], row["every"], row["fold"]): row["policy"] for row in best_rules}
+    lines: list[list[Cell]] = [
+        [f"K = {size}, {refresh_text(every)}", *(chosen.get((size, every, f), "") for f in folds)]
+        for size, every in dict.fromkeys((row["size"], row["every"]) for row in best_rules)
+    ]
+    caption = "best-rule: the static policy that is best on validation in each fold"
+    return table(["", *(f"fold {fold}" for fold in folds)], lines, caption)
 
 
 def is_not_significant(

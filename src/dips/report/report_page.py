@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dips.evaluation.comparison import BEST_RULE
 from dips.evaluation.metrics import primary_metric
 from dips.evaluation.verdict import count_kept_policies
 from dips.report.markup import (
@@ -24,6 +25,7 @@ from dips.report.paper_tables import CLAIMS, TABLES, published_result
 from dips.report.quality import (
     NO_SKETCH,
     WITHOUT_SIZE,
+    best_rules_table,
     best_value,
     difference_chart,
     equal_quality_sentence,
@@ -51,7 +53,7 @@ from dips.report.stages import stages_table
 
 Bytes = Callable[[int, int, bool], float]
 """Bytes of a user's record, by sketch size, refresh period and whether there are ratings."""
-ABOUT = ("kind", "data", "sizes", "seeds", "every")
+ABOUT = ("kind", "data", "sizes", "seeds", "folds", "seed", "repeats", "every")
 """Fields of an experiment that are shown as settings."""
 TITLES = {"transfer": "Policy transfer", "session": "Sessions with a sketch"}
 
@@ -110,7 +112,7 @@ def metrics_of(summary: Sequence[Row]) -> list[str]:
 def best_at_middle_size(summary: Sequence[Row], metric: str) -> Mapping[str, Any]:
     """Return the row of the best policy at the middle size and the shortest period."""
     rows = select_rows(summary, metric, periods(summary)[0])
-    rows = [row for row in rows if row["policy"] not in WITHOUT_SIZE] or rows
+    rows = [row for row in rows if row["policy"] not in (*WITHOUT_SIZE, BEST_RULE)] or rows
     sizes = sorted({row["size"] for row in rows})
     middle = [row for row in rows if row["size"] == sizes[len(sizes) // 2]]
     best = best_value([row["mean"] for row in middle], metric)
@@ -206,7 +208,7 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> M
         else "The paper has no results for this dataset."
     )
     tables, others = (
-        [means_table(summary, name, e, found.data) for name in names for e in every]
+        [means_table(summary, name, e, found.data, found.paired) for name in names for e in every]
         for names in (metrics[:1], metrics[1:])
     )
     by_size = [_by_size(summary, metric, e, colour) for e in every]
@@ -222,10 +224,17 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> M
         )
         for e in every
     ]
-    pairs = [difference_chart(found.paired, metric, e, against, colour) for e in every]
+    references = dict.fromkeys([against, *([BEST_RULE] if found.best_rules else [])])
+    pairs = [
+        difference_chart(found.paired, metric, e, to, colour)
+        for to in references
+        if any(to in (row["a"], row["b"]) for row in found.paired) or to == against
+        for e in every
+    ]
     equal = [equal_quality_table(summary, metric, e, of) for e in every]
     return concatenate(
-        note, *tables, figure_grid(*by_size, *by_bytes, *pairs),
+        note, *tables, best_rules_table(found.best_rules),
+        figure_grid(*by_size, *by_bytes, *pairs),
         Markup("<h3>Sizes at equal quality</h3>") if any(equal) else NOTHING, *equal,
         Markup("<h3>By another metric</h3>") if others else NOTHING, *others,
     )  # fmt: skip
@@ -247,7 +256,7 @@ def _experiment(found: Experiment, colour: dict[str, int]) -> Markup:
         size_chart(drawn, metric, every, colour=colour, title=f"{metric} by sketch size")
         for metric in metrics
     ]
-    tables = [means_table(found.summary, metric, every, "") for metric in metrics]
+    tables = [means_table(found.summary, metric, every, "", found.paired) for metric in metrics]
     pairs = difference_chart(found.paired, metrics[0], every, "reservoir", colour)
     listed = "".join(f"<li>{escape(text)}</li>" for text in _findings(found, metrics))
     return concatenate(

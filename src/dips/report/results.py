@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dips.errors import RunError
+from dips.evaluation.comparison import BEST_RULE, fold_of
 from dips.evaluation.split_deviation import within_splits
 
-INTEGER_COLUMNS = {"size", "every", "seed", "n"}
+INTEGER_COLUMNS = {"size", "every", "seed", "fold", "repeat", "n"}
+LIST_COLUMNS = {"folds"}
 TEXT_COLUMNS = {"policy", "kept_policy", "metric", "a", "b"}
 EXPERIMENTS = ("transfer", "session")
 MAX_DEPTH = 2
@@ -43,6 +45,8 @@ class Comparison:
     paired: list[Row]
     runs: list[RunRecord]
     origin: Row
+    best_rules: list[Row] = field(default_factory=list)
+    """By size, period and fold: the rule that is best on validation."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +126,21 @@ def _comparison(place: Path) -> Comparison:
     origin = _optional(place / "origin.json")
     data = str(runs[0].metrics["data"] if runs else origin.get("data", place.resolve().name))
     rows = _table(place / "rows.csv")
-    summary = _with_spread(_table(place / "summary.csv"), rows, "test_")
     paired = _table(place / "paired.csv") if (place / "paired.csv").exists() else []
-    return Comparison(place.resolve().name, data, rows, summary, paired, runs, origin)
+    rules = _table(place / "best_rules.csv") if (place / "best_rules.csv").exists() else []
+    composed = [*rows, *_best_rule_rows(rows, rules)]
+    summary = _with_spread(_table(place / "summary.csv"), composed, "test_")
+    return Comparison(place.resolve().name, data, rows, summary, paired, runs, origin, rules)
+
+
+def _best_rule_rows(rows: list[Row], rules: list[Row]) -> list[Row]:
+    """Return the rows of the rules that were chosen, as rows of `best-rule`."""
+    chosen = {(row["size"], row["every"], row["fold"], row["policy"]) for row in rules}
+    return [
+        {**row, "policy": BEST_RULE}
+        for row in rows
+        if (row["size"], row["every"], fold_of(row), row["policy"]) in chosen
+    ]
 
 
 def _experiment(place: Path, kind: str) -> Experiment:
@@ -136,14 +152,22 @@ def _experiment(place: Path, kind: str) -> Experiment:
 
 
 def _with_spread(summary: list[Row], rows: list[Row], prefix: str) -> list[Row]:
-    """Add `spread`: the deviation over splits after their common shift is removed."""
+    """Add `spread`: the deviation over folds after their common shift is removed.
+
+    Repeats of one fold are averaged first.
+    """
     spread: dict[tuple[str, str, int, int], float] = {}
     for metric in {row["metric"] for row in summary}:
-        values: dict[tuple[str, int, int], dict[int, float]] = {}
+        values: dict[tuple[str, int, int], dict[int, list[float]]] = {}
         for row in rows:
             cell = (row["policy"], row["size"], row.get("every", 1))
-            values.setdefault(cell, {})[row["seed"]] = row[prefix + metric]
-        spread |= {(metric, *cell): own for cell, own in within_splits(values).items()}
+            folds = values.setdefault(cell, {})
+            folds.setdefault(fold_of(row), []).append(row[prefix + metric])
+        means = {
+            cell: {fold: sum(own) / len(own) for fold, own in folds.items()}
+            for cell, folds in values.items()
+        }
+        spread |= {(metric, *cell): own for cell, own in within_splits(means).items()}
     return [
         {
             **row,
@@ -220,6 +244,8 @@ def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
 def _value(name: str, text: str | None, path: Path, line: int) -> Any:
     if name in TEXT_COLUMNS:
         return text or ""
+    if name in LIST_COLUMNS:
+        return _numbers(name, text or "", path, line)
     try:
         return int(text or "") if name in INTEGER_COLUMNS else float(text or "")
     except ValueError:
@@ -228,3 +254,13 @@ def _value(name: str, text: str | None, path: Path, line: int) -> Any:
                 f"{path}, line {line}: {name} is '{text}', not a number; make it again"
             ) from None
         return text
+
+
+def _numbers(name: str, text: str, path: Path, line: int) -> list[float]:
+    """Return the numbers of a cell such as [0.1, -0.2]."""
+    try:
+        return [float(number) for number in json.loads(text)]
+    except (ValueError, TypeError):
+        raise RunError(
+            f"{path}, line {line}: {name} is '{text}', not a list of numbers; make it again"
+        ) from None

@@ -24,7 +24,7 @@ from dips.report.results import Comparison, Row, RunRecord
 SHARES = {"preserved": "var(--c2)", "negated": "var(--c1)", "zeroed": "var(--c7)"}
 """Colour of each outcome of a gradient entry."""
 UNRECORDED = "No command was recorded: these results come from Python, or from an older dips."
-CELL = ("policy", "size", "every", "seed", "periods")
+CELL = ("policy", "size", "every", "seed", "fold", "repeat", "periods")
 """Settings that name a cell of the comparison; they are not listed."""
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
-from dips.data.splitting import Parts, by_time, by_users
+from dips.data.splitting import FRACTIONS, Parts, by_fold, by_time
 from dips.errors import ConfigError, PluginError
 from dips.plugins.loading import describe_error
 from dips.policy.registry import PolicySpec, learns
@@ -33,17 +33,24 @@ from dips.training.resolve import DataSummary, resolve
 from dips.training.rollouts import policy_of
 
 T = TypeVar("T")
-FRACTIONS = (0.6, 0.2, 0.2)
 
 
 def split(data: Interactions, config: TrainConfig) -> Parts:
-    """Return training, validation and test users, as the settings say."""
+    """Return training, validation and test users, as the settings say.
+
+    Raises:
+        ConfigError: If a further fold of a split by time is asked for: there is one such split.
+    """
+    if config.training.split == "time" and config.training.fold:
+        raise ConfigError(
+            f"fold is {config.training.fold}: a split by time has no folds; leave --fold out"
+        )
     if config.training.max_users and config.training.max_users < data.users:
         some = np.random.default_rng(0).permutation(data.users)[: config.training.max_users]
         data = data.select(np.sort(some))
     if config.training.split == "time":
         return by_time(data, FRACTIONS)
-    return by_users(data, FRACTIONS, seed=config.training.seed)
+    return by_fold(data, config.training.fold, seed=config.training.seed)
 
 
 def data_summary(train: Interactions, config: TrainConfig) -> DataSummary:
@@ -200,7 +207,7 @@ def check(train: Interactions, config: TrainConfig) -> None:
     spec = recommender_spec(train, config)
     policy = policy_of(config)
     _check_ranges(config)
-    model = make_recommender(spec, config.training.seed)
+    model = make_recommender(spec, config.training.training_seed)
     if isinstance(model, Sequential):
         _check_sequential(train, config)
     if learns(policy):

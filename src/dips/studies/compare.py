@@ -1,4 +1,4 @@
-"""Compare policies over sizes, periods and splits, with the same tuning for each policy.
+"""Compare policies over sizes, periods and folds, with the same tuning for each policy.
 
 A comparison resumes where it stopped: runs in the results directory are not trained again.
 """
@@ -8,18 +8,26 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dips.data.interactions import Interactions
+from dips.data.splitting import FOLDS
 from dips.errors import ConfigError, RunError
-from dips.evaluation.comparison import Cell, UserSums, compare_pairs, summarise
+from dips.evaluation.comparison import (
+    BEST_RULE,
+    Cell,
+    UserSums,
+    best_rules,
+    compare_pairs,
+    summarise,
+)
 from dips.evaluation.metrics import LOWER_IS_BETTER, primary_metric
 from dips.evaluation.tuning import trials
 from dips.evaluation.verdict import comparison_verdict
-from dips.policy.registry import make_policy
+from dips.policy.registry import is_rule, make_policy
 from dips.studies.checks import check, resolved, split
 from dips.studies.progress import EpochReport, StudyCallback, StudyProgress
 from dips.studies.result import RunResult
@@ -41,40 +49,63 @@ ROW_METRICS = ("kept_policy", "valid", "test")
 """Entries of a run's metrics.json that a row of the table holds."""
 
 
+class RunKey(NamedTuple):
+    """One run of a comparison: a cell, a fold, and a repeat of training on that fold."""
+
+    cell: Cell
+    fold: int
+    repeat: int
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that the key decides."""
+        cell = {"policy": self.cell.policy, "size": self.cell.size, "every": self.cell.every}
+        return {**cell, "fold": self.fold, "repeat": self.repeat}
+
+
 @dataclass(frozen=True)
 class ComparisonTable:
     """Result of a comparison.
 
     Attributes:
-        rows: One per run: policy, size, every, seed, kept_policy, valid and test metrics.
-        summary: One per cell and metric: mean and standard deviation over seeds.
-        paired: One per pair of policies, cell and metric: difference, 95 % interval, p-value.
+        rows: One per run: policy, size, every, fold, repeat, kept_policy, valid and test metrics.
+        summary: One per cell and metric: mean and standard deviation over folds. `best-rule` is a
+            composite of the rules in `best_rules`.
+        paired: One per pair of policies, cell and metric: difference, 95 % interval, p-value, and
+            the difference in each fold.
+        best_rules: One per size, period and fold: the static policy that is best on validation.
     """
 
     rows: list[dict[str, Any]]
     summary: list[dict[str, Any]]
     paired: list[dict[str, Any]]
+    best_rules: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `dips compare --json` prints."""
-        tables = {"rows": self.rows, "summary": self.summary, "paired": self.paired}
-        return {**tables, "verdict": self.verdict()}
+        names = ("rows", "summary", "paired", "best_rules")
+        return {**{name: getattr(self, name) for name in names}, "verdict": self.verdict()}
 
     def verdict(self) -> str:
         """Return one sentence that compares the policies; empty for a single policy."""
-        return comparison_verdict(self.summary, self.paired, self.summary[0]["metric"], self.rows)
+        metric = self.summary[0]["metric"]
+        return comparison_verdict(self.summary, self.paired, metric, self.rows, self.best_rules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """The cells and seeds of a comparison, and the settings of its runs."""
+    """The cells and folds of a comparison, and the settings of its runs."""
 
     policies: Sequence[str]
     sizes: Sequence[int]
     every: Sequence[int]
-    seeds: Sequence[int]
+    folds: int = FOLDS
+    """Number of folds, from fold 0 on; five test every user once."""
+    seed: int = 0
+    """Seed of the permutation of users, and of training."""
+    repeats: int = 1
+    """Number of training runs on each fold, each with another initialisation and sampling."""
     settings: Callable[[str], TrainConfig]
-    """From a policy's name to its settings; size, period and seed are set per cell."""
+    """From a policy's name to its settings; size, period, seed, fold and repeat are set per run."""
     tune: int = 0
     """Number of tuning trials for each cell; 0: no tuning."""
     tune_once: bool = False
@@ -84,8 +115,10 @@ class ComparisonPlan:
         """Return all cells. The policy `all` has no size: it has one cell, at the largest.
 
         Raises:
-            ConfigError: If a policy is unknown, or if there is no cell or no seed.
+            ConfigError: If a policy is unknown, if there is no cell, or if the numbers of folds
+                and repeats are out of range.
         """
+        self._check_folds()
         found = []
         largest = max(self.sizes, default=1)
         for policy in self.policies:
@@ -100,9 +133,28 @@ class ComparisonPlan:
             if policy == "all" and size != largest:
                 continue
             found.append(Cell(policy, size, every))
-        if not found or not self.seeds:
-            raise ConfigError("there is nothing to compare: give policies, sizes and seeds")
+        if not found:
+            raise ConfigError("there is nothing to compare: give policies and sizes")
         return found
+
+    def _check_folds(self) -> None:
+        if not 1 <= self.folds <= FOLDS:
+            raise ConfigError(f"folds is {self.folds}: it must be between 1 and {FOLDS}")
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}: it must be at least 1")
+        if self.folds > 1 and self.policies and self.base().training.split == "time":
+            raise ConfigError(
+                f"folds is {self.folds}: a split by time has no folds; give --folds 1"
+            )
+
+    def runs(self, cells: Sequence[Cell]) -> list[RunKey]:
+        """Return the runs of cells: all folds and repeats of the first, then of the next."""
+        splits = list(itertools.product(range(self.folds), range(self.repeats)))
+        return [RunKey(cell, fold, repeat) for cell in cells for fold, repeat in splits]
+
+    def rules(self) -> list[str]:
+        """Return the static policies; `all` is none, as it has no limit on its size."""
+        return [name for name in self.policies if is_rule(name, max(self.sizes))]
 
     def tuned_at(self, cell: Cell) -> Cell:
         """Return the cell whose tuned settings this cell uses."""
@@ -111,10 +163,14 @@ class ComparisonPlan:
         same = sorted({c.size for c in self.cells() if c.policy == cell.policy})
         return Cell(cell.policy, same[len(same) // 2], self.every[0])
 
-    def config(self, cell: Cell, seed: int, tuned: dict[str, Any]) -> TrainConfig:
+    def config(self, key: RunKey, tuned: dict[str, Any]) -> TrainConfig:
         """Return the settings of one run."""
-        fixed = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
-        return self.settings(cell.policy).but(**{**tuned, **fixed})
+        fixed = {**key.settings(), "seed": self.seed}
+        return self.settings(key.cell.policy).but(**{**tuned, **fixed})
+
+    def first(self, cell: Cell) -> RunKey:
+        """Return the first run of a cell, on which settings are checked and tuned."""
+        return RunKey(cell, 0, 0)
 
     def base(self) -> TrainConfig:
         """Return the settings of the first policy, for what all policies share."""
@@ -125,7 +181,7 @@ class Comparison:
     """Trains the runs of a plan on one data set and writes the results to a directory.
 
     Args:
-        data: All users; each seed gives its own split.
+        data: All users.
         plan: What to compare.
         out: Results directory.
         source: Name of the data as the user gave it, for config.json.
@@ -154,15 +210,14 @@ class Comparison:
         check_kind(self.out, "comparison")
         return self._table(self.train())
 
-    def train(self) -> dict[tuple[Cell, int], Path]:
-        """Tune, train missing runs, and return the run directory of every cell and seed."""
+    def train(self) -> dict[RunKey, Path]:
+        """Tune, train missing runs, and return the directory of every run."""
         cells = self.plan.cells()
-        self._begin([self.plan.config(cell, self.plan.seeds[0], {}) for cell in cells])
+        self._begin([self.plan.config(self.plan.first(cell), {}) for cell in cells])
         tuned = self._tune(cells)
         wanted = {
-            (cell, seed): self.plan.config(cell, seed, tuned[self.plan.tuned_at(cell)])
-            for cell in cells
-            for seed in self.plan.seeds
+            key: self.plan.config(key, tuned[self.plan.tuned_at(key.cell)])
+            for key in self.plan.runs(cells)
         }
         missing = [key for key, config in wanted.items() if not self._has_run(key, config)]
 
@@ -192,12 +247,12 @@ class Comparison:
         make_subdirectory(self.out, "runs")
 
     def _tune(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
-        """Return the best settings of each cell on the validation users of the first seed."""
+        """Return the best settings of each cell on the validation users of fold 0."""
         places = list(dict.fromkeys(self.plan.tuned_at(cell) for cell in cells))
         if not self.plan.tune:
             return {cell: {} for cell in places}
         path = self.out / "tuning.json"
-        settings = {**self.plan.base().to_dict(), "seed": self.plan.seeds[0], "data": self.source}
+        settings = {**self.plan.base().to_dict(), "seed": self.plan.seed, "data": self.source}
         found = read_json(path) if path.exists() else {"settings": settings, "trials": {}}
         if other := changed_settings(found["settings"], settings):
             raise RunError(
@@ -219,7 +274,7 @@ class Comparison:
             losses[_trial_name(cell, point)] = _validation_loss(result)
             write_json(found, path)
 
-        configs = [self.plan.config(cell, self.plan.seeds[0], point) for cell, point in missing]
+        configs = [self.plan.config(self.plan.first(cell), point) for cell, point in missing]
         self._train("tuning", configs, keep, test=False)
         best = {}
         for cell in places:
@@ -258,35 +313,66 @@ class Comparison:
             )
             shutil.rmtree(stacks, ignore_errors=True)
 
-    def _place(self, key: tuple[Cell, int]) -> Path:
+    def _place(self, key: RunKey) -> Path:
         return self.out / "runs" / run_name(*key)
 
-    def _has_run(self, key: tuple[Cell, int], config: TrainConfig) -> bool:
+    def _has_run(self, key: RunKey, config: TrainConfig) -> bool:
         return has_run(self._place(key), {**config.to_dict(), "data": self.source})
 
-    def _table(self, places: dict[tuple[Cell, int], Path]) -> ComparisonTable:
-        rows: list[dict[str, Any]] = []
-        users: dict[Cell, list[UserSums]] = {}
-        for (cell, seed), place in places.items():
+    def _table(self, places: dict[RunKey, Path]) -> ComparisonTable:
+        rows: dict[RunKey, dict[str, Any]] = {}
+        users: dict[RunKey, UserSums] = {}
+        for key, place in places.items():
             metrics = read_metrics(place)
-            row = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
-            rows.append({**row, **{name: metrics[name] for name in ROW_METRICS}})
-            users.setdefault(cell, []).append(read_user_sums(place))
-        table = ComparisonTable(rows, summarise(rows), compare_pairs(users))
+            rows[key] = {**key.settings(), **{name: metrics[name] for name in ROW_METRICS}}
+            users[key] = replace(read_user_sums(place), fold=key.fold)
+        table = make_table(rows, users, self.plan.rules())
         self._write(table)
         return table
 
     def _write(self, table: ComparisonTable) -> None:
         flat = [
             {
-                **{name: row[name] for name in ("policy", "size", "every", "seed", "kept_policy")},
+                **{name: value for name, value in row.items() if name not in ("valid", "test")},
                 **{f"valid_{name}": value for name, value in row["valid"].items()},
                 **{f"test_{name}": value for name, value in row["test"].items()},
             }
             for row in table.rows
         ]
-        for name, lines in (("rows", flat), ("summary", table.summary), ("paired", table.paired)):
-            write_table(lines, self.out / f"{name}.csv")
+        write_table(flat, self.out / "rows.csv")
+        for name in ("summary", "paired", "best_rules"):
+            write_table(getattr(table, name), self.out / f"{name}.csv")
+
+
+def make_table(
+    rows: Mapping[RunKey, dict[str, Any]], users: Mapping[RunKey, UserSums], rules: Sequence[str]
+) -> ComparisonTable:
+    """Return the tables of a comparison from its runs.
+
+    Args:
+        rows: Rows of the runs, with validation and test metrics.
+        users: Sums of the test users of the runs.
+        rules: Static policies, among which `best-rule` chooses on validation.
+    """
+    chosen = best_rules(list(rows.values()), rules)
+    composite = {
+        RunKey(Cell(BEST_RULE, *place), key.fold, key.repeat): key
+        for place, folds in chosen.items()
+        for key in rows
+        if key.fold in folds and key.cell == Cell(folds[key.fold], *place)
+    }
+    by_cell: dict[Cell, list[UserSums]] = {}
+    for key, one in {**users, **{key: users[own] for key, own in composite.items()}}.items():
+        by_cell.setdefault(key.cell, []).append(one)
+    composed = [{**rows[own], "policy": BEST_RULE} for own in composite.values()]
+    best = [
+        {"size": size, "every": every, "fold": fold, "policy": policy}
+        for (size, every), folds in chosen.items()
+        for fold, policy in folds.items()
+    ]
+    summary = summarise([*rows.values(), *composed])
+    paired = compare_pairs(by_cell, rules=rules)
+    return ComparisonTable(list(rows.values()), summary, paired, best)
 
 
 def check_kind(out: Path, kind: str) -> None:
@@ -319,10 +405,10 @@ def make_subdirectory(out: Path, name: str) -> None:
         raise RunError(f"{out} cannot be written ({error}): give --out another directory") from None
 
 
-def run_name(cell: Cell, seed: int) -> str:
-    """Return the name of the directory of a cell's run."""
+def run_name(cell: Cell, fold: int, repeat: int) -> str:
+    """Return the name of the directory of a run."""
     policy = cell.policy.replace(":", "-").replace("/", "-")
-    return f"{policy}-k{cell.size}-t{cell.every}-s{seed}"
+    return f"{policy}-k{cell.size}-t{cell.every}-f{fold}-r{repeat}"
 
 
 def has_run(place: Path, wanted: dict[str, Any]) -> bool:

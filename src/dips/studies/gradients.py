@@ -288,7 +288,7 @@ def _compare_at_step(
     signs, aligned = {}, {}
     for name, queue in {"dips": config.policy_training.queue, "dips@1": 1}.items():
         own = config.but(queue=queue)
-        (policy_batch,) = block.policy_batches(refresh_table, [own.training.seed], 1, own)
+        (policy_batch,) = block.policy_batches(refresh_table, [own.training.training_seed], 1, own)
         found = _flatten(policy_gradients(stack, policies, trace, refresh_table, policy_batch, own))
         signs[name] = compare_gradients(true, found, tolerance)
         aligned[name] = alignment(true, found)

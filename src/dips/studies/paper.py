@@ -64,7 +64,7 @@ class PaperStudy:
 
     Args:
         data: All users.
-        plan: Cells, seeds and settings.
+        plan: Cells, folds and settings.
         out: Results directory.
         functions: The functions that the stages call.
         source: Name of the data as the user gave it.
@@ -127,7 +127,7 @@ class PaperStudy:
         """Return all stages, in order."""
         grids = {"compare": self.compare, "transfer": self.transfer, "session": self.session}
         tables = [self._table(name, run) for name, run in grids.items()]
-        seed = self.plan.seeds[0]
+        seed = self.plan.seed
         own = {"data": self.source, "seed": seed, "settings": self._settings()}
         gradients = Stage(
             name="gradients",
@@ -219,7 +219,7 @@ class PaperStudy:
         facts = [
             f"{users:,} of {all_users:,} users" if users < all_users else f"{users:,} users",
             *([f"the first {longest} of their interactions"] if longest else []),
-            _counted(len(self.plan.seeds), "split"),
+            _counted(self.plan.folds, "fold"),
             f"up to {epochs} epoch{'s' if epochs > 1 else ''}"
             if epochs
             else "default epochs of each policy",
@@ -236,8 +236,9 @@ class PaperStudy:
     def _table(self, name: str, run: Callable[[StudyCallback], None]) -> Stage:
         """Return a stage that fills a grid of cells, in a directory of its name."""
         grid = self.plan.grids[name]
-        plan = {"data": self.source, **asdict(grid), "seeds": self.plan.seeds}
-        rows = self._rows() * len(self.plan.seeds)
+        folds = {"folds": self.plan.folds, "seed": self.plan.seed}
+        plan = {"data": self.source, **asdict(grid), **folds}
+        rows = self._rows() * self.plan.folds
         cells = rows * len(grid.sizes) * len(grid.every)
         policies = cells * sum(self._effort(policy) for policy in grid.policies)
         one = rows * resolved(self.data, self._config("last")).training.epochs
@@ -266,14 +267,15 @@ class PaperStudy:
     ) -> None:
         grid, place = self.plan.grids[name], self.out / name
         function(
-            data, grid.policies, grid.sizes, seeds=self.plan.seeds, out=place, source=source,
-            on_progress=on_progress, recipe=self.plan.recipe, **more, **self.plan.settings,
+            data, grid.policies, grid.sizes, folds=self.plan.folds, seed=self.plan.seed, out=place,
+            source=source, on_progress=on_progress, recipe=self.plan.recipe, **more,
+            **self.plan.settings,
         )  # fmt: skip
         self.on_results(place)
 
     def _run(self, policy: str) -> Path:
         cell = Cell(policy, 4, 1)
-        return self.out / "compare" / "runs" / run_name(cell, self.plan.seeds[0])
+        return self.out / "compare" / "runs" / run_name(cell, 0, 0)
 
     def _config(self, policy: str) -> TrainConfig:
         flags = {**self.plan.settings, "policy": policy}
@@ -303,7 +305,7 @@ class PaperStudy:
 def comparison_verdict_in(place: Path) -> str:
     """Return the verdict of the comparison in a results directory."""
     (found,) = read_results([place]).comparisons
-    return ComparisonTable(found.rows, found.summary, found.paired).verdict()
+    return ComparisonTable(found.rows, found.summary, found.paired, found.best_rules).verdict()
 
 
 def first_interactions(data: Interactions, longest: int) -> Interactions:

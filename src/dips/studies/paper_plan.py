@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
 
 
@@ -20,29 +21,30 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperPlan:
-    """Cells, seeds and settings of all stages."""
+    """Cells, folds and settings of all stages."""
 
     grids: Mapping[str, Grid]
     """Cells of the stages compare, transfer and session, by name."""
     gradients: Mapping[str, int]
     """Arguments of the gradient study."""
-    seeds: tuple[int, ...]
+    folds: int
+    seed: int = 0
     longest: int = 0
     """Keep the first interactions of each user only, at most this many; 0: all."""
     recipe: str | None = None
     settings: Mapping[str, Any]
     """Settings of all runs, by name."""
 
-    def but(self, seeds: Sequence[int] | None, settings: Mapping[str, Any]) -> PaperPlan:
-        """Return a copy with other seeds, if given, and with further settings.
+    def but(self, folds: int | None, seed: int, settings: Mapping[str, Any]) -> PaperPlan:
+        """Return a copy with another number of folds, if given, a seed, and further settings.
 
         Raises:
-            ConfigError: If there are no seeds.
+            ConfigError: If the number of folds is out of range.
         """
-        chosen = self.seeds if seeds is None else tuple(seeds)
-        if not chosen:
-            raise ConfigError("--seeds is empty: give at least one seed")
-        return replace(self, seeds=chosen, settings={**self.settings, **settings})
+        chosen = self.folds if folds is None else folds
+        if not 1 <= chosen <= FOLDS:
+            raise ConfigError(f"folds is {chosen}: it must be between 1 and {FOLDS}")
+        return replace(self, folds=chosen, seed=seed, settings={**self.settings, **settings})
 
 
 POLICIES = ("learned", "dips", "dips@1", "reservoir", "last", "hardest", "influence")
@@ -54,7 +56,7 @@ FULL = PaperPlan(
         "session": Grid(policies=("reservoir", "last", "learned"), sizes=(0, 2, 4, 8)),
     },
     gradients={"users": 32, "steps": 20, "longest": 200, "queue": 100},
-    seeds=(0, 1, 2, 3, 4),
+    folds=FOLDS,
     settings={},
 )
 """The paper's experiments, with `last` and `learned`."""
@@ -65,7 +67,7 @@ QUICK = PaperPlan(
         "session": Grid(policies=("reservoir", "last", "learned"), sizes=(0, 4)),
     },
     gradients={"users": 16, "steps": 8, "longest": 60, "queue": 50},
-    seeds=(0,),
+    folds=1,
     longest=80,
     recipe="default",
     settings={"epochs": 5, "policy_freeze_epochs": 1, "max_users": 100},

@@ -27,6 +27,7 @@ from dips.studies.checks import check
 from dips.studies.compare import (
     Comparison,
     ComparisonPlan,
+    RunKey,
     check_kind,
     has_run,
     make_subdirectory,
@@ -47,13 +48,10 @@ from dips.studies.run_directory import (
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
-Key = tuple[Cell, int]
-"""A cell and a seed."""
-
 
 @dataclass(frozen=True, eq=False)
 class CellScores:
-    """Scores of a target model in one cell, on the test users of one split."""
+    """Scores of a target model in one cell, on the test users of one fold."""
 
     source_policy: str
     """Policy that made the sketches. If a baseline was better on validation, its name."""
@@ -65,8 +63,8 @@ class CellScores:
 class TransferResult:
     """Result of a transfer or session study.
 
-    `rows` has one row per cell and seed, `summary` means over seeds, `paired` the differences of
-    policies, and `ratios` the sizes of equal quality.
+    `rows` has one row per cell, fold and repeat, `summary` means over folds, `paired` the
+    differences of policies, and `ratios` the sizes of equal quality.
     """
 
     about: dict[str, Any]
@@ -121,8 +119,8 @@ class PolicyTransfer:
     """Scores a target model on the sketches of all policies of a plan, in a results directory.
 
     Args:
-        data: All users; each seed gives its own split.
-        plan: Policies, sizes, periods and seeds.
+        data: All users.
+        plan: Policies, sizes, periods and folds.
         out: Results directory.
         source: Name of the data as the user gave it.
         on_progress: Called with the progress of each phase.
@@ -151,59 +149,58 @@ class PolicyTransfer:
         """
         if "all" in self.plan.policies:
             raise ConfigError("policy 'all' keeps no sketch: leave it out of --policies")
-        cells = [self.plan.config(cell, self.plan.seeds[0], {}) for cell in self.plan.cells()]
+        cells = [self.plan.config(self.plan.first(cell), {}) for cell in self.plan.cells()]
         for config in [*{config.sketch.policy: config for config in cells}.values(), *targets]:
             check(self.data, config)
         check_kind(self.out, kind)
         make_subdirectory(self.out, "cells")
 
-    def train(self, plan: ComparisonPlan, phase: str) -> dict[Key, Path]:
-        """Train the missing runs of a plan, and return the run directory of each cell and seed."""
+    def train(self, plan: ComparisonPlan, phase: str) -> dict[RunKey, Path]:
+        """Train the missing runs of a plan, and return the directory of each run."""
 
         def report(progress: StudyProgress) -> None:
             self.on_progress(replace(progress, phase=phase))
 
         return Comparison(self.data, plan, self.out, source=self.source, on_progress=report).train()
 
-    def source_policies(self) -> Callable[[Key], SourcePolicy]:
+    def source_policies(self) -> Callable[[RunKey], SourcePolicy]:
         """Train the policies that learn or read signals.
 
         Returns:
-            A function from a cell and a seed to the source policy.
+            A function from a run to its source policy.
         """
         largest = max(self.plan.sizes)
         trained = [name for name in self.plan.policies if _is_trained(name, largest)]
         places = self.train(replace(self.plan, policies=trained), "policies") if trained else {}
 
-        def source_policy(key: Key) -> SourcePolicy:
+        def source_policy(key: RunKey) -> SourcePolicy:
             if key in places:
                 return SourcePolicy.of(open_run(places[key]))
-            (cell, seed), config = key, self.plan.config(*key, {})
+            cell, config = key.cell, self.plan.config(key, {})
             policy = make_policy(cell.policy, size=cell.size, damping=config.sketch.damping)
             return SourcePolicy(
                 name=cell.policy,
                 policy=policy,
                 size=cell.size,
                 schedule=config.sketch.schedule,
-                seed=seed,
+                seed=config.training.training_seed,
                 selector=make_selector(config.sketch.selection),
             )
 
         return source_policy
 
     def score_cell(
-        self, key: Key, settings: dict[str, Any], compute: Callable[[Path], CellScores]
+        self, key: RunKey, settings: dict[str, Any], compute: Callable[[Path], CellScores]
     ) -> None:
         """Read the scores of a cell from its directory, or compute and write them.
 
         Args:
-            key: Cell and seed.
+            key: Cell, fold and repeat.
             settings: Settings of the target model.
             compute: From the cell's directory to its scores.
         """
-        cell, seed = key
-        place = self.out / "cells" / run_name(cell, seed)
-        named = {"policy": cell.policy, "size": cell.size, "every": cell.every, "seed": seed}
+        place = self.out / "cells" / run_name(*key)
+        named = {**key.settings(), "seed": self.plan.seed}
         asked = {**settings, **named}
         wanted = {**asked, "data": self.source}
         if not has_run(place, wanted):
@@ -214,15 +211,15 @@ class PolicyTransfer:
             write_user_sums(found.scores, found.part, place / "test_users.csv")
             metrics = {**named, "kept_policy": found.source_policy, "test": found.scores.metrics}
             write_json(metrics, place / "metrics.json")  # written last: now the cell is finished
-        self.add_cell(cell, place)
+        self.add_run(key, place)
 
-    def add_cell(self, cell: Cell, place: Path) -> None:
-        """Add the scores in a directory to the tables, as a cell."""
+    def add_run(self, key: RunKey, place: Path) -> None:
+        """Add the scores in a directory to the tables, as a run of the key's cell."""
         metrics = read_metrics(place)
-        about = {"policy": cell.policy, "size": cell.size, "every": cell.every}
-        found = {name: metrics[name] for name in ("seed", "kept_policy", "test")}
-        self.rows.append({**about, **found})
-        self.users.setdefault(cell, []).append(read_user_sums(place))
+        found = {name: metrics[name] for name in ("kept_policy", "test")}
+        self.rows.append({**key.settings(), **found})
+        sums = replace(read_user_sums(place), fold=key.fold)
+        self.users.setdefault(key.cell, []).append(sums)
 
     def tables(self) -> TransferResult:
         """Return the tables of all cells; size ratios are for the plan's policies only."""
@@ -239,7 +236,9 @@ class PolicyTransfer:
             "data": self.source,
             "command": command,
             "sizes": list(self.plan.sizes),
-            "seeds": list(self.plan.seeds),
+            "folds": self.plan.folds,
+            "seed": self.plan.seed,
+            "repeats": self.plan.repeats,
             "every": self.plan.every[0],
             "target_model": target.to_dict(),
             "policies": {name: self.plan.settings(name).to_dict() for name in self.plan.policies},

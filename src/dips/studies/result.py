@@ -160,6 +160,8 @@ class RunResult:
             "size": self.config.sketch.size,
             "every": self.config.sketch.every,
             "seed": self.config.training.seed,
+            "fold": self.config.training.fold,
+            "repeat": self.config.training.repeat,
             "data": train.name,
             "users": sum(part.users for part in self.parts),
             "epochs": self.epochs,

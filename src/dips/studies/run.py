@@ -212,10 +212,11 @@ def _run_stack(
 ) -> list[RunResult]:
     specs = [recommender_spec(parts[0], config) for parts, config in jobs]
     models = [
-        make_recommender(spec, job[1].training.seed) for spec, job in zip(specs, jobs, strict=True)
+        make_recommender(spec, job[1].training.training_seed)
+        for spec, job in zip(specs, jobs, strict=True)
     ]
     for model, (parts, config) in zip(models, jobs, strict=True):
-        initialise_vectors(model, parts[0], config.training.seed, device)
+        initialise_vectors(model, parts[0], config.training.training_seed, device)
     halves = [validation_halves(job[0][1].users, seed=job[1].training.seed) for job in jobs]
     work = [
         Job(parts[0], parts[1].select(half.selection), config)
@@ -223,7 +224,8 @@ def _run_stack(
     ]
     shapes = [policy_spec(parts[0], config) for parts, config in jobs]
     policies = [
-        build_policy(shape, job[1].training.seed) for shape, job in zip(shapes, jobs, strict=True)
+        build_policy(shape, job[1].training.training_seed)
+        for shape, job in zip(shapes, jobs, strict=True)
     ]
     state = start(work, models, device, policies)
     if directory is not None and resume:
@@ -260,7 +262,7 @@ def _run_stack(
             policy=policy,
             periods=config.sketch.schedule.periods,
             selection=config.sketch.selection,
-            seed=config.training.seed,
+            seed=config.training.training_seed,
             rating_range=None if config.model.implicit else parts[0].rating_range(),
         )
         own = None
@@ -273,7 +275,7 @@ def _run_stack(
                 test=scores[run][1] if test else None,
                 selection_loss=objective_of_users(scores[run][0], halves[run].selection),
             )
-        results.append(_run_result(state, own, run, jobs[run], scores[run]))
+        results.append(_run_result(state, own, specs[run], run, jobs[run], scores[run]))
     return results
 
 
@@ -302,7 +304,7 @@ def _score_all(
             policy_of(config) if learned is None else learned.select(runs),
             size=config.sketch.size,
             schedule=config.sketch.schedule,
-            keys=stream.keys([jobs[run][1].training.seed for run in runs]),
+            keys=stream.keys([jobs[run][1].training.training_seed for run in runs]),
             recommenders=stack,
             selector=make_selector(config.sketch.selection),
         )
@@ -345,6 +347,7 @@ def _in_unit_of_data(loss: float, spec: RecommenderSpec) -> float:
 def _run_result(
     state: TrainingState,
     own: PolicyResult | None,
+    spec: RecommenderSpec,
     run: int,
     job: tuple[Parts, TrainConfig],
     scores: Sequence[Scores],
@@ -354,7 +357,7 @@ def _run_result(
     history = [
         {
             "epoch": line["epoch"],
-            "train_loss": _in_unit_of_data(line["train_loss"][run], trained.spec),
+            "train_loss": _in_unit_of_data(line["train_loss"][run], spec),
             "valid": abs(line["valid"][run]),  # recall is kept negated: lower is better
             "metric": primary_metric(scores[0].metrics),
         }

@@ -1,6 +1,6 @@
 """Session-based recommendation with a sketch of earlier sessions, as in the paper.
 
-For each policy, size and seed a session model is trained on the sketches of that policy. The policy
+For each policy, size and fold a session model is trained on the sketches of that policy. The policy
 itself is trained with NCF and refreshes after every session. The model without a sketch is GRU4Rec
 on sessions; it is in the tables as `none`.
 """
@@ -29,10 +29,9 @@ from dips.sketch.selection import Greedy
 from dips.stream.schedule import Schedule
 from dips.stream.users import EventColumns, make_stream
 from dips.studies.checks import device_of, recommender_spec, resolved, split
-from dips.studies.compare import ComparisonPlan, write_table
+from dips.studies.compare import ComparisonPlan, RunKey, write_table
 from dips.studies.policy_transfer import (
     CellScores,
-    Key,
     PolicyTransfer,
     TransferResult,
     largest_savings,
@@ -71,8 +70,8 @@ def study_sessions(
     Sessions have `LENGTH` items, and sketches are refreshed after each session.
 
     Args:
-        data: All users; each seed gives its own split.
-        plan: Policies, sizes, seeds and settings of the source policies; size 0 is no sketch.
+        data: All users.
+        plan: Policies, sizes, folds and settings of the source policies; size 0 is no sketch.
         target: Settings of the session model.
         out: Results directory; an interrupted study resumes there.
         source: Name of the data as the user gave it.
@@ -94,18 +93,19 @@ def study_sessions(
     work.check_settings("session", [target])
     policies = work.source_policies()
     without = [Cell("none", 0, LENGTH)] if 0 in plan.sizes else []
-    keys = [(cell, seed) for cell in [*without, *sketched.cells()] for seed in plan.seeds]
+    keys = plan.runs([*without, *sketched.cells()])
     epochs = resolved(data, target).training.epochs
     total = len(keys) * epochs
 
-    def compute(key: Key, done: int, place: Path) -> CellScores:
+    def compute(key: RunKey, done: int, place: Path) -> CellScores:
         def report(epoch: int) -> None:
             work.on_progress(StudyProgress("session models", done + epoch, total))
 
-        cell, seed = key
-        parts = split(data, target.but(seed=seed))
-        source_policy = policies(key) if cell.size else replace(NO_SKETCH, seed=seed)
-        scores = score_sessions(parts, source_policy, target.but(seed=seed), place, report)
+        config = target.but(seed=plan.seed, fold=key.fold, repeat=key.repeat)
+        parts = split(data, config)
+        without_sketch = replace(NO_SKETCH, seed=config.training.training_seed)
+        source_policy = policies(key) if key.cell.size else without_sketch
+        scores = score_sessions(parts, source_policy, config, place, report)
         return CellScores(source_policy.name, scores, parts[2])
 
     for place, key in enumerate(keys):
@@ -150,8 +150,8 @@ def score_sessions(
     longest = max(stream.longest for stream in streams)
     source_policy = replace(source_policy, schedule=session_schedule(source_policy.size, longest))
     spec = recommender_spec(train, config)
-    model = construct_recommender(SessionGRU, spec, config.training.seed)
-    initialise_vectors(model, train, config.training.seed, device)
+    model = construct_recommender(SessionGRU, spec, config.training.training_seed)
+    initialise_vectors(model, train, config.training.training_seed, device)
     jobs = [Job(train, valid, config)]
     state = start(jobs, [model], device)
     checkpoint.load(state, place)

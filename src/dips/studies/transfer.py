@@ -1,7 +1,8 @@
 """Policy transfer as in the paper: a sequential model reads the sketches of policies of NCF.
 
-The sequential model is trained on full histories, once per seed. On test users it reads the sketch
-of a policy, in order of time. Policies that neither learn nor read signals are not trained.
+The sequential model is trained on full histories, once per fold and repeat. On test users it reads
+the sketch of a policy, in order of time. Policies that neither learn nor read signals are not
+trained.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from dips.recommender.registry import make_recommender
 from dips.recommender.sequential import Sequential
 from dips.stream.users import EventColumns
 from dips.studies.checks import device_of, recommender_spec, resolved, split
-from dips.studies.compare import ComparisonPlan
+from dips.studies.compare import ComparisonPlan, RunKey
 from dips.studies.policy_transfer import (
     CellScores,
-    Key,
     PolicyTransfer,
     TransferResult,
     largest_savings,
@@ -54,8 +54,8 @@ def study_transfer(
     The target model on full histories is in the tables as `all`, at the largest size.
 
     Args:
-        data: All users; each seed gives its own split.
-        plan: Policies, sizes, seeds and settings of the source policies.
+        data: All users.
+        plan: Policies, sizes, folds and settings of the source policies.
         target: Settings of the target model.
         out: Results directory; an interrupted study resumes there.
         source: Name of the data as the user gave it.
@@ -75,31 +75,30 @@ def study_transfer(
             f"recommender '{target.model.recommender}' is not sequential: choose gru or sasrec"
         )
     work.check_settings("transfer", [target])
-    whole = ComparisonPlan(
-        policies=["all"], sizes=[1], every=[1], seeds=plan.seeds, settings=lambda policy: target
-    )
+    whole = replace(plan, policies=["all"], sizes=[1], every=[1], settings=lambda policy: target)
     targets = {
-        seed: place for (_, seed), place in work.train(whole, target.model.recommender).items()
+        (key.fold, key.repeat): place
+        for key, place in work.train(whole, target.model.recommender).items()
     }
     policies, columns = work.source_policies(), _columns(data, device_of(target))
 
-    def compute(key: Key, place: Path) -> CellScores:
+    def compute(key: RunKey, place: Path) -> CellScores:
         del place  # a cell without training has no checkpoint
-        source_policy, seed = policies(key), key[1]
-        model = open_run(targets[seed]).recommender
-        part = split(data, target.but(seed=seed))[2]
+        source_policy = policies(key)
+        model = open_run(targets[key.fold, key.repeat]).recommender
+        part = split(data, target.but(seed=plan.seed, fold=key.fold))[2]
         return CellScores(
             source_policy.name,
             score_transfer(model, source_policy, part, columns(source_policy)),
             part,
         )
 
-    keys = [(cell, seed) for cell in plan.cells() for seed in plan.seeds]
+    keys = plan.runs(plan.cells())
     for done, key in enumerate(keys):
         work.on_progress(StudyProgress("reading sketches", done, len(keys), unit="cells"))
         work.score_cell(key, target.to_dict(), partial(compute, key))
-    for place in targets.values():
-        work.add_cell(Cell("all", max(plan.sizes), 1), place)
+    for (fold, repeat), place in targets.items():
+        work.add_run(RunKey(Cell("all", max(plan.sizes), 1), fold, repeat), place)
     tables = work.tables()
     about = work.about("transfer", target, command)
     result = replace(tables, about={**about, "paper": PAPER, "saved": largest_savings(tables)})

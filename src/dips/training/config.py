@@ -14,7 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+import torch
+
+from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
+from dips.numerics.hashing import combine
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import SEQUENTIAL
@@ -22,6 +26,8 @@ from dips.recommender.settings import RecommenderSettings, setting
 from dips.stream.schedule import Schedule
 from dips.training.estimators import ESTIMATORS
 
+SEED_MASK = 2**31 - 1
+"""Derived seeds are below this number."""
 OWN_CLASS = "package.module:Class"
 """Stands for any class of the user's own among the choices of a setting."""
 
@@ -116,6 +122,18 @@ class TrainingConfig:
     """How the recommender is trained, and on what."""
 
     seed: int = setting(0, "Fixes split, initialisation and sampling.", basic=True)
+    fold: int = setting(
+        0,
+        "Which of five folds of the users: 60 % train, 20 % validate, 20 % test. The seed draws "
+        "the permutation of users.",
+        low=0,
+        high=FOLDS - 1,
+    )
+    repeat: int = setting(
+        0,
+        "Train again on the same split with the initialisation and sampling of this number.",
+        low=0,
+    )
     split: str = setting(
         "users",
         "Split users at random (users), or each user's history by time (time).",
@@ -166,6 +184,16 @@ class TrainingConfig:
     max_users: int | None = setting(
         None, "Use this many users of the data only.", low=1, basic=True
     )
+
+    @property
+    def training_seed(self) -> int:
+        """The seed of initial parameters and of sampling, a function of `seed` and `repeat`.
+
+        With `repeat = 0` it is `seed`. `seed` alone decides the split.
+        """
+        if not self.repeat:
+            return self.seed
+        return int(combine(torch.tensor(self.seed), self.repeat)) & SEED_MASK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +372,8 @@ def _check_group(group: Any) -> None:
             raise ConfigError(f"{leaf.name} is {value!r}: it must be {wanted}")
         if about["low"] is not None and not value >= about["low"]:
             raise ConfigError(f"{leaf.name} is {value}: it must be at least {about['low']:g}")
+        if about["high"] is not None and not value <= about["high"]:
+            raise ConfigError(f"{leaf.name} is {value}: it must be at most {about['high']:g}")
         allowed = about["choices"]
         own = OWN_CLASS in allowed and ":" in str(value)
         if allowed and value not in allowed and not own:

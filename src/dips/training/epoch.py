@@ -94,7 +94,7 @@ class _EpochUpdates:
         self.refresh_table, self.process_group = refresh_table, process_group
         self.config, self.progress = jobs[0].config, state.progress
         self.epoch = self.progress.epoch
-        self.seeds = [job.config.training.seed for job in jobs]
+        self.seeds = [job.config.training.training_seed for job in jobs]
         device = next(iter(state.stack.state.values())).device
         counted = [int((job.train.lengths - job.train.warmup).sum()) for job in jobs]
         self.sizes = torch.tensor(counted, device=device)

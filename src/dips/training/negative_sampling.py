@@ -29,7 +29,7 @@ class NegativeSampler:
     """
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
-        self.seed = torch.tensor([job.config.training.seed for job in jobs], device=device)
+        self.seed = torch.tensor([job.config.training.training_seed for job in jobs], device=device)
         weights = [
             job.config.model.negative_exponent * popularity(job.train).double().log1p()
             for job in jobs

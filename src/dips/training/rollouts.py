@@ -210,7 +210,7 @@ class _RolloutGroup:
         )
 
     def _seeds(self, copies: int) -> list[int]:
-        return [job.config.training.seed for job in self.jobs] * copies
+        return [job.config.training.training_seed for job in self.jobs] * copies
 
 
 def _identity(stream: Stream) -> Stream:

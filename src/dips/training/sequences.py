@@ -120,7 +120,7 @@ def _gradients(
 def dropouts(configs: Sequence[TrainConfig], steps: Tensor) -> list[Rounding]:
     """Return the dropout of each run in this step; a function of seed and step [runs]."""
     return [
-        _dropout(config.model.dropout, config.training.seed, int(step), steps.device)
+        _dropout(config.model.dropout, config.training.training_seed, int(step), steps.device)
         if config.model.dropout
         else identity
         for config, step in zip(configs, steps, strict=True)
