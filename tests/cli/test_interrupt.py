@@ -155,13 +155,13 @@ def test_an_interrupted_comparison_resumes(started, command, worlds, tmp_path):
     what = ("--policies", "last,reservoir", "--sizes", "2,3", "--folds", "1", *SETTINGS)
     arguments = ("compare", worlds["explicit"], "--out", out, *what)
     process = started(*arguments)
-    wait_for(out / "runs" / "last-k2-t1-s0" / "metrics.json", process)
+    wait_for(out / "runs" / "last-k2-t1-f0-r0" / "metrics.json", process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == "dips: interrupted; continue with the same command"
     assert "Traceback" not in stderr
-    early = out / "runs" / "last-k2-t1-s0" / "model.safetensors"
+    early = out / "runs" / "last-k2-t1-f0-r0" / "model.safetensors"
     before = early.stat().st_ino
     assert command(*arguments).code == 0
     assert early.stat().st_ino == before

@@ -177,13 +177,13 @@ def test_holm_corrects_all_pairs_and_cells_of_a_metric_together(monkeypatch):
 def test_a_large_table_has_enough_resamples_for_a_corrected_p_below_5_percent(monkeypatch):
     drawn = []
     monkeypatch.setattr(comparison, "RESAMPLES", 100)
-    resample = comparison._resample
+    resample = comparison.resample_sums
 
     def counted(table, seed, resamples):
         drawn.append(resamples)
         return resample(table, seed, resamples)
 
-    monkeypatch.setattr(comparison, "_resample", counted)
+    monkeypatch.setattr(comparison, "resample_sums", counted)
     make = sums("recall@20")
     policies = {f"p{n}": n for n in range(8)}
     results = {Cell(name, 2, 1): [make(n, 2 * n, 3 * n)] for name, n in policies.items()}

@@ -24,7 +24,9 @@ def results(tmp_path_factory):
 
 def test_crossed_scores_are_pooled_over_splits(results):
     out, table = results
-    runs = [(out / f"runs/last-k2-t1-s{s}", out / f"runs/reservoir-k2-t1-s{s}") for s in (0, 1)]
+    runs = [
+        (out / f"runs/last-k2-t1-f{s}-r0", out / f"runs/reservoir-k2-t1-f{s}-r0") for s in (0, 1)
+    ]
     seen = []
     found = cross_runs(
         runs, ("last", "reservoir"), data=WORLD, on_progress=lambda *done: seen.append(done)
@@ -46,7 +48,10 @@ def test_crossed_scores_are_pooled_over_splits(results):
 
 def test_run_labels_are_distinct(results):
     out, _ = results
-    first, second = out / "runs/last-k2-t1-s0", out / "runs/reservoir-k2-t1-s0"
+    first, second = out / "runs/last-k2-t1-f0-r0", out / "runs/reservoir-k2-t1-f0-r0"
     assert run_labels([first, second]) == ["last", "reservoir"]
-    assert run_labels([first, out / "runs/last-k2-t1-s1"]) == ["last-k2-t1-s0", "last-k2-t1-s1"]
+    assert run_labels([first, out / "runs/last-k2-t1-f1-r0"]) == [
+        "last-k2-t1-f0-r0",
+        "last-k2-t1-f1-r0",
+    ]
     assert run_labels([first, first]) == [str(first)] * 2

@@ -270,13 +270,13 @@ def test_ratings_may_be_ignored():
     assert found.metrics()["task"] == "implicit"
 
 
-def test_the_offset_is_the_mean_rating_of_training_users():
+def test_ratings_are_centred_by_the_mean_of_training_users():
     parts = split(EXPLICIT, config())
     own = np.concatenate([parts[0].rating[parts[0].events(u)] for u in range(parts[0].users)])
     spec = recommender_spec(parts[0], resolved(parts[0], config()))
-    assert spec.offset == pytest.approx(own.mean())
-    assert spec.offset != pytest.approx(EXPLICIT.rating.mean(), abs=1e-4)
-    assert (spec.low, spec.high) == EXPLICIT.rating_range()
+    assert spec.rating_center == pytest.approx(own.mean())
+    assert spec.rating_center != pytest.approx(EXPLICIT.rating.mean(), abs=1e-4)
+    assert (spec.low, spec.high) == (own.min(), own.max())
 
 
 def test_implicit_data_has_its_own_defaults():

@@ -59,7 +59,7 @@ def test_files(whole: tuple[Path, TransferResult]) -> None:
     assert [(row["policy"], row["size"]) for row in result.rows] == [
         ("none", 0), ("reservoir", 2), ("hardest", 2),
     ]  # fmt: skip
-    assert {path.name for path in (out / "runs").iterdir()} == {"hardest-k2-t4-s0"}
+    assert {path.name for path in (out / "runs").iterdir()} == {"hardest-k2-t4-f0-r0"}
     assert not list(out.rglob(checkpoint.FILE))
     with (out / "gains.csv").open() as file:
         gains = list(csv.DictReader(file))
@@ -87,7 +87,7 @@ def test_an_interrupted_session_model_resumes_exactly(
     out = tmp_path / "results"
     with pytest.raises(KeyboardInterrupt):
         dips.session(data, **WHAT, out=out, on_progress=interrupt, **SMALL)
-    assert (out / "cells" / "reservoir-k2-t4-s0" / checkpoint.FILE).exists()
+    assert (out / "cells" / "reservoir-k2-t4-f0-r0" / checkpoint.FILE).exists()
     assert not (out / "rows.csv").exists()
     reported: list[tuple[int, str]] = []
     result = dips.session(

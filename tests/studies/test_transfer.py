@@ -95,9 +95,9 @@ def test_only_policies_with_signals_or_parameters_are_trained(
 ) -> None:
     out, result = whole
     names = {path.name for path in (out / "runs").iterdir()}
-    trained = {f"hardest-k{size}-t1-s{seed}" for size in (1, 2) for seed in (0, 1)}
-    assert names == trained | {"all-k1-t1-s0", "all-k1-t1-s1"}
-    assert open_run(out / "runs" / "all-k1-t1-s0").spec.kind == "gru"
+    trained = {f"hardest-k{size}-t1-f{fold}-r0" for size in (1, 2) for fold in (0, 1)}
+    assert names == trained | {"all-k1-t1-f0-r0", "all-k1-t1-f1-r0"}
+    assert open_run(out / "runs" / "all-k1-t1-f0-r0").spec.kind == "gru"
     ceiling = [row for row in result.rows if row["policy"] == "all"]
     assert [(row["size"], row["fold"]) for row in ceiling] == [(2, 0), (2, 1)]
     for row in ceiling:
@@ -123,7 +123,7 @@ def test_the_target_model_has_its_own_epochs(data: Interactions, tmp_path: Path)
     epochs = {
         place.name: read_metrics(place)["epochs"] for place in (tmp_path / "out/runs").iterdir()
     }
-    assert epochs == {"all-k1-t1-s0": 2, "hardest-k1-t1-s0": 1}
+    assert epochs == {"all-k1-t1-f0-r0": 2, "hardest-k1-t1-f0-r0": 1}
 
 
 def test_the_target_model_has_a_repeat_feature_by_default_on_repeats(
@@ -133,7 +133,7 @@ def test_the_target_model_has_a_repeat_feature_by_default_on_repeats(
     for given, taken in ((None, True), (False, False)):
         out = tmp_path / str(given)
         dips.transfer(data, ["last"], [1], [0], out=out, repeat_feature=given, **SMALL)
-        assert open_run(out / "runs" / "all-k1-t1-s0").spec.repeat_feature == taken
+        assert open_run(out / "runs" / "all-k1-t1-f0-r0").spec.repeat_feature == taken
 
 
 def test_settings_of_the_target_model_do_not_affect_source_policies(
@@ -142,7 +142,8 @@ def test_settings_of_the_target_model_do_not_affect_source_policies(
     alone = {"repeat_feature": False, "filter_sketch": True, "cosine": True}
     dips.transfer(data, ["hardest"], [1], [0], out=tmp_path, **alone, **SMALL)
     target, source_policy = (
-        open_run(tmp_path / "runs" / name).spec for name in ("all-k1-t1-s0", "hardest-k1-t1-s0")
+        open_run(tmp_path / "runs" / name).spec
+        for name in ("all-k1-t1-f0-r0", "hardest-k1-t1-f0-r0")
     )
     assert (target.filter_sketch, target.cosine) == (True, True)
     assert (source_policy.filter_sketch, source_policy.cosine) == (True, False)

@@ -146,15 +146,16 @@ def test_integers_are_accepted_as_floats() -> None:
     assert type(config.sketch.size) is int
 
 
-def test_the_training_seed_is_the_seed_unless_training_is_repeated():
+def test_the_training_seed_is_the_seed_in_the_first_fold_and_repeat():
     first = TrainConfig.of(seed=3).training
     assert first.training_seed == 3
     derived = [
-        TrainConfig.of(seed=seed, repeat=repeat).training.training_seed
+        TrainConfig.of(seed=seed, fold=fold, repeat=repeat).training.training_seed
         for seed in (0, 1, 2)
+        for fold in range(5)
         for repeat in (0, 1, 2)
     ]
-    assert len(set(derived)) == 9
+    assert len(set(derived)) == 45  # folds share no initialisation
     assert TrainConfig.of(seed=3, repeat=1) == TrainConfig.of(seed=3, repeat=1)
     assert all(0 <= seed < 2**31 for seed in derived)
 

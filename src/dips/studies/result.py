@@ -135,7 +135,7 @@ class RunResult:
             metric = primary_metric(best.valid.metrics)
             self.verdict = diverged_verdict(self.config.sketch.policy, best.name, metric)
             return
-        halves = validation_halves(self.parts[1].users, seed=self.config.training.seed)
+        halves = validation_halves(self.parts[1].users)
         users = self.parts[1].select(halves.verdict)
         columns = EventColumns.of(users, device, self.own.trained.side)
         gains = measure_gain(self.own.trained, best.trained, make_stream([users], columns))

@@ -217,7 +217,7 @@ def _run_stack(
     ]
     for model, (parts, config) in zip(models, jobs, strict=True):
         initialise_vectors(model, parts[0], config.training.training_seed, device)
-    halves = [validation_halves(job[0][1].users, seed=job[1].training.seed) for job in jobs]
+    halves = [validation_halves(parts[1].users) for parts, _ in jobs]
     work = [
         Job(parts[0], parts[1].select(half.selection), config)
         for (parts, config), half in zip(jobs, halves, strict=True)

@@ -187,13 +187,14 @@ class TrainingConfig:
 
     @property
     def training_seed(self) -> int:
-        """The seed of initial parameters and of sampling, a function of `seed` and `repeat`.
+        """The seed of initial parameters and of sampling: of `seed`, `fold` and `repeat`.
 
-        With `repeat = 0` it is `seed`. `seed` alone decides the split.
+        In fold 0 with `repeat = 0` it is `seed`. Folds must not share it: with one initialisation
+        the noise of training would have the same sign in all folds.
         """
-        if not self.repeat:
+        if not self.fold and not self.repeat:
             return self.seed
-        return int(combine(torch.tensor(self.seed), self.repeat)) & SEED_MASK
+        return int(combine(torch.tensor(self.seed), self.fold, self.repeat)) & SEED_MASK
 
 
 @dataclass(frozen=True, kw_only=True)
