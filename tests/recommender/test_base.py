@@ -1,4 +1,4 @@
-"""Masks of sketch items in the ranking, and losses with negatives."""
+"""Masks of sketch items in the ranking, losses with negatives, and the unit of ratings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from torch import Tensor
 from dips.recommender.base import Evidence, Recommender, mask_items
 from dips.recommender.dot import DotProduct
 from dips.recommender.gru import GRU
-from dips.recommender.losses import BPR, BPRMax, FullSoftmax, SampledSoftmax
+from dips.recommender.losses import (
+    BPR,
+    BinaryCrossEntropy,
+    BPRMax,
+    FullSoftmax,
+    Loss,
+    SampledSoftmax,
+    SquaredError,
+)
 from dips.recommender.mlp import MLP
 from dips.recommender.registry import RecommenderSpec, make_recommender
 
@@ -93,3 +101,31 @@ def test_negatives_are_different_items_and_part_of_the_state() -> None:
     few = make_recommender(RecommenderSpec(kind="dot", loss="bpr", items=20))
     assert few.negatives.tolist() == list(range(20))  # there are no more
     assert RecommenderSpec.from_dict(spec.to_dict()) == spec
+
+
+UNITS = [(1.0, 0.0), (2.0, 0.0), (0.1, 0.0), (1e-6, 0.0), (1.0, 100.0)]
+
+
+@pytest.mark.parametrize(("scale", "shift"), UNITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_standardised_ratings_do_not_depend_on_the_unit(
+    scale: float, shift: float, dtype: torch.dtype
+) -> None:
+    """They lie on the fixed-point grid, so the rounding of the unit disappears."""
+    stars = torch.tensor([1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0], dtype=torch.float64)
+    center, spread = 3.53, 1.125
+    model = Least(
+        items=3, loss=SquaredError(), rating_center=scale * center + shift,
+        rating_spread=scale * spread,
+    )  # fmt: skip
+    found = model.standardise((scale * stars + shift).to(dtype))
+    expected = ((stars - center) / spread * 2**16).round() / 2**16
+    assert torch.equal(found, expected.to(dtype))
+    back = scale * stars + shift
+    torch.testing.assert_close(model.estimate(expected), back, atol=1e-5 * scale, rtol=0)
+
+
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(2e-6), FullSoftmax()])
+def test_losses_of_logits_leave_ratings_as_they_are(loss: Loss) -> None:
+    rating = torch.tensor([1e-6, 3e-6])
+    assert torch.equal(Least(items=3, loss=loss).standardise(rating), rating)

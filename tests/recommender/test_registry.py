@@ -103,6 +103,13 @@ def test_a_class_without_constructor_gets_all_settings_of_the_base_class() -> No
     assert softmax.loss == FullSoftmax()
 
 
+def test_every_class_has_the_unit_of_ratings_of_its_run() -> None:
+    """Also where a constructor does not pass it to the base class."""
+    for kind in ("dot", "mlp", "my_recommenders:Least", "my_recommenders:Drawn"):
+        made = make_recommender(spec(kind, rating_center=3.5, rating_spread=1.25))
+        assert (float(made.rating_center), float(made.rating_spread)) == (3.5, 1.25)
+
+
 def test_a_constructor_that_names_a_generator_gets_one() -> None:
     name = spec("my_recommenders:Drawn")
     one, same, other = (make_recommender(name, seed).state_dict()["vectors"] for seed in (1, 1, 2))
