@@ -11,8 +11,10 @@ from torch.autograd import gradcheck
 
 from dips.data.side_information import ColumnEncoding, SideInformation
 from dips.kernels import dispatch
+from dips.kernels.layout import AGE, LOG_SIGNAL
 from dips.numerics import fixed_point
 from dips.policy.frequency import Frequent
+from dips.policy.hardest import Hardest
 from dips.policy.kernel_inputs import set_network_scores
 from dips.policy.recency import Last
 from dips.policy.registry import make_policy
@@ -103,6 +105,23 @@ def test_with_predicted_scores_small_sketches_are_last_initially(size: int) -> N
     assert torch.equal(scores[there], -newer[there].double())
 
 
+def test_it_can_be_hardest_with_a_half_life() -> None:
+    """The rule is linear in two features, where losses and ages are within their limits."""
+    network = _network(dim=0, trained=False)
+    with torch.no_grad():
+        network.slope.zero_()
+        network.direct[LOG_SIGNAL] = 2.0
+        network.direct[AGE] = -math.log(2)  # age / 8: a half-life of 8 steps
+    draw = torch.Generator().manual_seed(0)
+    candidates = random_candidates(users=300, size=6, period=2, seed=1)[1]
+    residual = 4 * torch.randn(candidates.item.shape, generator=draw).double()
+    residual = residual + 2 * residual.sign()  # far above the scale of the logarithm
+    scores = network.score(candidates, Signals.of({"residual": residual}))
+    rule = Hardest(8).score(candidates, Signals.of({"loss": (residual / 2) ** 2}))
+    slots, expected = (Greedy().choose(found, candidates, 6) for found in (scores, rule))
+    assert (slots.sort(1).values == expected.sort(1).values).all(1).double().mean() > 0.97
+
+
 def test_the_output_layer_learns_first_then_every_parameter() -> None:
     for trained in (False, True):
         network, candidates = _network(trained=trained), _many(50)
@@ -140,6 +159,8 @@ def test_it_equals_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
                     and int(candidates.item[row, other]) == int(candidates.item[row, slot])
                     for other in slots
                 ),
+                math.log(1 + 16 * abs(float(residual[row, slot]))),
+                min(int(candidates.seen[row]) - 1 - place, 64) / 8,
             ]
             known = torch.cat([torch.tensor(own).double(), vectors[row, slot]])
             straight[slot] = known @ network.direct[:, 0]

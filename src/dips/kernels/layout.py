@@ -19,6 +19,8 @@ FEATURES = (
     "log_elapsed",
     "log_repeats",
     "newer_duplicates",
+    "log_signal",
+    "age",
 )
 """Features of a candidate in the set network, in the order of its first layer's inputs.
 
@@ -31,6 +33,10 @@ FEATURES = (
 | log_elapsed | log(1 + seconds since the interaction) / LOG_TIME_SCALE |
 | log_repeats | log(1 + repeat count of the item while it was in the sketch) |
 | newer_duplicates | number of newer candidates of the same item |
+| log_signal | log(1 + absolute signal / SIGNAL_SCALE) |
+| age | steps since the interaction, at most AGE_LIMIT, divided by AGE_SCALE |
+
+The rule `hardest:H` is linear in `log_signal` and `age`, but for its limits.
 """
 RATING = FEATURES.index("rating")
 SIGNAL = FEATURES.index("signal")
@@ -39,9 +45,15 @@ RANK = FEATURES.index("rank")
 LOG_ELAPSED = FEATURES.index("log_elapsed")
 LOG_REPEATS = FEATURES.index("log_repeats")
 NEWER_DUPLICATES = FEATURES.index("newer_duplicates")
+LOG_SIGNAL = FEATURES.index("log_signal")
+AGE = FEATURES.index("age")
 
 LOG_TIME_SCALE = 16.0
 """Divisor of the logarithm of elapsed seconds; about 100 days become 1."""
+SIGNAL_SCALE = 0.0625
+"""Signals far below this size count as equal in `log_signal`; a power of two, so exact."""
+AGE_LIMIT, AGE_SCALE = 64, 8.0
+"""Largest age of the feature `age`, in steps, and its divisor; a power of two, so exact."""
 SCORE_LIMIT = 2.0**50
 """Scores are clipped to this size, so every candidate ranks above an empty slot."""
 NEWEST_BONUS = 2.0**30

@@ -14,6 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dips.kernels.layout import (
+    AGE,
+    AGE_LIMIT,
+    AGE_SCALE,
     FEATURES,
     HARDEST,
     INFLUENCE,
@@ -23,6 +26,7 @@ from dips.kernels.layout import (
     LOG_AGE,
     LOG_ELAPSED,
     LOG_REPEATS,
+    LOG_SIGNAL,
     LOG_TIME_SCALE,
     LOSS,
     MIX,
@@ -37,6 +41,7 @@ from dips.kernels.layout import (
     SCORE_LIMIT,
     SET_NETWORK,
     SIGNAL,
+    SIGNAL_SCALE,
 )
 from dips.kernels.numba_fixed_point import (
     STATE,
@@ -507,6 +512,8 @@ def _features(layers, run, seen, buffers, count):
         features[LOG_ELAPSED] = to_state(math.log1p(elapsed) / LOG_TIME_SCALE)
         features[LOG_REPEATS] = _log1p(layers.logs, buffers.repeats[slot])
         features[NEWER_DUPLICATES] = to_state(duplicates)
+        features[LOG_SIGNAL] = to_state(math.log1p(abs(buffers.signal[slot]) / SIGNAL_SCALE))
+        features[AGE] = min(seen - 1 - buffers.position[slot], AGE_LIMIT) / AGE_SCALE
     return total
 
 

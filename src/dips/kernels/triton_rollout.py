@@ -47,6 +47,11 @@ RANK = tl.constexpr(layout.RANK)
 LOG_ELAPSED = tl.constexpr(layout.LOG_ELAPSED)
 LOG_REPEATS = tl.constexpr(layout.LOG_REPEATS)
 NEWER_DUPLICATES = tl.constexpr(layout.NEWER_DUPLICATES)
+LOG_SIGNAL = tl.constexpr(layout.LOG_SIGNAL)
+AGE = tl.constexpr(layout.AGE)
+SIGNAL_SCALE = tl.constexpr(layout.SIGNAL_SCALE)
+AGE_LIMIT = tl.constexpr(layout.AGE_LIMIT)
+AGE_SCALE = tl.constexpr(layout.AGE_SCALE)
 
 
 @triton.jit
@@ -325,6 +330,12 @@ def roll_out_set_network(
         score, state = add_feature(
             score, state, feature, feature_weight, feature_direct, NEWER_DUPLICATES, H
         )
+        feature = to_state(_log1p(tl.abs(signal) / SIGNAL_SCALE))
+        score, state = add_feature(
+            score, state, feature, feature_weight, feature_direct, LOG_SIGNAL, H
+        )
+        feature = tl.minimum(seen - 1 - place, AGE_LIMIT).to(tl.float64) / AGE_SCALE
+        score, state = add_feature(score, state, feature, feature_weight, feature_direct, AGE, H)
         state = tl.where(there[:, None], to_state(tl.maximum(state, 0.0)), 0.0)
         tl.store(states + down * H + across, state)
         tl.store(states + N * H + unit, to_state(tl.sum(state, 0) / total))

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
 from dips.kernels.layout import (
+    AGE_LIMIT,
+    AGE_SCALE,
     FEATURES,
     LOG_AGE,
     LOG_REPEATS,
     LOG_TIME_SCALE,
     NEWER_DUPLICATES,
     SIGNAL,
+    SIGNAL_SCALE,
 )
 from dips.numerics import fixed_point
 from dips.numerics.newer_candidates import newer_duplicate_weight, newer_weight
@@ -129,14 +132,17 @@ class SetNetwork(Network):
         self, candidates: Candidates, signals: Signals, rank: Tensor, duplicates: Tensor
     ) -> Tensor:
         """Return inputs of the first layer: [users, candidates, features + side + dim]."""
+        signal = self._signal(signals, rank)
         features = {
             "rating": (candidates.rating.double() - self.center) / self.spread,
-            "signal": self._signal(signals, rank),
+            "signal": signal,
             "log_age": candidates.age.double().log1p(),
             "rank": rank,
             "log_elapsed": candidates.elapsed.clamp_min(0).double().log1p() / LOG_TIME_SCALE,
             "log_repeats": candidates.repeats.double().log1p(),
             "newer_duplicates": duplicates,
+            "log_signal": (signal.abs() / SIGNAL_SCALE).log1p(),
+            "age": candidates.age.double().clamp_max(AGE_LIMIT) / AGE_SCALE,
         }
         inputs = torch.stack([features[name] for name in FEATURES], -1)
         known = torch.cat([inputs, self.side(candidates)], -1)
