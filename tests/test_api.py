@@ -65,7 +65,7 @@ def test_the_documented_example_runs(tmp_path, data):
     assert 0.3 < metrics["rmse"] < 1.5
     table = dips.compare(loaded, policies=["reservoir", "last"], sizes=[2], folds=2, **SMALL)
     assert len(table.rows) == 4
-    assert {row["policy"] for row in table.summary} == {"reservoir", "last"}
+    assert {row["policy"] for row in table.summary} == {"reservoir", "last", "best-rule"}
     columns = dips.sketches(model, test)
     assert list(columns) == ["user", "t", "position", "item", "rating", "score"]
 

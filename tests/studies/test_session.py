@@ -123,17 +123,17 @@ def test_unsupported_sizes_and_splits_are_refused(
         dips.session(data, **WHAT, out=whole[0], **{**SMALL, "learning_rate": 0.5})
     out = tmp_path / "none"
     with pytest.raises(ConfigError, match="--sizes has no sketch"):
-        dips.session(data, ["last"], [0], [0], out=out, **SMALL)
+        dips.session(data, ["last"], [0], folds=1, out=out, **SMALL)
     with pytest.raises(ConfigError, match="full histories"):
-        dips.session(data, ["last"], [2], [0], out=out, split="time", **SMALL)
+        dips.session(data, ["last"], [2], folds=1, out=out, split="time", **SMALL)
     with pytest.raises(ConfigError, match="--target-epochs is -2"):
-        dips.session(data, ["last"], [2], [0], out=out, target_epochs=-2, **SMALL)
+        dips.session(data, ["last"], [2], folds=1, out=out, target_epochs=-2, **SMALL)
     with pytest.raises(ConfigError, match="size is -1"):
-        dips.session(data, ["last"], [-1], [0], out=out, **SMALL)
+        dips.session(data, ["last"], [-1], folds=1, out=out, **SMALL)
     assert not out.exists()
     out.write_text("in the way")
     with pytest.raises(RunError, match="cannot be written"):
-        dips.session(data, ["last"], [2], [0], out=out, **SMALL)
+        dips.session(data, ["last"], [2], folds=1, out=out, **SMALL)
 
 
 def test_session_models_have_their_own_epochs(data: Interactions, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_session_models_filter_sketches_and_start_from_spectral_embeddings(
     found = {}
     for name, given in (("default", {}), ("plain", {"filter_sketch": False, "cosine": False})):
         some = {**SMALL, "learning_rate": 0.0, "dim": 16, **given}
-        result = dips.session(once, ["hardest"], [4], [0], out=tmp_path / name, **some)
+        result = dips.session(once, ["hardest"], [4], folds=1, out=tmp_path / name, **some)
         found[name] = result.rows[0]["test"]["recall@20"]
     ours, plain = made
     assert (ours.has_repeat_feature, ours.cosine) == (True, True)
@@ -186,6 +186,6 @@ def test_a_sketch_helps_where_the_session_has_no_information(tmp_path: Path) -> 
         np.repeat(np.arange(users), events), item.reshape(-1), None, np.arange(users * events)
     )
     settings = {**SMALL, "epochs": 8, "dim": 16, "batch_size": 64, "learning_rate": 0.03}
-    result = dips.session(data, ["last"], [0, 4], [0], out=tmp_path / "out", **settings)
+    result = dips.session(data, ["last"], [0, 4], folds=1, out=tmp_path / "out", **settings)
     gain = next(row["gain"] for row in result.about["gains"] if row["metric"] == "mrr@20")
     assert gain > 0.3

@@ -109,7 +109,7 @@ def test_a_large_sketch_equals_the_full_history(data: Interactions, tmp_path: Pa
     """With a large K, reading sketches equals reading full histories."""
     for target in ("gru", "sasrec"):
         result = dips.transfer(
-            data, ["last"], [40], [0], recommender=target, out=tmp_path / target, **SMALL
+            data, ["last"], [40], folds=1, recommender=target, out=tmp_path / target, **SMALL
         )
         last, everything = (row["test"] for row in result.rows)
         assert last == pytest.approx(everything)
@@ -132,7 +132,7 @@ def test_the_target_model_has_a_repeat_feature_by_default_on_repeats(
     assert data.repeats > 0.1
     for given, taken in ((None, True), (False, False)):
         out = tmp_path / str(given)
-        dips.transfer(data, ["last"], [1], [0], out=out, repeat_feature=given, **SMALL)
+        dips.transfer(data, ["last"], [1], folds=1, out=out, repeat_feature=given, **SMALL)
         assert open_run(out / "runs" / "all-k1-t1-f0-r0").spec.repeat_feature == taken
 
 
@@ -140,7 +140,7 @@ def test_settings_of_the_target_model_do_not_affect_source_policies(
     data: Interactions, tmp_path: Path
 ) -> None:
     alone = {"repeat_feature": False, "filter_sketch": True, "cosine": True}
-    dips.transfer(data, ["hardest"], [1], [0], out=tmp_path, **alone, **SMALL)
+    dips.transfer(data, ["hardest"], [1], folds=1, out=tmp_path, **alone, **SMALL)
     target, source_policy = (
         open_run(tmp_path / "runs" / name).spec
         for name in ("all-k1-t1-f0-r0", "hardest-k1-t1-f0-r0")
@@ -161,9 +161,9 @@ def test_a_finished_study_is_not_computed_again(
 def test_added_sizes_compute_only_their_cells(
     data: Interactions, tmp_path: Path, worked: list[str]
 ) -> None:
-    dips.transfer(data, ["hardest", "last"], [1], [0], out=tmp_path / "out", **SMALL)
+    dips.transfer(data, ["hardest", "last"], [1], folds=1, out=tmp_path / "out", **SMALL)
     worked.clear()
-    dips.transfer(data, ["hardest", "last"], [1, 2], [0], out=tmp_path / "out", **SMALL)
+    dips.transfer(data, ["hardest", "last"], [1, 2], folds=1, out=tmp_path / "out", **SMALL)
     assert worked == ["train dot hardest", "read hardest 2", "read last 2"]
 
 
@@ -200,14 +200,14 @@ def test_other_settings_are_refused(
         (["last"], "gruu", "recommender is 'gruu'"),
     ):
         with pytest.raises(ConfigError, match=sentence):
-            dips.transfer(data, policies, [1], [0], recommender=target, out=out, **SMALL)
+            dips.transfer(data, policies, [1], folds=1, recommender=target, out=out, **SMALL)
     with pytest.raises(ConfigError, match="--target-epochs is -1"):
-        dips.transfer(data, ["last"], [1], [0], target_epochs=-1, out=out, **SMALL)
+        dips.transfer(data, ["last"], [1], folds=1, target_epochs=-1, out=out, **SMALL)
     assert not out.exists()
 
 
 def test_data_with_ratings_needs_the_implicit_task(tmp_path: Path) -> None:
     rated = stream(users=20, items=64, events=8)
     with pytest.raises(ConfigError, match="add --task implicit"):
-        dips.transfer(rated, ["last"], [1], [0], out=tmp_path / "out", **SMALL)
+        dips.transfer(rated, ["last"], [1], folds=1, out=tmp_path / "out", **SMALL)
     assert not (tmp_path / "out").exists()
