@@ -57,4 +57,4 @@ def test_the_initial_policy_is_a_baseline():
         check(data, config)
         found = train_runs([(split(data, config), config)])[0]
         assert [baseline.name for baseline in found.baselines] == baselines
-        assert found.valid["recall@20"] >= max(one.valid["recall@20"] for one in found.baselines)
+        assert found.own.selection_loss <= min(one.selection_loss for one in found.baselines)

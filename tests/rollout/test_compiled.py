@@ -331,8 +331,9 @@ def test_without_a_signal_model_residuals_are_zero(
 ) -> None:  # fmt: skip
     """The network does not read its signal here, so the reference path may compute it."""
     networks = networks_of("set")
-    networks.state["first.weight"][..., layout.SIGNAL] = 0.0
-    networks.state["direct"][:, layout.SIGNAL] = 0.0
+    for feature in (layout.SIGNAL, layout.LOG_SIGNAL):
+        networks.state["first.weight"][..., feature] = 0.0
+        networks.state["direct"][:, feature] = 0.0
     case = (stream, networks, stack, 2, (4,))
     monkeypatch.setattr("dips.rollout.compiled.signal_model", lambda *_: None)
     none: dict[str, Any] = {"recorded_signals": []}
