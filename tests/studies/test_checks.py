@@ -152,7 +152,7 @@ def test_unsupported_settings_of_several_processes_are_refused(
 
 
 def test_the_seed_and_the_fold_decide_the_split() -> None:
-    data = stream(users=20, items=30, events=6)
+    data = stream(users=20, items=64, events=6)
     plain, other = (split(data, TrainConfig.of(seed=2, fold=fold, repeat=fold)) for fold in (0, 3))
     by_hand = data.split_users(0.6, 0.2, 0.2, seed=2)
     assert [p.user_rows.tolist() for p in plain] == [p.user_rows.tolist() for p in by_hand]
@@ -160,6 +160,6 @@ def test_the_seed_and_the_fold_decide_the_split() -> None:
 
 
 def test_a_split_by_time_has_no_folds() -> None:
-    data = stream(users=20, items=30, events=6)
+    data = stream(users=20, items=64, events=6)
     with pytest.raises(ConfigError, match="fold is 1: a split by time has no folds; leave --fold"):
         split(data, TrainConfig.of(split="time", fold=1))
