@@ -205,7 +205,8 @@ def test_weight_decay_without_repeats_has_a_bound() -> None:
     assert decay(100_000, 200, **linearised) == pytest.approx(4e-3)
     assert decay(10_000, 1_000, **linearised) == pytest.approx(2e-2)
     assert decay(10_000, 1_001, **linearised) == pytest.approx(5e-3)
-    assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(3e-3)
+    assert decay(100_000, 1_000, repeats=0.5, **linearised) == pytest.approx(1e-3)
+    assert decay(100_000, 4_000, repeats=0.5, **linearised) == pytest.approx(1.2e-2)  # rare items
 
 
 def test_weight_decay_of_other_implicit_losses() -> None:

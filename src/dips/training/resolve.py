@@ -214,7 +214,8 @@ def _weight_decay(case: Case) -> float:
     """
     rows, share, bound = max(1, case.data.rows), 0.1 * case.data.items, 3e-3
     if case.config.model.repeat_feature:
-        share, bound = (3 if case.config.model.inner_loss == "linearised" else 1) * share, 3e-2
+        rare = case.config.model.inner_loss == "linearised" and rows < 30 * case.data.items
+        share, bound = (3 if rare else 1) * share, 3e-2
     elif case.config.model.inner_loss == "linearised":
         share, bound = 400.0, 2e-2 if rows >= 10 * case.data.items else 5e-3  # rare items need less
     elif case.implicit:
