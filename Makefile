@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid false-positives results clean
 
-demo: .venv/ready ## Compare the static policies on the embedded world (under 3 minutes)
+demo: .venv/ready ## Compare the static policies on the embedded world (about 2 minutes after set-up)
 	rm -rf demo
 	$(BIN)/dips demo --out demo
 
