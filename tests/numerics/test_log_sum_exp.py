@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 from torch.func import grad, vmap
 
 from dips.numerics import chunks
-from dips.numerics.log_sum_exp import LogSumExp
+from dips.numerics.log_sum_exp import LogSumExp, StoredLogSumExp, can_store
 
 ROWS, ITEMS, DIM = 5, 7, 3
 TIGHT = {"atol": 1e-12, "rtol": 1e-12}
@@ -95,3 +95,46 @@ def test_a_second_derivative_is_refused() -> None:
     (slope,) = torch.autograd.grad(loss, user, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
+
+
+def _stored(table: Tensor, bias: Tensor, user: Tensor) -> Tensor:
+    norm: Tensor = StoredLogSumExp.apply(table, bias, user)[0]  # type: ignore[no-untyped-call]
+    return norm
+
+
+@pytest.mark.usefixtures("rows_at_once")
+def test_stored_powers_give_the_same_bits_and_the_same_gradients() -> None:
+    inputs = [tensor.requires_grad_() for tensor in _given()]
+    assert torch.equal(_stored(*inputs), _fast(*inputs))
+    weight = torch.arange(1.0, ROWS + 1, dtype=torch.float64)
+    found, wanted = (
+        torch.autograd.grad((function(*inputs) * weight).sum(), inputs)
+        for function in (_stored, _fast)
+    )
+    torch.testing.assert_close(found, wanted, **TIGHT)
+    assert gradcheck(_stored, inputs)
+
+
+def test_memory_is_shared_by_calls_in_turn_and_never_by_two_graphs() -> None:
+    inputs = [tensor.requires_grad_() for tensor in _given()]
+    wanted = torch.autograd.grad(_fast(*inputs).sum(), inputs)
+    first = _stored(*inputs)
+    second = _stored(*(2 * tensor for tensor in inputs))
+    for _ in range(2):
+        slopes = torch.autograd.grad(first.sum(), inputs, retain_graph=True)
+        torch.testing.assert_close(slopes, wanted, **TIGHT)
+        _stored(*(3 * tensor for tensor in inputs))  # its memory is not that of `first`
+    places = {value.grad_fn.powers.data_ptr() for value in (first, second)}  # type: ignore[union-attr]
+    assert len(places) == 2
+    del first
+    third = _stored(*inputs)
+    assert third.grad_fn.powers.data_ptr() in places  # type: ignore[union-attr]
+
+
+def test_powers_are_not_stored_under_vmap_or_if_they_are_large() -> None:
+    table, _, user = _given()
+    assert can_store(table, user)
+    assert not can_store(table, user.new_empty(1 << 23, DIM))
+    seen: list[bool] = []
+    vmap(lambda each: seen.append(can_store(table, each)) or each)(user[None])  # type: ignore[func-returns-value]
+    assert seen == [False]

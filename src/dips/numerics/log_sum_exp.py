@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from dips.numerics.chunks import split_into_chunks
 
 ROWS = 4
 """Chunks have so many times the rows that fit a core's caches: threads wait less often."""
+STORED_ELEMENTS = 1 << 24
+"""Most numbers that `StoredLogSumExp` stores."""
 
 
 class LogSumExp(torch.autograd.Function):
@@ -66,3 +69,78 @@ class LogSumExp(torch.autograd.Function):
                 to_table = torch.addmm(to_table, probability.T, weight[:, None] * rows)
                 to_bias = torch.addmv(to_bias, probability.T, weight)
         return to_table, to_bias, given[:, None] * mean
+
+
+class StoredLogSumExp(torch.autograd.Function):
+    """`LogSumExp` for a CPU, without `vmap`: stores exp(score - maximum) for the gradient.
+
+    It needs rows x items numbers of memory. In return the gradient computes no score again. The
+    memory is used again by the next call: new pages cost as much as the products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, bias: Tensor, user: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `LogSumExp` returns, bit for bit.
+
+        Args:
+            ctx: Holds what the gradient reads.
+            table: Item vectors, [items, dim].
+            bias: [items].
+            user: User vectors, [rows, dim].
+        """
+        workspace = _Workspace(len(user) * len(table), table)
+        powers = workspace.tensor[: len(user) * len(table)].view(len(user), len(table))
+        norms, means, totals = [], [], []
+        width = max(1, len(table) // ROWS)
+        for rows, power in split_into_chunks((user, powers), width):
+            torch.addmm(bias, rows, table.T, out=power)
+            top = power.amax(1, keepdim=True)
+            total = power.sub_(top).exp_().sum(1, keepdim=True)
+            norms.append((total.log() + top)[:, 0])
+            means.append((power @ table) / total)
+            totals.append(total[:, 0])
+        mean = torch.cat(means)
+        ctx.save_for_backward(table, bias, user, mean, torch.cat(totals))
+        ctx.powers, ctx.workspace = powers, workspace
+        ctx.mark_non_differentiable(mean)
+        ctx.set_materialize_grads(False)
+        return torch.cat(norms), mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return gradients in items and users."""
+        table, bias, user, mean, total = ctx.saved_tensors
+        given = gradients[0]
+        if given is None:  # only the mean was used, which is a constant
+            return None, None, None
+        to_table, to_bias = torch.zeros_like(table), torch.zeros_like(bias)
+        if any(ctx.needs_input_grad[:2]):
+            width = max(1, len(table) // ROWS)
+            for rows, power, weight in split_into_chunks((user, ctx.powers, given / total), width):
+                to_table.addmm_(power.T, weight[:, None] * rows)
+                to_bias.addmv_(power.T, weight)
+        return to_table, to_bias, given[:, None] * mean
+
+
+class _Workspace:
+    """Memory that the next workspace takes over when the graph of this one is deleted."""
+
+    free: ClassVar[list[Tensor]] = []
+
+    def __init__(self, elements: int, like: Tensor) -> None:
+        with suppress(IndexError):  # pop is atomic: two threads never share memory
+            self.tensor = self.free.pop()
+            if self.tensor.dtype == like.dtype and len(self.tensor) >= elements:
+                return
+        self.tensor = like.new_empty(elements)
+
+    def __del__(self) -> None:
+        self.free[:] = [self.tensor]
+
+
+def can_store(table: Tensor, user: Tensor) -> bool:
+    """Return whether `StoredLogSumExp` supports these inputs, and its memory is small."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    small = len(user) * len(table) <= STORED_ELEMENTS
+    return small and table.device.type == "cpu" and not (wrapped(table) or wrapped(user))

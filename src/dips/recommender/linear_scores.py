@@ -17,7 +17,7 @@ from dips.recommender.repeat_scores import (
     RepeatScores,
     check_item_numbers,
     repeat_scores,
-    weighted_repeats,
+    straightened_repeats,
 )
 
 LOGIT_SCALE = 12.0
@@ -54,7 +54,7 @@ class LinearScores(Recommender, ABC):
     ) -> None:
         super().__init__(**settings)
         self.cosine = cosine
-        self.has_repeat_feature = repeat_feature or filter_sketch
+        self.has_repeat_feature = self.counts_repeats = repeat_feature or filter_sketch
         if self.has_repeat_feature:
             check_item_numbers(self.items)
             start = REPEAT_START if repeat_feature else FILTER_START
@@ -97,7 +97,7 @@ class LinearScores(Recommender, ABC):
         """Return the state after a sketch with the repeat scores of its entries, if any."""
         if not self.has_repeat_feature:
             return state
-        weight = weighted_repeats(evidence)
+        weight = straightened_repeats(self.repeat_params, evidence)
         return self.append_repeat_scores(state, evidence.item, weight, evidence.age, rounding)
 
     def append_repeat_scores(

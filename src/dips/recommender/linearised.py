@@ -27,7 +27,7 @@ from dips.numerics.linearised_descent import (
     quantized_moments,
     stable_rate,
 )
-from dips.numerics.log_sum_exp import LogSumExp
+from dips.numerics.log_sum_exp import LogSumExp, StoredLogSumExp, can_store
 from dips.recommender.base import CG_STEPS, Evidence
 from dips.recommender.losses import FullSoftmax, Loss, SampledLoss, SampledSoftmax
 from dips.recommender.repeat_scores import (
@@ -281,9 +281,12 @@ class LinearisedDotProduct(WeightedEntries):
 
     def _log_norm(self, shared: Tensor) -> Tensor:
         """[rows] log of the sum over all items of exp(score), without repeat scores."""
-        compiled = dispatch.has_cuda_softmax(self.vectors)
-        function = dispatch.CudaLogSumExp if compiled else LogSumExp
         table, bias = self.table, self.biases[:, 0] + self.offset
+        function: type[torch.autograd.Function] = LogSumExp
+        if dispatch.has_cuda_softmax(self.vectors):
+            function = dispatch.CudaLogSumExp
+        elif can_store(table, shared):
+            function = StoredLogSumExp
         norm: Tensor = function.apply(table, bias, shared)[0]  # type: ignore[no-untyped-call]
         return norm
 
