@@ -59,8 +59,9 @@ def test_the_time_limit_is_reported(variants, tmp_path):
 
 
 def test_alternating_updates_have_twice_the_epochs(tmp_path, monkeypatch):
-    few = {DEFAULT: SHORT, ("users", "alternating updates"): SHORT, ("size", "K = 2"): SHORT,
-           ("size", "last with K = 2"): {**SHORT, "policy": "last"}}  # fmt: skip
+    short = {**SHORT, "initial_policy": "last"}
+    few = {DEFAULT: short, ("users", "alternating updates"): short, ("size", "K = 2"): short,
+           ("size", "last with K = 2"): {**short, "policy": "last"}}  # fmt: skip
     monkeypatch.setattr(ablations, "VARIANTS", few)
     taken = record_runs(monkeypatch)
     arguments = [*ARGUMENTS, str(tmp_path), "--seeds", "1", "--only", "users,size: last with K = 2"]

@@ -10,7 +10,15 @@ import pytest
 import torch
 from inner_loss_table import inner_loss_table
 from inner_losses import main
-from squared_inner_loss import SolvedDotProduct, SquaredDotProduct, use_squared_loss
+from squared_inner_loss import (
+    QUANTIZED,
+    Problem,
+    SolvedDotProduct,
+    SquaredDotProduct,
+    inverse,
+    minimum,
+    use_squared_loss,
+)
 
 from dips.credit import adjoint
 from dips.data import prepared
@@ -19,6 +27,7 @@ from dips.recommender import kernel_inputs, registry, signals
 from dips.recommender.base import Evidence
 from dips.recommender.filtered_loss import prediction_losses
 from dips.recommender.losses import FullSoftmax
+from dips.recommender.stacked import StackedRecommenders
 
 World = Callable[..., Interactions]
 
@@ -26,13 +35,14 @@ World = Callable[..., Interactions]
 @pytest.fixture(autouse=True)
 def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo `use_squared_loss` after each test."""
-    for module, name in (
+    for owner, name in (
         (registry, "LinearisedDotProduct"),
         (adjoint, "_linearised_adjoint"),
         (kernel_inputs, "is_linearisable"),
         (signals, "is_linearisable"),
+        (StackedRecommenders, "quantized"),
     ):
-        monkeypatch.setattr(module, name, getattr(module, name))
+        monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
 @pytest.mark.parametrize("kind", [SquaredDotProduct, SolvedDotProduct])
@@ -74,6 +84,63 @@ def test_entry_gradients_are_finite_differences(
         slope = (loss(weight + change) - loss(weight - change)) / 2e-6
         torch.testing.assert_close(gradient[:, place], slope.detach(), atol=1e-7, rtol=1e-6)
     assert float(gradient.abs().max()) > 0.1
+
+
+def test_minimum_is_that_of_the_dense_system() -> None:
+    """Values and all gradients equal those of LAPACK; one entry of each sketch is dropped."""
+    generator = torch.Generator().manual_seed(2)
+    vectors = torch.randn(6, 16, 12, generator=generator).double()
+    weight = 3 * torch.rand(6, 16, generator=generator).double()
+    weight[:, 3] = 0
+    root = torch.randn(12, 5, generator=generator).double()
+    right = torch.randn(6, 12, generator=generator).double()
+    inputs = [value.requires_grad_() for value in (vectors, weight, root, right)]
+
+    def common() -> torch.Tensor:
+        return root @ root.T + 0.01 * torch.eye(12).double()
+
+    def found() -> torch.Tensor:
+        problem = Problem(vectors, weight, torch.tensor(0.01), right)
+        return minimum(problem, inverse(common()), right, 1.0)
+
+    def expected() -> torch.Tensor:
+        weighted = vectors * weight[:, :, None]
+        matrix = weighted.transpose(1, 2) @ vectors + common()
+        return torch.linalg.solve(matrix, weighted.sum(1) + right)
+
+    torch.testing.assert_close(found(), expected(), rtol=1e-9, atol=1e-9)
+    slope = torch.randn(6, 12, generator=generator).double()
+    ours = torch.autograd.grad((slope * found()).sum(), inputs)
+    for own, dense in zip(
+        ours, torch.autograd.grad((slope * expected()).sum(), inputs), strict=True
+    ):
+        torch.testing.assert_close(own, dense, rtol=1e-7, atol=1e-7)
+
+
+def test_inverse_in_single_precision() -> None:
+    """The condition number is 10,000: float32 leaves three digits, as LAPACK does."""
+    values = torch.logspace(-2, 2, 32)
+    basis = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(3)))[0]
+    found = inverse((basis * values) @ basis.T)
+    exact = (basis.double() / values.double()) @ basis.double().T
+    assert float((found - exact).norm() / exact.norm()) < 2e-3
+
+
+def test_stored_inverse_leaves_reading_unchanged() -> None:
+    use_squared_loss(solved=True)
+    generator = torch.Generator().manual_seed(4)
+    models = [
+        SolvedDotProduct(items=9, loss=FullSoftmax(), dim=4, generator=generator) for _ in range(2)
+    ]
+    stack = StackedRecommenders.of(models)
+    stored, fresh = stack.quantized(), QUANTIZED(stack)
+    assert stored.state["stored_inverse"].shape == (2, 4, 4)
+    item = torch.randint(9, (2, 3, 5), generator=generator)
+    ones = torch.ones(2, 3, 5).double()
+    evidence = Evidence.new(item, ones, ones, torch.full((2, 3), 5))
+    reads = [each.call(lambda model, past: model.read(past), evidence) for each in (stored, fresh)]
+    torch.testing.assert_close(*reads, rtol=0, atol=0)
+    assert float(reads[0].abs().max()) > 0.01
 
 
 @pytest.mark.parametrize("name", ["linearised", "squared", "squared-solved"])
