@@ -11,9 +11,11 @@ from torch import Tensor
 
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
+from dips.recommender.gru import GRU
 from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import Loss, SampledSoftmax
 from dips.recommender.mlp import MLP
+from dips.recommender.sasrec import SASRec
 
 
 class Case(NamedTuple):
@@ -40,11 +42,15 @@ def make(
     The kind is "dot", "mlp", or a feature of the dot product: "repeat_feature", "recency_decay",
     "untied" or "filter_sketch" (with 9 items). With the prefix "linearised-" it is a feature of
     the dot product with a linearised inner loop (9 items with a repeat feature); "linearised" has
-    no feature. The loss "sampled" is a softmax over 5 negatives.
+    no feature. The loss "sampled" is a softmax over 5 negatives. "gru" and "sasrec" read in order;
+    with the suffix "-repeat_feature", "-filter_sketch" or "-cosine" they have this feature, and 9
+    items.
     """
 
     def build(kind: str, loss: str, seed: int = 0, **settings: float) -> Recommender:
         known: dict[str, Loss] = {**losses, "sampled": SampledSoftmax(5)}
+        if kind.startswith(("gru", "sasrec")):
+            return _sequential(kind, known[loss], seed)
         if kind != "mlp":
             special: dict[str, dict[str, Any]] = {
                 "dot": {},
@@ -77,6 +83,19 @@ def make(
         return model.double().requires_grad_(False)
 
     return build
+
+
+def _sequential(kind: str, loss: Loss, seed: int) -> Recommender:
+    """Return a recommender that reads in order, whose parameters are all far from zero."""
+    name, _, feature = kind.partition("-")
+    generator = torch.Generator().manual_seed(seed)
+    form, more = {"gru": GRU, "sasrec": SASRec}[name], {feature: True} if feature else {}
+    items = 9 if feature else 8
+    model = form(items=items, loss=loss, dim=5, generator=generator, **more).double()
+    model.requires_grad_(False)
+    for parameter in model.parameters():
+        parameter += torch.randn(parameter.shape, generator=generator) / 3
+    return model
 
 
 def _repeats(rows: int, n: int, seed: int) -> Tensor:

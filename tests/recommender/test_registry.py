@@ -18,7 +18,7 @@ from dips.recommender.linear_scores import LinearScores
 from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 from dips.recommender.mlp import MLP
-from dips.recommender.registry import RecommenderSpec, embedding_width, make_recommender
+from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.stacked import StackedRecommenders
 from dips.recommender.weighted_entries import WeightedEntries
 
@@ -115,11 +115,6 @@ def test_a_constructor_that_names_a_generator_gets_one() -> None:
     one, same, other = (make_recommender(name, seed).state_dict()["vectors"] for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-
-
-def test_the_length_of_the_vectors_that_policies_see() -> None:
-    forms = {"dot": 5, "mlp": 5, "my_recommenders:Drawn": 2, "my_recommenders:Least": 0}
-    assert {form: embedding_width(spec(form)) for form in forms} == forms
 
 
 def test_integer_buffers_are_not_quantized() -> None:

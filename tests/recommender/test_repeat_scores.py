@@ -14,11 +14,13 @@ from dips.recommender.gru import GRU
 from dips.recommender.linear_scores import LinearScores
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.repeat_scores import (
+    FILTER_START,
     REPEAT_START,
     RepeatScores,
     own_repeats,
     repeat_scores,
     repeat_slope,
+    straightened_repeats,
     weighted_repeats,
 )
 from dips.recommender.sasrec import SASRec
@@ -134,6 +136,38 @@ def test_the_slope_of_a_repeat_score_equals_autograd() -> None:
     found = repeat_slope(parameters, own_scores, entries)
     torch.testing.assert_close(found[0], wanted)
     assert bool((found > 0).all())
+
+
+@pytest.mark.parametrize("start", [REPEAT_START, (0.3, 1.0, 0.5, 0.2), FILTER_START])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slopes_in_straightened_weights_are_changes(
+    start: tuple[float, ...], dtype: torch.dtype
+) -> None:
+    """At 0 and 1: of the score for a bonus, of the exponentiated score for a penalty."""
+    parameters = torch.tensor(start, dtype=dtype)
+    item = torch.tensor([[7, 3, 7, 0, 3, 5]])
+    repeats = torch.tensor([[2, 1, 5, 4, 6, 1]], dtype=dtype)
+    weight = torch.tensor([[1.0, 0, 0, 1, 1, 0]], dtype=dtype)
+    age = torch.tensor([[9.0, 6, 4, 1, 0, 70]], dtype=dtype)
+    entries = Evidence(item, weight, weight, torch.tensor([3]), age, repeats)
+    plain, straight = weighted_repeats(entries), straightened_repeats(parameters, entries)
+    assert torch.equal(straight, plain)
+    own = own_repeats(entries)  # constants: a change of weights may change the repeats of others
+
+    def scores(weight: Tensor, counts: Tensor) -> Tensor:
+        found = repeat_scores(parameters, item, counts, age).of(item)
+        return found.exp() if start[0] < 0 else found
+
+    def straightened(weight: Tensor) -> Tensor:
+        return scores(weight, straightened_repeats(parameters, entries._replace(weight=weight)))
+
+    slope = torch.autograd.functional.jacobian(straightened, weight)[0, :, 0].diagonal()
+    for entry in range(6):
+        with_it, without = weight.clone(), weight.clone()
+        with_it[0, entry], without[0, entry] = 1, 0
+        change = scores(with_it, own * with_it) - scores(without, own * without)
+        torch.testing.assert_close(slope[entry], change[0, entry], rtol=1e-3, atol=1e-6)
+    assert bool((slope.abs() > 0).all())
 
 
 @pytest.mark.parametrize("form", [GRU, SASRec, SessionGRU])

@@ -87,20 +87,70 @@ def test_empty_histories() -> None:
     assert torch.equal(model.read(_evidence(ITEMS, torch.zeros(2, 7))), prior)
 
 
-def test_entries_of_weight_zero_do_not_matter() -> None:
+SOME = torch.tensor([[0.0, 1, 0, 1, 1, 0, 0], [1.0, 1, 0, 0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("window", [64, 7, 3, 2])
+def test_entries_of_weight_zero_do_not_matter(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distances and the window count the weight between two entries, not the entries."""
+    monkeypatch.setattr(attention, "WINDOW", window)
     model = _model()
-    weight = torch.tensor([[0.0, 1, 0, 1, 1, 0, 0], [1.0, 1, 0, 0, 0, 0, 1]])
-    read = model.read(_evidence(ITEMS, weight))
+    read = model.read(_evidence(ITEMS, SOME))
     torch.testing.assert_close(read[:1], model.read(_evidence(torch.tensor([[1, 1, 5]]))))
     torch.testing.assert_close(read[1:], model.read(_evidence(torch.tensor([[1, 5, 3]]))))
 
 
-def test_reading_can_be_differentiated_in_the_weights() -> None:
+@pytest.mark.parametrize("window", [64, 3])
+def test_reading_can_be_differentiated_in_the_weights(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any weights, also at 0 and 1, from both sides; the window ends smoothly."""
+    monkeypatch.setattr(attention, "WINDOW", window)
     model = _model()
-    weight = torch.rand(2, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert gradcheck(lambda z: model.read(_evidence(ITEMS, z)), (weight + 0.1).requires_grad_())
-    faint = model.read(_evidence(ITEMS, torch.tensor([1.0, 1, 1, 1, 1, 1, 1e-9]).expand(2, -1)))
-    torch.testing.assert_close(faint, model.read(_evidence(ITEMS[:, :-1])))
+    random = torch.rand(2, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for weight in (random + 0.1, SOME.double(), torch.ones(2, 7).double()):
+        read = lambda z: model.read(_evidence(ITEMS, z))  # noqa: E731
+        assert gradcheck(read, weight.clone().requires_grad_(), atol=1e-4)
+
+
+def test_weights_move_the_read_continuously() -> None:
+    model = _model()
+    faint = model.read(_evidence(ITEMS, torch.tensor([1.0, 1, 1e-9, 1, 1, 1, 1e-9]).expand(2, -1)))
+    rest = ITEMS[:, [0, 1, 3, 4, 5]]
+    torch.testing.assert_close(faint, model.read(_evidence(rest)))
+    half = model.read(_evidence(ITEMS, torch.tensor([1.0, 1, 0.5, 1, 1, 1, 1]).expand(2, -1)))
+    assert not torch.allclose(half, model.read(_evidence(ITEMS)), atol=1e-4)
+
+
+def test_the_slope_of_attention_is_the_change_of_adding_or_removing_a_key() -> None:
+    """Also for a key with nearly all of the attention."""
+    generator = torch.Generator().manual_seed(0)
+    even = torch.tensor([[0.2, 1.0, 0.01, 0.5, 1e-4]]).double()
+    value = torch.randn(5, 3, generator=generator).double()
+
+    def mean(weight: Tensor) -> Tensor:
+        return attention._mean(attention._linear_in_weight(even, weight), value)[0]
+
+    for others in ([0.0, 0, 0, 0, 1], [1.0, 1, 0, 0, 1], [1.0, 1, 1, 1, 1]):
+        weight = torch.tensor([others]).double()
+        torch.testing.assert_close(mean(weight), attention._mean(even * weight, value)[0])
+        slope = torch.autograd.functional.jacobian(mean, weight)[:, 0]
+        for key in range(4):  # the last one is the query itself
+            with_it, without = weight.clone(), weight.clone()
+            with_it[0, key], without[0, key] = 1, 0
+            torch.testing.assert_close(slope[:, key], mean(with_it) - mean(without))
+
+
+def test_splines_pass_through_the_table_with_central_slopes() -> None:
+    table = torch.tensor([0.3, -1.0, 2.0, 2.5, -0.7]).double()
+    place = torch.arange(5.0).double().requires_grad_()
+    value = attention._interpolated(table, place)
+    assert torch.equal(value.detach(), table)
+    (slope,) = torch.autograd.grad(value.sum(), place)
+    torch.testing.assert_close(slope[1:4], (table[2:] - table[:3]) / 2)
+    line = torch.arange(5.0).double()
+    between = torch.tensor([1.25, 2.5]).double()
+    torch.testing.assert_close(attention._interpolated(line, between), between)
 
 
 def test_dropout_applies_to_inputs_branches_and_states() -> None:

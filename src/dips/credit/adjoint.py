@@ -18,6 +18,7 @@ It is the v of Eq. 10. As S grows, it tends to the influence function of Eq. 11.
 | dot product, linearised inner loss   | `SoftmaxAdjoint`         | linear in the item vector     |
 | the same, sketch filtered            | `FilteredSoftmaxAdjoint` | linear, less a probability    |
 | the same, with repeat scores         | `RepeatSoftmaxAdjoint`   | linear, and the score's slope |
+| gru, sasrec: any `Sequential`        | `ReaderAdjoint`          | by autograd through `read`    |
 | any other                            | `TrajectoryAdjoint`      | by autograd through each step |
 
 An adjoint is a constant: nothing here is differentiated again.
@@ -31,6 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dips.credit.reader_adjoint import ReaderAdjoint, reader_adjoint, reader_entry_gradient
 from dips.kernels import dispatch
 from dips.numerics import linearised_descent
 from dips.numerics.chunks import split_into_chunks
@@ -48,12 +50,13 @@ from dips.recommender.filtered_loss import (
 )
 from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
+from dips.recommender.sequential import Sequential
 
 
 class TrajectoryAdjoint(NamedTuple):
     """Iterates of the inner loop with the adjoint at each: v[i] = -sum_s adjoint_s . grad loss_i.
 
-    It fits every recommender. It ignores the filter of sketch items.
+    It fits every recommender with an inner loop. It ignores the filter of sketch items.
     """
 
     users: Tensor  # [rows, steps, dim] theta_s
@@ -108,6 +111,7 @@ Adjoint = (
     | SoftmaxAdjoint
     | FilteredSoftmaxAdjoint
     | RepeatSoftmaxAdjoint
+    | ReaderAdjoint
 )
 
 
@@ -123,7 +127,7 @@ def loss_and_adjoint(
     """Return the loss of each prediction and the adjoint of its inner loop.
 
     Args:
-        model: Recommender that adapts the user to the sketch.
+        model: Recommender that adapts the user to the sketch, or reads it in order.
         evidence: Sketches, [rows, n].
         item: Predicted items, [rows].
         rating: Their ratings, [rows].
@@ -152,6 +156,8 @@ def _chunk_adjoint(
         return _softmax_adjoint(model, evidence, item, rating)
     if isinstance(model, LinearisedDotProduct):
         return _linearised_adjoint(model, evidence, item, rating)
+    if isinstance(model, Sequential):
+        return reader_adjoint(model, evidence, item, rating)
     return trajectory_adjoint(model, evidence, item, rating)
 
 
@@ -174,6 +180,9 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
             return _linear_entry_gradient(model, adjoint, entries)
         chunks = split_into_chunks((adjoint, entries), model.elements_per_row)
         return torch.cat([trajectory_entry_gradient(model, *chunk) for chunk in chunks])
+    if isinstance(adjoint, ReaderAdjoint):
+        rows = split_into_chunks((adjoint, entries), model.elements_per_row)
+        return torch.cat([reader_entry_gradient(model, *chunk) for chunk in rows])
     if not isinstance(adjoint, SquaredErrorAdjoint):
         assert isinstance(model, DotProduct | LinearisedDotProduct)
         value = model.input_products(entries.item, adjoint.total) - adjoint.common[:, None]

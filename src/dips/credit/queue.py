@@ -128,8 +128,8 @@ def queue_credit(
         entries: Interactions that get credit, [decisions, n].
         length: Decisions over which an entry gets credit (Q).
         discount: Factor per decision; 1 is the paper's.
-        timeline: When entries and predictions happened. Needed if the model has recency decay, or
-            repeat scores that decay.
+        timeline: When entries and predictions happened. Needed if the model has recency decay,
+            repeat scores that decay, or reads in order.
 
     Returns:
         [decisions, n]

@@ -101,7 +101,7 @@ class Recommender(nn.Module, ABC):
     has_recency_decay: bool = False
     """Whether the weight of an entry decays with its age."""
     counts_repeats: bool = False
-    """Whether the weight of an entry grows with its repeat count."""
+    """Whether entries count by their repeats: in the inner loop, or in scores of their own."""
     masks_sketch: bool = False
     """Whether items of the sketch are masked in the ranking: they do not repeat."""
     user_prior: nn.Parameter

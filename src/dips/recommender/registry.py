@@ -157,13 +157,6 @@ def settings_of(spec: RecommenderSpec, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def embedding_width(spec: RecommenderSpec) -> int:
-    """Return the length of the item vectors that policies see."""
-    if spec.kind in RECOMMENDERS and spec.dim is not None:
-        return spec.dim
-    return make_recommender(spec).embedding(torch.zeros(1, 1, dtype=torch.int64)).shape[-1]
-
-
 def _named_settings(kind: type) -> set[str]:
     """Return the parameters of a class's `__init__` and of those it passes `**settings` to."""
     names: set[str] = set()

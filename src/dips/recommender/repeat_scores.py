@@ -23,6 +23,8 @@ MAX_ITEMS = 1 << 24
 """Item numbers below this are exact in float32: a user vector holds them beside their scores."""
 MAX_REPEATS = 1 << 24
 """More repeats than any item has."""
+MIN_CHANGE, MAX_PENALTY = 1e-3, 60.0
+"""Bounds of score changes that single precision can straighten."""
 
 
 def check_item_numbers(items: int) -> None:
@@ -75,7 +77,7 @@ def repeat_scores(parameters: Tensor, item: Tensor, weight: Tensor, age: Tensor)
     gain, odds = parameters[:2].unbind()
     order = item.argsort(dim=1, stable=True)
     item, counts = item.gather(1, order), (weight * _decay(parameters, age)).gather(1, order)
-    place = (item != torch.cat([item[:, :1], item[:, :-1]], 1)).cumsum(1)  # the first is at 0
+    place = _places(item)
     total = torch.zeros_like(counts).scatter_add(1, place, counts)
     unique = torch.zeros_like(item).scatter(1, place, item)
     return RepeatScores(unique, gain * (odds.exp() * total).log1p())
@@ -105,6 +107,50 @@ def weighted_repeats(evidence: Evidence) -> Tensor:
     return evidence.weight * own_repeats(evidence)
 
 
+def straightened_repeats(parameters: Tensor, evidence: Evidence) -> Tensor:
+    """Return `weighted_repeats` whose weights are straightened for `repeat_scores`, [rows, n].
+
+    The score of an item is concave in the weight of its entry. At weight 0 it is many times as
+    steep as the change S that the entry makes. Straightened weights are 0 and 1 where weights are.
+    In between, the score at weight z changes as in this table:
+
+    | change            | score at weight z     | slope at 0 | what is linear in z     |
+    |-------------------|-----------------------|------------|-------------------------|
+    | S > 0, a bonus    | z S                   | S          | score of the item       |
+    | S < 0, a penalty  | log(1 - z + z exp(S)) | exp(S) - 1 | exponentiated score     |
+
+    A bonus matters most for the target, whose loss is linear in its score. A penalty matters for
+    items that compete with the target: their probabilities are linear in exponentiated scores.
+
+    Args:
+        parameters: As in `repeat_scores`. They count as constants here.
+        evidence: Entries, in the sketch or not.
+    """
+    repeats, weight = own_repeats(evidence), evidence.weight
+    gain, odds = parameters[:2].detach().unbind()
+    with torch.no_grad():
+        counts = repeats * _decay(parameters, evidence.age) * odds.exp()
+        others = _sum_of_duplicates(evidence.item, weight * counts) - weight * counts
+        growth = (counts / (1 + others.clamp_min(0))).log1p().clamp_min(MIN_CHANGE)
+        kept = (gain * growth).clamp(-MAX_PENALTY, -MIN_CHANGE).exp()
+    masked = (1 - weight + weight * kept).log() / kept.log()
+    share = torch.where(gain > 0, weight, masked)
+    return repeats * torch.expm1(share * growth) / torch.expm1(growth)
+
+
+def _sum_of_duplicates(item: Tensor, amount: Tensor) -> Tensor:
+    """Return for each entry the sum of the amounts of all entries of its item, [rows, n]."""
+    order = item.argsort(dim=1, stable=True)
+    place = _places(item.gather(1, order))
+    total = torch.zeros_like(amount).scatter_add(1, place, amount.gather(1, order))
+    return torch.zeros_like(amount).scatter(1, order, total.gather(1, place))
+
+
+def _places(item: Tensor) -> Tensor:
+    """[rows, n] the number of smaller items before each one, for items in ascending order."""
+    return (item != torch.cat([item[:, :1], item[:, :-1]], 1)).cumsum(1)
+
+
 def own_repeats(evidence: Evidence) -> Tensor:
     """Return the repeats that each entry adds to its older duplicates, [rows, n]; at least 1.
 
@@ -116,7 +162,7 @@ def own_repeats(evidence: Evidence) -> Tensor:
     order = evidence.item.argsort(dim=1, stable=True)
     item = evidence.item.gather(1, order)
     counted = torch.where(evidence.weight > 0, repeats, 0).gather(1, order).double()
-    place = (item != torch.cat([item[:, :1], item[:, :-1]], 1)).cumsum(1).double() * MAX_REPEATS
+    place = _places(item).double() * MAX_REPEATS
     so_far = (place + counted).cummax(1).values  # of one item: its place is above all counts
     before = torch.cat([torch.zeros_like(place[:, :1]), so_far[:, :-1]], 1) - place
     older = torch.zeros_like(repeats).scatter(1, order, before.clamp_min(0).to(repeats.dtype))

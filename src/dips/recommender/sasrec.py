@@ -2,6 +2,17 @@
 
 Written from the paper, except for positions: they are counted from the newest item. A short sketch
 then looks like the end of a history, and one pass gives the states after all prefixes.
+
+`read` takes entries of weight z. Weights of 1 are plain SASRec, and an entry of weight 0 has no
+effect. In between, everything is differentiable in the weights:
+
+- As a key of newer entries, an entry has z times the share of attention that it has at weight 1.
+- The distance between two entries is 1 plus the weights of the entries between them.
+- An entry attends to itself with weight 1, whatever its own z.
+- The state moves z of the way to the output of the entry, from the oldest to the newest.
+
+So in each layer the slope at weight 0 is the change that the entry makes if it is added, and the
+slope at weight 1 is the change that it made.
 """
 
 from __future__ import annotations
@@ -15,6 +26,7 @@ from dips.numerics.descent import Rounding, identity
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.linear_scores import LinearScores
 from dips.recommender.losses import MASKED_SCORE, Loss
+from dips.recommender.ncf import embed
 from dips.recommender.sequential import Sequential
 
 LAYERS = 2
@@ -23,13 +35,14 @@ WINDOW = 64
 """Number of newest items that an item attends to, itself included."""
 NOISE = 0.3
 """Initial scale of the random part of value and output matrices."""
+MAX_RATIO = 1e6
+"""Bound of an entry's attention over that of all others: what single precision resolves."""
 
 
 @final
 class SASRec(LinearScores, Sequential):
     """A recommender whose user vector is the output at the newest item; the prior without items.
 
-    An entry of weight z has z times the attention, and moves the state z of the way to its output.
     Initially outputs are about weighted means of the items before, the last ones with the largest
     weights.
 
@@ -81,10 +94,9 @@ class SASRec(LinearScores, Sequential):
         return self.vectors
 
     def read(self, evidence: Evidence, rounding: Rounding = identity) -> Tensor:
-        """Return the state after a sketch; entries of weight 0 come last, where none attends."""
-        order = (evidence.weight <= 0).to(torch.int8).argsort(dim=1, stable=True)
-        weight = evidence.weight.gather(1, order)
-        outputs = self._outputs(evidence.item.gather(1, order), weight)
+        """Return the state after weighted entries, [rows, dim]; the oldest entry comes first."""
+        weight = evidence.weight
+        outputs = self._outputs(evidence.item, weight)
         state = self.user_prior.expand(len(weight), -1)
         for output, share in zip(outputs.unbind(1), weight.unbind(1), strict=True):
             state = state + share[:, None] * (output - state)
@@ -93,16 +105,23 @@ class SASRec(LinearScores, Sequential):
     def states(self, items: Tensor, dropout: Rounding = identity) -> Tensor:
         """Return the states after every prefix, [rows, n + 1, dim], in one pass."""
         first = self.user_prior.expand(len(items), 1, -1)
-        weight = torch.ones(items.shape, dtype=first.dtype, device=first.device)
-        return dropout(torch.cat([first, self._outputs(items, weight, dropout)], 1))
+        return dropout(torch.cat([first, self._outputs(items, None, dropout)], 1))
 
-    def _outputs(self, items: Tensor, weight: Tensor, dropout: Rounding = identity) -> Tensor:
-        """[rows, n, dim] the output at each item."""
+    def _outputs(
+        self, items: Tensor, weight: Tensor | None, dropout: Rounding = identity
+    ) -> Tensor:
+        """[rows, n, dim] the output at each item; a weight of None is 1 for all."""
         if not items.shape[1]:
             return self.user_prior.new_zeros(*items.shape, len(self.user_prior))
         x = dropout(self.input_vectors(items) * len(self.user_prior) ** 0.5)
         for layer in range(LAYERS):
-            x = x + dropout(self._attend(self._layer_norm(x, 2 * layer), weight, layer))
+            even = self._layer_norm(x, 2 * layer)
+            found = (
+                self._attend(even, layer)
+                if weight is None
+                else self._attend_weighted(even, weight, layer)
+            )
+            x = x + dropout(found)
             inner = self._layer_norm(x, 2 * layer + 1) @ self.hidden[layer]
             inner = inner + self.hidden_bias[layer]
             x = x + dropout(inner.relu() @ self.output[layer] + self.output_bias[layer])
@@ -113,14 +132,15 @@ class SASRec(LinearScores, Sequential):
         weight, bias = self.norm_weight[place], self.norm_bias[place]
         return nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
 
-    def _attend(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:
+    def _attend(self, x: Tensor, layer: int) -> Tensor:
         """Attend to the last WINDOW items, in blocks: the cost is linear in n."""
         rows, n, dim = x.shape
         block = min(n, WINDOW)
         blocks = -(-n // block)
         missing = blocks * block - n
         x = nn.functional.pad(x, (0, 0, 0, missing)).view(rows, blocks, block, dim)
-        weight = nn.functional.pad(weight, (0, missing)).view(rows, blocks, block, 1)
+        there = torch.ones(rows, n, dtype=x.dtype, device=x.device)
+        weight = nn.functional.pad(there, (0, missing)).view(rows, blocks, block, 1)
         key, value = x @ self.key[layer], x @ self.value[layer]
         place = torch.arange(block, device=x.device)
         past = place
@@ -130,11 +150,106 @@ class SASRec(LinearScores, Sequential):
         distance = place[:, None] - past
         seen = (distance >= 0) & (distance < WINDOW)
         bias = self.distance_bias[layer][distance.clamp(0, WINDOW - 1)]
-        logits = (x @ self.query[layer]) @ key.transpose(-1, -2) * dim**-0.5 + bias
-        logits = logits.masked_fill(~seen, MASKED_SCORE)
-        share = (logits - logits.amax(-1, keepdim=True).detach()).exp() * weight.transpose(-1, -2)
-        mixed: Tensor = (share @ value) / share.sum(-1, keepdim=True).clamp_min(1e-30)
+        query = x @ self.query[layer]
+        even = _exponentials(query, key, bias, seen)
+        mixed = _mean(even * weight.transpose(-1, -2), value)
         return mixed.view(rows, blocks * block, dim)[:, :n]
+
+    def _attend_weighted(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:
+        """Attend to weighted entries; WINDOW queries at once, so memory is linear in n.
+
+        Args:
+            x: Inputs of the entries, [rows, n, dim].
+            weight: Their weights, [rows, n].
+            layer: Which layer.
+
+        Returns:
+            [rows, n, dim]
+        """
+        n = x.shape[1]
+        key, value = x @ self.key[layer], x @ self.value[layer]
+        query = x @ self.query[layer]
+        through = weight.cumsum(1)  # the weight of all entries up to each one
+        before = through - weight
+        place = torch.arange(n, device=x.device)
+        found = []
+        for low in range(0, n, WINDOW):
+            high = min(low + WINDOW, n)
+            older = place[:high] < place[low:high, None]
+            own = place[:high] == place[low:high, None]
+            apart = 1 + before[:, low:high, None] - through[:, None, :high]
+            distance = torch.where(older, apart, 0)
+            share = torch.where(own, 1, weight[:, None, :high] * _inside_window(distance))
+            bias = _interpolated(self.distance_bias[layer], distance)
+            even = _exponentials(query[:, low:high], key[:, :high], bias, older | own)
+            found.append(_mean(_linear_in_weight(even, share), value[:, :high]))
+        return torch.cat(found, 1)
+
+
+def _exponentials(query: Tensor, key: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+    """Return exponentiated attention logits, [..., queries, keys]; the largest is 1.
+
+    Args:
+        query: [..., queries, dim].
+        key: [..., keys, dim].
+        bias: Added to the logits, [..., queries, keys].
+        seen: Which keys a query attends to, [queries, keys].
+    """
+    logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias
+    logits = logits.masked_fill(~seen, MASKED_SCORE)
+    even: Tensor = (logits - logits.amax(-1, keepdim=True).detach()).exp()
+    return even
+
+
+def _mean(amount: Tensor, value: Tensor) -> Tensor:
+    """Return means of values [..., queries, dim] for amounts [..., queries, keys] of attention."""
+    mixed: Tensor = (amount @ value) / amount.sum(-1, keepdim=True).clamp_min(1e-30)
+    return mixed
+
+
+def _linear_in_weight(even: Tensor, weight: Tensor) -> Tensor:
+    """Return amounts of attention, such that the share of a key is linear in its weight.
+
+    A key with exponentiated logit a, beside others of amount b, has the share a / (a + b) at weight
+    1. At weight z it has z times this share. The amount that gives it is a z / (1 + (1 - z) a / b):
+    0 at weight 0, and a at weight 1. So the slope of the mean at weight 0 is the change that the
+    key makes. With the amount a z it would be (a + b) / b times as steep.
+
+    Args:
+        even: Exponentiated logits, [..., queries, keys].
+        weight: Weights of the keys, [..., queries, keys].
+    """
+    amount = even * weight
+    others = amount.sum(-1, keepdim=True) - amount
+    ratio = (even / others.clamp_min(1e-12)).clamp_max(MAX_RATIO)
+    return amount / (1 + (1 - weight) * ratio)
+
+
+def _interpolated(table: Tensor, distance: Tensor) -> Tensor:
+    """Return values of a table [n] at distances of any shape, by Catmull-Rom splines.
+
+    At a whole number it is the entry of the table. There the slope is half the difference of the
+    two neighbours, from both sides. So the derivative is continuous up to a distance of n.
+    """
+    last = len(table) - 1
+    before, after, beyond = (
+        torch.cat([table[:1], table[:-1]]),
+        *(torch.cat([table[shift:], table[-1:].expand(min(shift, last + 1))]) for shift in (1, 2)),
+    )
+    square = 2 * before - 5 * table + 4 * after - beyond
+    cube = 3 * (table - after) + beyond - before
+    powers = torch.stack([table, (after - before) / 2, square / 2, cube / 2], 1)
+    distance = distance.clamp(0, last + 1)
+    low = distance.detach().floor().clamp_max(last)
+    t = distance - low
+    value, slope, second, third = embed(powers, low.long()).unbind(-1)
+    return value + t * (slope + t * (second + t * third))
+
+
+def _inside_window(distance: Tensor) -> Tensor:
+    """Return 1 up to a distance of WINDOW - 1, and 0 from WINDOW on: a smooth step in between."""
+    t = (distance - (WINDOW - 1)).clamp(0, 1)
+    return 1 - t * t * (3 - 2 * t)
 
 
 def _with_previous(field: Tensor) -> Tensor:
