@@ -115,14 +115,15 @@ def test_losses_are_those_of_hard_sketches(make: Make, schedule: Schedule, seed:
 @pytest.mark.parametrize("identity", [False, True])
 @pytest.mark.parametrize(
     ("kind", "loss"),
-    [("dot", "mse"), ("recency_decay", "softmax"), ("mlp", "bce"), ("filter_sketch", "softmax")],
-)
+    [("dot", "mse"), ("recency_decay", "softmax"), ("mlp", "bce"), ("filter_sketch", "softmax"),
+     ("gru", "softmax"), ("sasrec", "softmax"), ("gru-repeat_feature", "softmax")],
+)  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_gradients_are_finite_differences_of_the_offset_recursion(
     make: Make, schedule: Schedule, kind: str, loss: str, identity: bool
 ) -> None:
     """They are with all paths (Eq. 9), and are not with the identity (Eq. 10)."""
-    model, past = make(kind, loss), _past(distinct=kind == "filter_sketch")
+    model, past = make(kind, loss), _past(distinct=kind in ("filter_sketch", "gru-repeat_feature"))
     phi = _phi().requires_grad_()
     found = replay(_network(phi), model, past, SIZE, schedule, identity=identity)
     (derivative,) = torch.autograd.grad(found.losses.sum(), phi)
@@ -183,14 +184,18 @@ def _predictions(
     [("dot", "mse"), ("dot", "softmax"), ("dot", "bce"), ("repeat_feature", "softmax"),
      ("recency_decay", "softmax"), ("filter_sketch", "softmax"), ("linearised", "sampled"),
      ("linearised-recency_decay", "softmax"), ("linearised-filter_sketch", "softmax"),
-     ("linearised-repeat_feature", "softmax")],
+     ("linearised-repeat_feature", "softmax"), ("gru", "softmax"), ("sasrec", "softmax"),
+     ("gru-cosine", "sampled"), ("gru-repeat_feature", "softmax"),
+     ("sasrec-filter_sketch", "softmax")],
 )  # fmt: skip
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_queue_and_survival_are_replays_with_fewer_paths(
     make: Make, schedule: Schedule, kind: str, loss: str, survival: bool
 ) -> None:
     """Queue: the Jacobian is the identity. Survival: scores do not depend on weights."""
-    once = kind in ("filter_sketch", "linearised-filter_sketch", "linearised-repeat_feature")
+    once = kind.endswith("filter_sketch") or (
+        kind.endswith("repeat_feature") and kind != "repeat_feature"
+    )
     model, past, longest = make(kind, loss), _past(distinct=once), max(LENGTHS)
     phi = _phi().requires_grad_()
     shown = []

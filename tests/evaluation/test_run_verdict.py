@@ -173,7 +173,7 @@ def trained():
     split = DATA.split_users(seed=0)
     settings = {"baselines": (), "policy_freeze_epochs": 0}
     configs = [config(policy=name, **settings) for name in ("last", "reservoir")]
-    configs.append(config(policy="learned", policy_lr=0.0, **settings))
+    configs.append(config(policy="learned", policy_lr=0.0, initial_policy="last", **settings))
     return split, [train_runs([(split, one)])[0] for one in configs]
 
 
@@ -209,14 +209,20 @@ def test_a_policy_that_keeps_its_start_is_not_called_learned(trained):
     split, (last, _, start) = trained
     assert start.kept.is_initial
     assert not last.kept.is_initial
-    run = config(policy="learned", policy_lr=0.0, baselines=("reservoir",), policy_freeze_epochs=0)
+    run = config(
+        policy="learned", policy_lr=0.0, initial_policy="last", baselines=("reservoir",),
+        policy_freeze_epochs=0,
+    )  # fmt: skip
     found = train_runs([(split, run)])[0].verdict
     assert found.kept in ("learned (initial policy)", "reservoir")
 
 
 def test_the_verdict_is_measured_on_users_that_did_not_select(trained):
     split, (_, _, start) = trained
-    run = config(policy="learned", policy_lr=0.0, baselines=("reservoir",), policy_freeze_epochs=0)
+    run = config(
+        policy="learned", policy_lr=0.0, initial_policy="last", baselines=("reservoir",),
+        policy_freeze_epochs=0,
+    )  # fmt: skip
     found = train_runs([(split, run)])[0]
     half = split[1].select(validation_halves(split[1].users).verdict)
     users = make_stream([half], EventColumns.of(half))

@@ -15,8 +15,10 @@ from dips.data.interactions import Interactions
 from dips.evaluation.progressive import evaluate
 from dips.policy.registry import build_policy
 from dips.recommender.dot import DotProduct
+from dips.recommender.gru import GRU
 from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, Loss, SampledSoftmax, SquaredError
+from dips.recommender.sasrec import SASRec
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import Rollout
 from dips.rollout.trace import Trace
@@ -49,17 +51,21 @@ class Lab:
         data: Interactions | None = None,
         double: bool = False,
         negatives: int = 0,
+        recommender: str = "",
     ) -> None:
         self.data = data or random_world(LENGTHS, items=9, seed=1, explicit=explicit)
         self.dtype = torch.float64 if double else torch.float32
         self.columns = EventColumns.of(self.data)
         self.columns = replace(self.columns, rating=self.columns.rating.to(self.dtype))
         self.loss: Loss = SquaredError() if explicit else FullSoftmax()
-        self.form: type[DotProduct | LinearisedDotProduct] = DotProduct
+        self.form: type[DotProduct | LinearisedDotProduct | GRU | SASRec] = DotProduct
         clicks = not self.data.explicit
         self.features = {
             "repeat_feature": clicks, "recency_decay": clicks, "tie_embeddings": not clicks
         }  # fmt: skip
+        if recommender:
+            self.form = {"gru": GRU, "sasrec": SASRec}[recommender]
+            self.features = {"repeat_feature": True}
         if negatives:
             self.form, self.loss = LinearisedDotProduct, SampledSoftmax(negatives)
 
@@ -102,15 +108,20 @@ class Lab:
     def train(self, jobs: Sequence[Job], **rest: Any) -> TrainingState:
         """Train stacked runs from their initial parameters."""
         fit_state = self.start(jobs)
-        fit(fit_state, jobs, self.columns, rest.pop("validate", self.validate), **rest)
+        self.fit(fit_state, jobs, **rest)
         return fit_state
+
+    def fit(self, fit_state: TrainingState, jobs: Sequence[Job], **rest: Any) -> None:
+        """Train stacked runs from the parameters that they have."""
+        fit(fit_state, jobs, self.columns, rest.pop("validate", self.validate), **rest)
 
 
 @pytest.fixture
 def lab() -> Callable[..., Lab]:
     """Return `lab(...)`: `explicit=False` for implicit data, `double=True` for float64.
 
-    With `negatives` the recommender has a linearised inner loop and a sampled softmax.
+    With `negatives` the recommender has a linearised inner loop and a sampled softmax. The
+    recommender is `gru` or `sasrec`, with a repeat feature, if it is named.
     """
     return Lab
 
@@ -166,12 +177,12 @@ def scene(lab: Callable[..., Any], losses: dict[str, Loss]) -> Callable[..., Sce
 
     def make(
         policy: str = "dips", loss: str = "mse", periods: tuple[int, ...] = (1,),
-        data: Interactions | None = None, **settings: Any,
+        data: Interactions | None = None, recommender: str = "", **settings: Any,
     ) -> Scene:  # fmt: skip
         data = data or random_world(
             [9, 3, 12, 1, 7, 6], items=8, seed=2, explicit=loss != "softmax"
         )
-        world = lab(data.explicit, data, double=True)
+        world = lab(data.explicit, data, double=True, recommender=recommender)
         world.loss = losses[loss]
         own = {"credit": "identity", "queue": 3, "discount": 0.7, "dropout": 0.0, **settings}
         config = world.job(policy=policy, size=SIZE, periods=periods, **own).config

@@ -301,3 +301,24 @@ def test_a_policy_update_with_worse_validation_is_reverted(
     assert fit_state.progress.policy_lr_scale == [1.0, scale]
     assert not torch.equal(second["recommender.bias"][1], first["recommender.bias"][1])
     assert not torch.equal(third["policy.output"][1], second["policy.output"][1])
+
+
+@pytest.mark.parametrize("recommender", ["gru", "sasrec"])
+@pytest.mark.parametrize("policy", ["dips", "learned"])
+def test_a_policy_learns_from_a_recommender_that_reads_in_order(
+    lab: Make, policy: str, recommender: str
+) -> None:
+    """The recommender is random and almost constant, so only other sketches lower the loss."""
+    world, loss = lab(explicit=False, double=True, recommender=recommender), {}
+    for warmup in (0, 100):  # the second policy is never updated
+        settings = {**QUICK, "policy_warmup_epochs": warmup, "policy_lr": 0.05, "epochs": 12}
+        job = world.job(policy=policy, learning_rate=1e-9, dropout=0.0, queue=50, **settings)
+        fit_state = world.start([job])
+        generator = torch.Generator().manual_seed(3)
+        for name, value in fit_state.parameters().items():
+            if name.startswith("recommender.") and "repeat" not in name:
+                value += torch.randn(value.shape, generator=generator, dtype=value.dtype) / 2
+        world.fit(fit_state, [job])
+        loss[warmup] = [line["train_loss"][0] for line in fit_state.progress.history]
+    assert loss[100][-1] == pytest.approx(loss[100][0], rel=1e-6)
+    assert min(loss[0]) < 0.99 * loss[100][0]

@@ -33,6 +33,7 @@ from dips.training.rollouts import recorded_signals
 
 SIZE = 2
 PERIODS = {"online": (1,), "batch_size": (3,), "varying": (2, 3)}
+DIFFERENCES = {"credit": "survival", "entry_value": "difference"}
 CREDITS = [("identity", 1), ("identity", 2), ("identity", 100), ("discount", 2), ("discount", 100)]
 
 
@@ -50,11 +51,12 @@ class Choice(NamedTuple):
 
 
 class History(NamedTuple):
-    """A user's decisions, and the loss and entry gradients of every step."""
+    """A user's decisions, and for every step the loss, entry gradients and loss differences."""
 
     choices: list[Choice]
     losses: list[float]
     gradients: list[Tensor]
+    differences: list[Tensor]
 
 
 def _history(at: Any, policy: Network, rows: list[int]) -> History:
@@ -62,7 +64,7 @@ def _history(at: Any, policy: Network, rows: list[int]) -> History:
     span = slice(first, first + len(rows))
     item, rating, time = columns.item[span], columns.rating[span], columns.time[span]
     kept = [[e - first for e in at.trace.kept[row].tolist() if e >= 0] for row in rows]
-    model, history = at.stack.one(0), History([], [], [])
+    model, history = at.stack.one(0), History([], [], [], [])
 
     def entries(places: list[int], repeats: Tensor) -> Sketch:
         index = torch.tensor(places)
@@ -100,10 +102,23 @@ def _history(at: Any, policy: Network, rows: list[int]) -> History:
         repeat_counts = torch.tensor(
             [[float(repeats.get(p, 1)) for p in range(len(rows))]]
         ).double()
-        state = model.read(Evidence(item[None], rating[None], weight, slots, age, repeat_counts))
-        loss = model.losses(state, item[None, t : t + 1], rating[None, t : t + 1])[0, 0]
+        target = item[None, t : t + 1], rating[None, t : t + 1]
+        rest = (slots, age, repeat_counts)
+
+        def loss_of(weight: Tensor, target: Any = target, rest: Any = rest) -> Tensor:
+            past = Evidence(item[None], rating[None], weight, *rest)
+            return model.losses(model.read(past), *target)[0, 0]
+
+        loss = loss_of(weight)
         history.losses.append(float(loss.detach()))
         history.gradients.append(torch.autograd.grad(loss, weight)[0][0])
+        with torch.no_grad():
+            each = torch.eye(len(rows)).double()[:, None]  # [entries, 1, entries]
+            differences = [
+                loss_of(weight.where(one == 0, 1.0)) - loss_of(weight.where(one == 0, 0.0))
+                for one in each
+            ]
+        history.differences.append(torch.stack(differences))
     return history
 
 
@@ -156,7 +171,9 @@ class Oracle:
             soft = 1 - (-scores).softmax(0)
         else:
             soft = keep_k(scores[None], torch.ones_like(scores)[None], SIZE)[0]
-        return (history.gradients[t][choice.position] * soft).sum()
+        by_difference = config.policy_training.entry_value == "difference"
+        value = (history.differences if by_difference else history.gradients)[t]
+        return (value[choice.position] * soft).sum()
 
 
 def _whole_histories(at: Any) -> Candidates:
@@ -187,6 +204,21 @@ def test_straight_through_equals_the_reference(
         _same(mine, oracle.gradient(at.config.but(**changes)), 1e-9 if policy == "dips" else 1e-5)
         sizes.add(sum(float(value.abs().sum()) for value in mine.values()))
     assert len(sizes) == len(CREDITS)
+
+
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+@pytest.mark.parametrize("recommender", ["gru", "sasrec"])
+@pytest.mark.parametrize("policy", ["dips", "learned"])
+def test_recommenders_that_read_in_order_equal_the_reference(
+    scene: Any, policy: str, recommender: str, periods: tuple[int, ...]
+) -> None:
+    """Entries that were dropped long ago are read in their places in time, with weight 0."""
+    at = scene(policy, "softmax", periods, recommender=recommender)
+    oracle = Oracle(at)
+    for credit, queue in CREDITS:
+        changes = {"credit": credit, "queue": queue}
+        mine = at.gradient(at.whole(), **changes)
+        _same(mine, oracle.gradient(at.config.but(**changes)), 1e-9 if policy == "dips" else 1e-5)
 
 
 @pytest.mark.parametrize("estimator", ["gumbel", "reinforce"])
@@ -292,6 +324,18 @@ def test_survival_with_a_queue_of_1_equals_identity(scene: Any) -> None:
     assert not torch.allclose(longer["slope"], other["slope"])
 
 
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+def test_differences_equal_the_reference(scene: Any, periods: tuple[int, ...]) -> None:
+    """A queue of 1: an entry gets the difference of its decision's predictions."""
+    at = scene("learned", "mse", periods)
+    changes = {"queue": 1, "entry_value": "difference"}
+    expected = Oracle(at).gradient(at.config.but(credit="identity", **changes))
+    mine = at.gradient(at.whole(), credit="survival", **changes)
+    _same(mine, expected, 1e-5)
+    slopes = at.gradient(at.whole(), credit="survival", queue=1, entry_value="gradient")
+    assert not torch.allclose(slopes["slope"], mine["slope"])
+
+
 def test_reinforce_estimates_the_gradient_of_the_expected_loss(scene: Any) -> None:
     """Many users have the same history and one sampled decision each."""
     users = 3000
@@ -323,7 +367,11 @@ def test_reinforce_estimates_the_gradient_of_the_expected_loss(scene: Any) -> No
 def test_stacked_runs_equal_single_runs(lab: Callable[..., Any]) -> None:
     """Networks, recommenders and users differ; the shorter run is padded."""
     world = lab()
-    for policy, more in (("dips", {}), ("learned", {"credit": "survival"})):
+    for policy, more in (
+        ("dips", {}),
+        ("learned", {"credit": "survival"}),
+        ("learned", DIFFERENCES),
+    ):
         jobs = [
             world.job(policy=policy, seed=seed, policy_batch_size=30, **more) for seed in (0, 1)
         ]

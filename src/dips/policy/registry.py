@@ -26,8 +26,12 @@ from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import SetNetwork
 
+INITIAL_POLICIES = ("rule", "last")
+"""Where the parameters of `learned` start."""
 NEWEST = 4
 """Number of newest entries that the initial policy of `learned` protects in larger sketches."""
+HALF_LIFE = 8.0
+"""Half-life in steps of `hardest:H`, from which `learned` starts on ratings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,8 @@ class PolicySpec:
     """Standard deviation of the training ratings."""
     dropout: float = 0.1
     """Dropout of the paper's network."""
+    initial: str = "rule"
+    """Where `learned` starts: one of INITIAL_POLICIES."""
     side: SideInformation = NO_SIDE_INFORMATION
     """Side information of interactions."""
 
@@ -108,11 +114,13 @@ def _slope(spec: PolicySpec) -> float:
     """Return the initial penalty per newer candidate."""
     if spec.predicted_score and spec.size > NEWEST:
         return 0.0
+    if spec.residual and not spec.predicted_score:
+        return 0.0
     return 0.5 / spec.size if spec.repeat_feature else 1.0
 
 
 def _learned(spec: PolicySpec, seed: int) -> Policy:
-    generator = torch.Generator().manual_seed(seed)
+    rule = spec.initial != "last"
     return SetNetwork(
         dim=spec.dim,
         center=spec.center,
@@ -120,11 +128,12 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         items=spec.items,
         residual=spec.residual,
         predicted_score=spec.predicted_score,
-        repeat_feature=spec.repeat_feature,
-        slope=_slope(spec),
-        newest=NEWEST if spec.predicted_score and spec.size > NEWEST else 0,
+        repeat_feature=rule and spec.repeat_feature,
+        slope=_slope(spec) if rule else 1.0,
+        newest=NEWEST if rule and spec.predicted_score and spec.size > NEWEST else 0,
+        half_life=HALF_LIFE if rule and spec.residual and not spec.predicted_score else None,
         side=spec.side,
-        generator=generator,
+        generator=torch.Generator().manual_seed(seed),
     )
 
 

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
 from dips.kernels.layout import (
+    AGE,
     AGE_LIMIT,
     AGE_SCALE,
     FEATURES,
     LOG_AGE,
     LOG_REPEATS,
+    LOG_SIGNAL,
     LOG_TIME_SCALE,
     NEWER_DUPLICATES,
     SIGNAL,
@@ -42,8 +44,9 @@ class SetNetwork(Network):
 
     The output layer and a direct linear layer start at zero, so the initial score is minus `slope`
     for each newer candidate: the policy `last`. With `repeat_feature` and a small slope the initial
-    policy is close to `frequent`. With `newest` it keeps that many newest entries and ranks the
-    rest by predicted score. New items need no parameters; only categories need a table per item.
+    policy is close to `frequent`. With `half_life` and slope 0 it is close to `hardest:H`. With
+    `newest` it keeps that many newest entries and ranks the rest by predicted score. New items need
+    no parameters; only categories need a table per item.
 
     Args:
         dim: Length of the item vectors that it reads; 0: it reads none.
@@ -56,6 +59,8 @@ class SetNetwork(Network):
         residual: Whether it reads residuals.
         predicted_score: Whether it reads predicted scores, in place of residuals.
         repeat_feature: Whether users repeat items.
+        half_life: Start close to `hardest:H` with this half-life: twice the logarithm of the
+            absolute residual, less ln 2 / H for each step of age.
         side: Side information of interactions.
         generator: Source of the initial parameters.
     """
@@ -76,6 +81,7 @@ class SetNetwork(Network):
         residual: bool = True,
         predicted_score: bool = False,
         repeat_feature: bool = False,
+        half_life: float | None = None,
         side: SideInformation = NO_SIDE_INFORMATION,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -101,6 +107,9 @@ class SetNetwork(Network):
             if repeat_feature:
                 self.direct[LOG_REPEATS] = REPEAT_WEIGHT
                 self.direct[NEWER_DUPLICATES] = DUPLICATE_WEIGHT
+            if half_life is not None:
+                self.direct[LOG_SIGNAL] = 2.0
+                self.direct[AGE] = -AGE_SCALE * math.log(2) / half_life
             if newest:
                 self._protect_newest(newest)
 

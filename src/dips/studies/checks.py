@@ -20,7 +20,6 @@ from dips.recommender.losses import EXPLICIT, IMPLICIT
 from dips.recommender.registry import (
     RECOMMENDERS,
     RecommenderSpec,
-    embedding_width,
     make_recommender,
 )
 from dips.recommender.sequential import Sequential
@@ -184,7 +183,7 @@ def policy_spec(train: Interactions, config: TrainConfig) -> PolicySpec:
         size=config.sketch.size,
         damping=config.sketch.damping,
         items=train.items,
-        dim=embedding_width(recommender_spec(train, config)),
+        initial=config.policy_training.initial_policy,
         residual=bool(config.policy_training.residual),
         predicted_score=bool(config.policy_training.predicted_score),
         repeat_feature=bool(config.model.repeat_feature),
@@ -209,7 +208,7 @@ def check(train: Interactions, config: TrainConfig) -> None:
     _check_ranges(config)
     model = make_recommender(spec, config.training.training_seed)
     if isinstance(model, Sequential):
-        _check_sequential(train, config)
+        _check_sequential(config)
     if learns(policy):
         _check_learning(config)
     interleaved = config.training.user_batch or config.training.update_interval
@@ -250,18 +249,12 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _check_sequential(train: Interactions, config: TrainConfig) -> None:
-    """Refuse ratings and learned policies for sequential recommenders: they have no inner loop."""
+def _check_sequential(config: TrainConfig) -> None:
+    """Refuse ratings: a recommender that reads in order predicts the next item."""
     if not config.model.implicit:
         raise ConfigError(
             f"recommender '{config.model.recommender}' predicts the next item, not ratings: "
             "add --task implicit"
-        )
-    if learns(policy_of(config)):
-        raise ConfigError(
-            f"policy '{config.sketch.policy}' learns from a recommender that adapts to a sketch: "
-            f"train it with dot or mlp, or give recommender '{config.model.recommender}' another "
-            "policy"
         )
 
 
@@ -281,6 +274,12 @@ def _check_learning(config: TrainConfig) -> None:
     check_combination(
         settings.estimator, settings.credit, sketch.schedule.periods, sketch.selection
     )
+    linear = config.model.recommender == "dot" and config.model.loss == "mse"
+    if settings.entry_value == "difference" and not (linear and settings.credit == "survival"):
+        raise ConfigError(
+            "entry_value difference is for survival credit and dot with loss mse: leave "
+            "--entry-value out"
+        )
 
 
 def _check_own(kind: str, name: str, check: Callable[[T], None], made: T) -> None:

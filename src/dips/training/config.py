@@ -19,6 +19,7 @@ import torch
 from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
 from dips.numerics.hashing import combine
+from dips.policy.registry import INITIAL_POLICIES
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import SEQUENTIAL
@@ -206,6 +207,12 @@ class PolicyTrainingConfig:
         "Policies to train beside a learned one, as a,b. The best on validation is the run.",
         basic=True,
     )
+    initial_policy: str = setting(
+        "rule",
+        "Where `learned` starts: rule (close to hardest:8 on ratings, frequent where users repeat "
+        "items, last-top otherwise), or last. Default: rule.",
+        choices=INITIAL_POLICIES,
+    )
     policy_lr: float = setting(None, "Learning rate of Adam for the policy.", low=0)
     policy_weight_decay: float = setting(0.0, "L2 penalty on the policy.", low=0)
     policy_batch_size: int = setting(
@@ -229,6 +236,13 @@ class PolicyTrainingConfig:
         "survival",
         "Credit over time: identity (the paper), discount or survival.",
         choices=("identity", "discount", "survival"),
+    )
+    entry_value: str = setting(
+        None,
+        "Value of an entry for a prediction: gradient (of the loss in its weight), or difference "
+        "(of the losses with and without it; survival credit, dot with mse). Default: difference "
+        "for `learned` where it is supported.",
+        choices=("gradient", "difference"),
     )
     discount: float = setting(0.9, "Discount of credit from decision to decision.", low=0)
     dropped_candidates: int = setting(

@@ -89,6 +89,14 @@ class Case:
         return self.implicit and self.config.model.recommender not in ("dot", *SEQUENTIAL)
 
     @property
+    def differences(self) -> bool:
+        """Whether credit can take loss differences: squared error of a dot product, survival."""
+        model, policy = self.config.model, self.config.policy_training
+        linear = model.recommender == "dot" and model.loss == "mse"
+        plain = policy.credit == "survival" and policy.estimator == "straight-through"
+        return linear and plain
+
+    @property
     def learned(self) -> bool:
         """Whether the policy is `learned`."""
         return self.config.sketch.policy == "learned"
@@ -310,6 +318,9 @@ RULES: tuple[Rule, ...] = (
     Rule("predicted_score", _always, False, "default"),
     Rule("queue", lambda c: c.config.sketch.policy == "dips", 100, "dips"),
     Rule("queue", _always, 50, "default"),
+    Rule("entry_value", lambda c: c.learned and c.differences, "difference",
+         "learned, ratings are predicted by dot with squared error"),
+    Rule("entry_value", _always, "gradient", "default"),
     Rule("revert_tolerance", lambda c: c.learned, 0.15, "learned"),
     Rule("revert_tolerance", _always, float("inf"), "default: never"),
     Rule("baselines", lambda c: c.learned and c.explicit, ("last", "hardest:8"), "learned"),

@@ -58,7 +58,6 @@ def policy_of(config: TrainConfig) -> Policy:
         config.sketch.policy,
         size=config.sketch.size,
         damping=config.sketch.damping,
-        dim=config.model.dim or 1,
         residual=config.policy_training.residual is not False,
         predicted_score=bool(config.policy_training.predicted_score),
     )
