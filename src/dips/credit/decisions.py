@@ -6,12 +6,13 @@ Decisions of one user are consecutive and in order of time. -1 pads everywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dips.credit.adjoint import Adjoint
+from dips.credit.adjoint import Adjoint, loss_and_adjoint
 from dips.numerics.fixed_point import PARAMETER_BITS, quantize
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.stacked import StackedRecommenders
@@ -44,12 +45,30 @@ class CreditedDecisions:
     They are the predictions between this refresh and the next. Values are indices into the second
     axis of `predicted`. There are as many as the period that follows; -1 pads.
     """
-    losses: Tensor
-    """[runs, predictions]"""
-    adjoint: Adjoint
-    """[runs, predictions, ...] adjoint of every prediction."""
     size: int
     """Sketch size K."""
+
+    @property
+    def losses(self) -> Tensor:
+        """[runs, predictions] loss of every prediction."""
+        return self._losses_and_adjoint[0]
+
+    @property
+    def adjoint(self) -> Adjoint:
+        """[runs, predictions, ...] adjoint of every prediction."""
+        return self._losses_and_adjoint[1]
+
+    @cached_property
+    def _losses_and_adjoint(self) -> tuple[Tensor, Adjoint]:
+        """Computed when first read: credit by loss differences needs neither."""
+        row = self.predicted.clamp_min(0)
+        event = self.trace.event[row]
+        target = (self.trace.columns.token[event], self.trace.columns.rating[event])
+        with torch.no_grad():
+            found: tuple[Tensor, Adjoint] = self.stack.call(
+                loss_and_adjoint, self.trace.evidence(row), *target
+            )
+        return found
 
     @property
     def step(self) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dips.credit.adjoint import Adjoint, loss_and_adjoint
 from dips.credit.base import CreditAssignment
 from dips.credit.decisions import CreditedDecisions, current_signals
 from dips.credit.registry import make_credit
@@ -83,11 +82,10 @@ def estimate_gradients(
     Returns:
         One gradient per trainable parameter, with a leading axis of runs.
     """
-    losses, adjoint = _losses_and_adjoints(stack, trace, policy_batch.predicted)
     inputs = rebuild_inputs(trace, refresh_table, policy_batch.decided)
     batch = CreditedDecisions(
-        stack, policies, trace, inputs, policy_batch.predicted,
-        policy_batch.prediction_places, losses, adjoint, size,
+        stack, policies, trace, inputs, policy_batch.predicted, policy_batch.prediction_places,
+        size,
     )  # fmt: skip
     names = policies.trainable
     state = {n: value.detach().requires_grad_(n in names) for n, value in policies.state.items()}
@@ -101,18 +99,6 @@ def estimate_gradients(
         surrogate = (terms.view(stack.runs, -1).sum(1) / counted).sum()
         found = torch.autograd.grad(surrogate, [state[name] for name in names])
     return dict(zip(names, found, strict=True))
-
-
-def _losses_and_adjoints(
-    stack: StackedRecommenders, trace: StoredTrace, predicted: Tensor
-) -> tuple[Tensor, Adjoint]:
-    """Return loss and adjoint of each prediction, [runs, predictions, ...]."""
-    row = predicted.clamp_min(0)
-    event = trace.event[row]
-    target = (trace.columns.token[event], trace.columns.rating[event])
-    with torch.no_grad():
-        found: tuple[Tensor, Adjoint] = stack.call(loss_and_adjoint, trace.evidence(row), *target)
-    return found
 
 
 @torch.no_grad()
