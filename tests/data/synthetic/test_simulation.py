@@ -191,3 +191,28 @@ def test_memory_is_bounded_by_the_chunk():
 
     assert peak(chunk=100) < 2.0
     assert peak(chunk=1000) > 3.0  # the measure sees a chunk
+
+
+def test_without_repeats_every_event_is_the_first_of_its_item():
+    kept, full = (stream(users=60, implicit=True, repeats=repeats) for repeats in (False, True))
+    for user in range(60):
+        items = full.item[full.events(user)].tolist()
+        times = full.time[full.events(user)].tolist()
+        first = [place for place, item in enumerate(items) if item not in items[:place]]
+        assert kept.item[kept.events(user)].tolist() == [items[place] for place in first]
+        assert kept.time[kept.events(user)].tolist() == [times[place] for place in first]
+
+
+def test_ratings_have_the_step_the_mean_and_the_bias_that_were_asked_for():
+    coarse = stream(users=200, rating_step=2.0)
+    assert set(coarse.rating.tolist()) == {1.0, 3.0, 5.0}
+    low, high = (stream(users=200, mean_rating=mean).rating.mean() for mean in (2.5, 4.0))
+    assert low < high - 1
+    means = {
+        bias: np.std([data.rating[data.events(user)].mean() for user in range(200)])
+        for bias in (0.0, 1.0)
+        for data in [stream(users=200, user_bias=bias)]
+    }
+    assert means[1.0] > means[0.0] + 0.3
+    quiet, loud = (stream(users=200, noise=noise).rating.std() for noise in (0.1, 1.5))
+    assert quiet < loud

@@ -6,7 +6,8 @@ rest is short-term interest, which lasts for about `INTEREST_MEMORY / drift` eve
 
 - Items are hits, cults, mood pieces or ordinary (see `item_catalogue`); popularity is skewed.
 - New users choose many cults at first and few later.
-- Explicit: rating = quality + preference . item + interest * item + noise, in half stars, 1 to 5.
+- Explicit: rating = quality + user bias + preference . item + interest * item + noise, in half
+  stars, 1 to 5. By default users have no bias.
 - Implicit: users choose by preference and interest. The first `MAX_FAVOURITES` cults of a user
   become favourites, to which the user returns. Users also replay one of their last few items.
 - Users sometimes consume several items of one series in a row, which carry equal information.
@@ -92,6 +93,17 @@ IMPLICIT: Final = ChoiceModel(
     by_interest=(0.0, 0.0, 5.0, 2.0),
 )
 
+
+@dataclass(frozen=True, kw_only=True)
+class RatingModel:
+    """How users rate: all values in stars, from 1 to 5."""
+
+    mean: float
+    step: float
+    user_bias: float
+    noise: float
+
+
 INTRODUCTION_EVENTS: Final = 10.0
 """Events after which the additional share of cults has fallen to a third."""
 INTEREST_MEMORY: Final = 10.0
@@ -102,7 +114,7 @@ FAVOURITE_RATE, MAX_FAVOURITES = 0.4, 8
 """Probability to repeat a favourite, at durability 1, and the most favourites of a user."""
 REPLAY_RATE, REPLAY_WITHIN = 0.05, 8
 """Probability to replay a recent item, at durability 0, and how many events back."""
-MEAN_RATING, NOISE = 3.2, 0.4
+MEAN_RATING, NOISE, RATING_STEP = 3.2, 0.4, 0.5
 SESSION_END, TIE, DAY = 0.2, 0.3, 86_400
 """Probability that a session ends, that two events of one share a timestamp; seconds of a day."""
 MIN_EVENTS, MAX_RATIO = 15, 8
@@ -111,7 +123,7 @@ SEEN_CELLS: Final = 2048
 """Cells of the hash table of items seen, which prevents second ratings; collisions do no harm."""
 
 # Purposes of the random numbers of a user (at time 0) and of an event.
-LENGTH, PREFERENCE, INTEREST, ARRIVAL = 0, 1, 4, 5
+LENGTH, PREFERENCE, INTEREST, ARRIVAL, BIAS = 0, 1, 4, 5, 6
 DRIFT, KIND, GENRE, TONE, ITEM, SERIES, REPEAT, WHICH, PAUSE, GAP, ERROR, RETRY = range(12)
 
 
@@ -123,6 +135,11 @@ def stream(
     durability: float = 0.5,
     drift: float = 0.5,
     implicit: bool = False,
+    repeats: bool = True,
+    mean_rating: float = MEAN_RATING,
+    rating_step: float = RATING_STEP,
+    user_bias: float = 0.0,
+    noise: float = NOISE,
     seed: int = 0,
     chunk: int = 16_384,
 ) -> Interactions:
@@ -135,6 +152,11 @@ def stream(
         durability: Share of long-term preference in what users like, from 0 to 1.
         drift: Speed at which short-term interest changes, from 0 to 1.
         implicit: Whether to simulate consumption without ratings.
+        repeats: Whether consumption contains repeats; without them histories are shorter.
+        mean_rating: Rating of an item that no user prefers, in stars.
+        rating_step: Difference between neighbouring ratings, in stars.
+        user_bias: Standard deviation between users of what a user adds to all ratings, in stars.
+        noise: Standard deviation of the noise of ratings, in stars.
         seed: Seed of all random numbers.
         chunk: Users that are simulated at once; it bounds memory and does not change the data.
 
@@ -149,6 +171,7 @@ def stream(
     (3, 800, (1.0, 5.0))
     """
     _check(users, items, events, durability, drift, seed, chunk)
+    model = RatingModel(mean=mean_rating, step=rating_step, user_bias=user_bias, noise=noise)
     catalogue = make_catalogue(items, seed)
     key = make_keys(seed, users)
     lengths = _lengths(key, events)
@@ -159,7 +182,9 @@ def stream(
     for low in range(0, users, chunk):
         rows = np.arange(low, min(low + chunk, users))
         rows = rows[np.argsort(-lengths[rows], kind="stable")]
-        simulator = _UserSimulator(catalogue, key[rows], starts[rows], durability, drift, implicit)
+        simulator = _UserSimulator(
+            catalogue, key[rows], starts[rows], durability, drift, None if implicit else model
+        )
         simulator.run(lengths[rows], item, rating, time)
     sizes = {"users": users, "items": items, "events": events, "seed": seed}
     about = {"name": "synthetic", "durability": durability, "drift": drift, **sizes}
@@ -167,6 +192,11 @@ def stream(
         about["name"] = "synthetic-implicit"
     else:
         about["rating_range"] = (1.0, 5.0)
+    if not repeats:
+        first = _first_occurrences(item, lengths, items)
+        item, time, rating = item[first], time[first], None if rating is None else rating[first]
+        lengths = np.add.reduceat(first, starts, dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
     return Interactions(
         item=item,
         rating=rating,
@@ -193,15 +223,17 @@ class _UserSimulator:
         start: Int64,
         durability: float,
         drift: float,
-        implicit: bool,
+        ratings: RatingModel | None,
     ) -> None:
-        users = len(key)
+        users, implicit = len(key), ratings is None
         self.catalogue, self.key, self.start = catalogue, key, start
         self.implicit, self.short_term, self.long_term = implicit, 1.0 - durability, durability
+        self.ratings = ratings
         self.choice = IMPLICIT if implicit else EXPLICIT
         axes = np.stack([normal(random_bits(key, 0, PREFERENCE + axis)) for axis in range(3)])
         self.preference = np.sqrt(durability) * axes  # [3, users]
         self.interest = normal(random_bits(key, 0, INTEREST))
+        self.bias = normal(random_bits(key, 0, BIAS))
         self.autocorrelation = float(np.exp(-drift / INTEREST_MEMORY))
         self.by_interest = np.sqrt(self.short_term) * np.array(self.choice.by_interest)
         self.genre_probabilities = {
@@ -232,7 +264,8 @@ class _UserSimulator:
             time[at] = self._advance_clock(t)
             if rating is not None:
                 self.seen[np.arange(len(at)), chosen % SEEN_CELLS] = True
-                rating[at] = self._rate(t, chosen)
+                assert self.ratings is not None
+                rating[at] = self._rate(t, chosen, self.ratings)
 
     def _bits(self, t: int, purpose: int) -> UInt64:
         """Return [users] random bits of event t."""
@@ -248,6 +281,7 @@ class _UserSimulator:
             return
         self.key, self.start = self.key[:users], self.start[:users]
         self.preference, self.interest = self.preference[:, :users], self.interest[:users]
+        self.bias = self.bias[:users]
         self.genre_probabilities = {
             kind: table[:, :users] for kind, table in self.genre_probabilities.items()
         }
@@ -327,17 +361,19 @@ class _UserSimulator:
         self.clock = self.clock + pause.astype(np.int64)
         return self.clock
 
-    def _rate(self, t: int, chosen: Int64) -> Float64:
-        """Return ratings in half stars.
+    def _rate(self, t: int, chosen: Int64, model: RatingModel) -> Float64:
+        """Return ratings from 1 to 5 stars, rounded to steps.
 
         The sum runs axis by axis, so that its bits do not depend on the number of users.
         """
         catalogue = self.catalogue
-        value = MEAN_RATING + catalogue.quality[chosen] + NOISE * normal(self._bits(t, ERROR))
+        value = model.mean + catalogue.quality[chosen] + model.noise * normal(self._bits(t, ERROR))
+        value += model.user_bias * self.bias
         for axis in range(3):
             value += catalogue.preference_loading[axis, chosen] * self.preference[axis]
         value += catalogue.interest_loading[chosen] * (np.sqrt(self.short_term) * self.interest)
-        stars: Float64 = np.clip(np.round(2.0 * value) / 2.0, 1.0, 5.0)
+        steps = np.round((value - 1.0) / model.step)
+        stars: Float64 = np.clip(1.0 + model.step * steps, 1.0, 5.0)
         return stars
 
 
@@ -360,6 +396,14 @@ def _lengths(key: UInt64, events: int) -> Int64:
     factor = np.exp(spread * normal(random_bits(key, 0, LENGTH)) - spread**2 / 2)
     lengths = shortest + np.round((events - shortest) * factor).astype(np.int64)
     return np.minimum(lengths, MAX_RATIO * events)
+
+
+def _first_occurrences(item: Int32, lengths: Int64, items: int) -> Bool:
+    """Return [events] whether an event is the first of its user with its item."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    first = np.zeros(len(item), np.bool_)
+    first[np.unique(owner * items + item, return_index=True)[1]] = True
+    return first
 
 
 def _genre_probabilities(preference: Float64, strength: float) -> Float64:
