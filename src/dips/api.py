@@ -236,7 +236,7 @@ def compare(
         policies: Names of policies.
         sizes: Sketch sizes (K).
         every: Refresh periods (tau).
-        folds: Number of folds. Default: 5, which test every user once; 1 with `split="time"`.
+        folds: Number of folds. Default: 5, which test every user once; 1 with `split="time"` or `"date"`.
         seed: Seed of the permutation of users, and of training.
         repeats: Number of training runs on each fold.
         out: Results directory; the same call continues an interrupted comparison.
@@ -265,7 +265,7 @@ def compare(
     configs = _configs(data, recipe, config, settings)
     named = config or (lambda policy: configs(policy=policy))
     if folds is None:
-        by_time = bool(policies) and named(policies[0]).training.split == "time"
+        by_time = bool(policies) and named(policies[0]).training.split != "users"
         folds = 1 if by_time else FOLDS
     plan = ComparisonPlan(
         policies=list(policies), sizes=list(sizes), every=list(every), folds=folds, seed=seed,

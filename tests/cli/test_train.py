@@ -3,6 +3,7 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 
 from dips.cli.settings import ADVANCED, BASIC
@@ -122,6 +123,24 @@ def test_a_split_by_time(command, worlds, tmp_path):
     for user in range(data.users):
         length = int(data.lengths[user])
         assert counts[data.user_id(user)] == length - math.floor(0.8 * length + 1e-9)
+
+
+def test_a_split_at_dates(command, worlds, tmp_path):
+    out = tmp_path / "run"
+    found = command("train", worlds["explicit"], "--out", out, "--split", "date", "--json", *FAST)
+    assert found.code == 0
+    data = open_prepared(worlds["explicit"])
+    date = np.sort(data.time)[math.floor(0.8 * len(data) + 1e-9)]
+    with (out / "test_users.csv").open() as file:
+        counts = {row["user"]: int(float(row["count"])) for row in csv.DictReader(file)}
+    after = {data.user_id(u): int((data.time[data.events(u)] >= date).sum()) for u in range(40)}
+    assert counts == {user: count for user, count in after.items() if count}
+    again = command("evaluate", out, "--json")
+    assert again.json["test"] == found.json["test"]
+    folds = ("--policies", "last", "--sizes", 2, "--folds", 2, "--split", "date")
+    refused = command("compare", worlds["explicit"], "--out", tmp_path / "table", *folds)
+    assert refused.code == 2
+    assert "a split by time has no folds" in refused.err
 
 
 @pytest.fixture

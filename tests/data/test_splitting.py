@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dips.data.interactions import from_arrays
-from dips.data.splitting import FOLDS, FRACTIONS, by_fold, by_time, by_users
+from dips.data.splitting import FOLDS, FRACTIONS, by_date, by_fold, by_time, by_users
 from dips.errors import ConfigError, DataError
 
 
@@ -86,3 +86,33 @@ def test_short_histories_have_no_window():
 def test_invalid_fractions_are_refused(fractions):
     with pytest.raises(ConfigError, match="must be positive and sum to 1"):
         by_time(users_with(5), fractions)
+
+
+@given(
+    times=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), min_size=10, max_size=60),
+)
+def test_dates_divide_all_events(times):
+    user, time = (np.array(column) for column in zip(*times, strict=True))
+    data = from_arrays(user, np.arange(len(user)), time=time)
+    try:
+        parts = by_date(data, FRACTIONS)
+    except DataError:  # too many equal times
+        return
+    ordered = np.sort(time)
+    dates = [ordered[int(np.floor(share * len(time) + 1e-9))] for share in (0.6, 0.8)]
+    windows = [(-1, dates[0]), (dates[0], dates[1]), (dates[1], 31)]
+    for part, (low, high) in zip(parts, windows, strict=True):
+        found = []
+        for one in range(part.users):
+            rows = part.events(one)
+            found += data.time[rows][part.warmup[one] :].tolist()
+            assert (data.time[rows][: part.warmup[one]] < low).all()  # they build the sketch
+        assert sorted(found) == sorted(t for t in time.tolist() if low <= t < high)
+
+
+def test_dates_need_times_and_events_between_them():
+    with pytest.raises(DataError, match="has no times: split it by --split users"):
+        by_date(users_with(5, 5), FRACTIONS)
+    same = from_arrays([0, 0, 1, 1], [0, 1, 2, 3], time=[7, 7, 7, 7])
+    with pytest.raises(DataError, match="too short for a train part"):
+        by_date(same, FRACTIONS)

@@ -125,6 +125,36 @@ def by_time(data: Interactions, fractions: Sequence[float]) -> Parts:
     _check(fractions)
     shares = np.cumsum(fractions)
     ends = [np.floor(share * data.lengths + 1e-9).astype(np.int64) for share in shares[:2]]
+    return _windows(data, ends)
+
+
+def by_date(data: Interactions, fractions: Sequence[float]) -> Parts:
+    """Split all events at two dates: train before the first, test from the second on.
+
+    The dates are those that divide the events by the given shares. Users may be missing in a part.
+    A later part holds whole histories, as in `by_time`.
+
+    Args:
+        data: The dataset, with times.
+        fractions: Shares of all events; they sum to 1.
+
+    Raises:
+        ConfigError: If the shares are not positive or do not sum to 1.
+        DataError: If there are no times, or if no event lies between two dates.
+    """
+    _check(fractions)
+    if data.time is None:
+        raise DataError(f"{data.name} has no times: split it by --split users or --split time")
+    times = data.time[data.event_rows]
+    order = np.sort(times)
+    places = np.floor(np.cumsum(fractions)[:2] * len(order) + 1e-9).astype(np.int64)
+    owner = np.repeat(np.arange(data.users), data.lengths)
+    ends = [np.bincount(owner[times < order[place]], minlength=data.users) for place in places]
+    return _windows(data, ends)
+
+
+def _windows(data: Interactions, ends: Sequence[Int64]) -> Parts:
+    """Return train, valid and test, where [users] histories are cut after `ends` events."""
     edges = [np.zeros_like(data.lengths), *ends, data.lengths]
     parts = []
     for name, low, high in zip(("train", "valid", "test"), edges[:-1], edges[1:], strict=True):

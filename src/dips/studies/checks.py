@@ -12,7 +12,7 @@ import torch
 
 from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
-from dips.data.splitting import FRACTIONS, Parts, by_fold, by_time
+from dips.data.splitting import FRACTIONS, Parts, by_date, by_fold, by_time
 from dips.errors import ConfigError, PluginError
 from dips.plugins.loading import describe_error
 from dips.policy.registry import PolicySpec, learns
@@ -40,7 +40,7 @@ def split(data: Interactions, config: TrainConfig) -> Parts:
     Raises:
         ConfigError: If a further fold of a split by time is asked for: there is one such split.
     """
-    if config.training.split == "time" and config.training.fold:
+    if config.training.split != "users" and config.training.fold:
         raise ConfigError(
             f"fold is {config.training.fold}: a split by time has no folds; leave --fold out"
         )
@@ -49,6 +49,8 @@ def split(data: Interactions, config: TrainConfig) -> Parts:
         data = data.select(np.sort(some))
     if config.training.split == "time":
         return by_time(data, FRACTIONS)
+    if config.training.split == "date":
+        return by_date(data, FRACTIONS)
     return by_fold(data, config.training.fold, seed=config.training.seed)
 
 

@@ -142,7 +142,7 @@ class ComparisonPlan:
             raise ConfigError(f"folds is {self.folds}: it must be between 1 and {FOLDS}")
         if self.repeats < 1:
             raise ConfigError(f"repeats is {self.repeats}: it must be at least 1")
-        if self.folds > 1 and self.policies and self.base().training.split == "time":
+        if self.folds > 1 and self.policies and self.base().training.split != "users":
             raise ConfigError(
                 f"folds is {self.folds}: a split by time has no folds; give --folds 1"
             )

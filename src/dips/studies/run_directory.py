@@ -162,7 +162,7 @@ def read_part(directory: Path, part: str) -> Interactions:
         if isinstance(source, list):
             read = partial(read_data, columns=columns)
             found = open_predefined_split(*source, read=read)[PARTS.index(part)]
-        elif settings.training.split == "time":
+        elif settings.training.split != "users":
             found = split(open_data(source, columns=columns), settings)[PARTS.index(part)]
         else:
             data = open_data(source, columns=columns)

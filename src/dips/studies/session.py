@@ -85,8 +85,8 @@ def study_sessions(
     sketched = replace(plan, sizes=[size for size in plan.sizes if size], every=[LENGTH])
     if not sketched.sizes:
         raise ConfigError("--sizes has no sketch: give a size of at least 1, for example 0,4")
-    if target.training.split == "time":
-        raise ConfigError("sessions need full histories: leave --split time out")
+    if target.training.split != "users":
+        raise ConfigError("sessions need full histories: leave --split out")
     # These are for the source policies only.
     target = target.but(inner_loss=None, recency_decay=None, tie_embeddings=None)
     work = PolicyTransfer(data, sketched, out, source=source, on_progress=on_progress)

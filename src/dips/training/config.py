@@ -137,8 +137,9 @@ class TrainingConfig:
     )
     split: str = setting(
         "users",
-        "Split users at random (users), or each user's history by time (time).",
-        choices=("users", "time"),
+        "Split users at random (users), each user's history by time (time), or all events at two "
+        "dates (date).",
+        choices=("users", "time", "date"),
     )
     epochs: int = setting(None, "Passes over the training users.", low=1, basic=True)
     patience: int = setting(None, "Stop after this many epochs without a better validation.", low=1)
@@ -209,8 +210,8 @@ class PolicyTrainingConfig:
     )
     initial_policy: str = setting(
         "rule",
-        "Where `learned` starts: rule (close to hardest:8 on ratings, frequent where users repeat "
-        "items, last-top otherwise), or last. Default: rule.",
+        "Where `learned` starts: pretrained (the shipped parameters), rule (close to hardest:8 on "
+        "ratings, frequent where users repeat items, last-top otherwise), or last.",
         choices=INITIAL_POLICIES,
     )
     policy_lr: float = setting(None, "Learning rate of Adam for the policy.", low=0)
