@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -21,9 +22,10 @@ from dips.evaluation.metrics import primary_metric
 from dips.evaluation.progressive import Scores, evaluate
 from dips.evaluation.run_verdict import objective_of_users
 from dips.model.trained_model import TrainedModel
+from dips.numerics.freed_memory import keep_freed_memory
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
-from dips.policy.registry import build_policy, learns
+from dips.policy.registry import PolicySpec, build_policy, learns
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.spectral_init import initialise_vectors
@@ -101,9 +103,10 @@ def train_runs(
         checkpoints = directory
         if directory is not None and len(jobs) > 1:
             checkpoints = directory / _fingerprint([config for _, config in chosen])
-        finished = _run_stack(
-            chosen, columns[sides], device, test, on_epoch, checkpoints, resume, process_group
-        )
+        with keep_freed_memory():
+            finished = _run_stack(
+                chosen, columns[sides], device, test, on_epoch, checkpoints, resume, process_group
+            )
         unresolved = [(jobs[index][0], given[index]) for index in stack]
         _add_baselines(finished, unresolved, test, on_epoch, checkpoints, resume, process_group)
         for result in finished:
@@ -201,6 +204,43 @@ def _learning_shape(config: TrainConfig) -> tuple[object, ...]:
     return (*group_key(config), *(config[name] for name in LEARNING))
 
 
+class StartedStack(NamedTuple):
+    """Stacked runs before training."""
+
+    specs: list[RecommenderSpec]
+    policy_specs: list[PolicySpec]
+    policies: list[Policy]
+    work: list[Job]
+    """Training users, and the validation users that select the model."""
+    state: TrainingState
+
+
+def start_stack(jobs: Sequence[tuple[Parts, TrainConfig]], device: str) -> StartedStack:
+    """Return stacked runs with initial parameters.
+
+    Args:
+        jobs: Parts and resolved settings of each run; all of one shape.
+        device: Where to train.
+    """
+    specs = [recommender_spec(parts[0], config) for parts, config in jobs]
+    models = [
+        make_recommender(spec, job[1].training.training_seed)
+        for spec, job in zip(specs, jobs, strict=True)
+    ]
+    for model, (parts, config) in zip(models, jobs, strict=True):
+        initialise_vectors(model, parts[0], config.training.training_seed, device)
+    work = [
+        Job(parts[0], parts[1].select(validation_halves(parts[1].users).selection), config)
+        for parts, config in jobs
+    ]
+    shapes = [policy_spec(parts[0], config) for parts, config in jobs]
+    policies = [
+        build_policy(shape, job[1].training.training_seed)
+        for shape, job in zip(shapes, jobs, strict=True)
+    ]
+    return StartedStack(specs, shapes, policies, work, start(work, models, device, policies))
+
+
 def _run_stack(
     jobs: Sequence[tuple[Parts, TrainConfig]],
     columns: EventColumns,
@@ -211,24 +251,8 @@ def _run_stack(
     resume: bool,
     process_group: ProcessGroup,
 ) -> list[RunResult]:
-    specs = [recommender_spec(parts[0], config) for parts, config in jobs]
-    models = [
-        make_recommender(spec, job[1].training.training_seed)
-        for spec, job in zip(specs, jobs, strict=True)
-    ]
-    for model, (parts, config) in zip(models, jobs, strict=True):
-        initialise_vectors(model, parts[0], config.training.training_seed, device)
-    halves = [validation_halves(parts[1].users) for parts, _ in jobs]
-    work = [
-        Job(parts[0], parts[1].select(half.selection), config)
-        for (parts, config), half in zip(jobs, halves, strict=True)
-    ]
-    shapes = [policy_spec(parts[0], config) for parts, config in jobs]
-    policies = [
-        build_policy(shape, job[1].training.training_seed)
-        for shape, job in zip(shapes, jobs, strict=True)
-    ]
-    state = start(work, models, device, policies)
+    started = start_stack(jobs, device)
+    specs, work, state = started.specs, started.work, started.state
     if directory is not None and resume:
         checkpoint.load(state, directory)
     state.synchronise(process_group)
@@ -253,13 +277,13 @@ def _run_stack(
     )
     results = []
     for run, (parts, config) in enumerate(jobs):
-        policy = policies[run] if learned is None else learned.one(run)
+        policy = started.policies[run] if learned is None else learned.one(run)
         assert isinstance(policy, Policy)
         trained = TrainedModel(
             spec=specs[run],
             recommender=best.one(run),
             item_ids=parts[0].item_ids,
-            policy_spec=shapes[run],
+            policy_spec=started.policy_specs[run],
             policy=policy,
             periods=config.sketch.schedule.periods,
             selection=config.sketch.selection,
@@ -274,7 +298,9 @@ def _run_stack(
                 best_epoch=state.progress.best_epoch[run],
                 valid=scores[run][0],
                 test=scores[run][1] if test else None,
-                selection_loss=objective_of_users(scores[run][0], halves[run].selection),
+                selection_loss=objective_of_users(
+                    scores[run][0], validation_halves(parts[1].users).selection
+                ),
             )
         results.append(_run_result(state, own, specs[run], run, jobs[run], scores[run]))
     return results
