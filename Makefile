@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid false-positives results clean
+.PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid false-positives results pretrain clean
 
 demo: .venv/ready ## Compare the static policies on the embedded world (about 2 minutes after set-up)
 	rm -rf demo
@@ -59,6 +59,9 @@ false-positives: .venv/ready ## How often "better" is said where there is no dif
 
 results: .venv/ready ## Tables of docs/results.md and docs/ablations.md, and the figure, from the csv files in results/
 	$(BIN)/python results/figure.py
+
+pretrain: .venv/ready ## Parameters of `pretrained` again, from synthetic worlds alone (about an hour and a half on one core)
+	OMP_NUM_THREADS=1 $(BIN)/python results/pretrain.py
 
 grid: .venv/ready ## Learned against the best static policy over a grid of made worlds (hours on 2 cores)
 	$(BIN)/python results/grid.py

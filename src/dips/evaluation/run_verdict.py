@@ -20,6 +20,7 @@ from dips.evaluation.metrics import LOWER_IS_BETTER, pool_metrics, primary_metri
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import SourcePolicy
 from dips.model.trained_model import TrainedModel
+from dips.policy.registry import PRETRAINED
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import Stream
 
@@ -268,6 +269,8 @@ def _kept_sentence(name: str, baseline: str, baseline_kept: bool, is_initial: bo
         return f"The run is the baseline {baseline}, which was better when the model was selected."
     if is_initial:
         return f"The run is {name} as it was initialised: no training of the policy was kept."
+    if name == PRETRAINED:
+        return f"The run is {name}: its policy was not trained on this data."
     return f"The run is {name}, trained."
 
 

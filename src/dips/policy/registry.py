@@ -22,11 +22,14 @@ from dips.policy.hardest import Hardest
 from dips.policy.influence import Influence
 from dips.policy.last_top import LastTop
 from dips.policy.paper_network import PaperNetwork
+from dips.policy.pretrained import load_pretrained, signal_of
 from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import SetNetwork
 
-INITIAL_POLICIES = ("rule", "last")
+PRETRAINED = "pretrained"
+"""The policy with the shipped parameters, and the name of that start of `learned`."""
+INITIAL_POLICIES = (PRETRAINED, "rule", "last")
 """Where the parameters of `learned` start."""
 NEWEST = 4
 """Number of newest entries that the initial policy of `learned` protects in larger sketches."""
@@ -120,8 +123,9 @@ def _slope(spec: PolicySpec) -> float:
 
 
 def _learned(spec: PolicySpec, seed: int) -> Policy:
-    rule = spec.initial != "last"
-    return SetNetwork(
+    start = PRETRAINED if spec.name == PRETRAINED else spec.initial
+    rule = start == "rule"
+    network = SetNetwork(
         dim=spec.dim,
         center=spec.center,
         spread=spec.spread,
@@ -135,6 +139,10 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         side=spec.side,
         generator=torch.Generator().manual_seed(seed),
     )
+    if start == PRETRAINED:
+        signal = signal_of(residual=spec.residual, predicted_score=spec.predicted_score)
+        load_pretrained(network, signal)
+    return network
 
 
 POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
@@ -152,6 +160,7 @@ POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
     "dips": _paper,
     "dips@1": _paper,
     "learned": _learned,
+    PRETRAINED: _learned,
 }
 WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M", "last-top": "M"}
 
@@ -207,5 +216,8 @@ def is_rule(name: str, size: int) -> bool:
 
 
 def learns(policy: Policy) -> bool:
-    """Return whether training changes a policy: whether it is a module with parameters."""
+    """Return whether a policy is a module with parameters.
+
+    Training changes them, except those of `pretrained`.
+    """
     return isinstance(policy, nn.Module) and any(True for _ in policy.parameters())

@@ -20,7 +20,7 @@ from dips.evaluation.run_verdict import (
     measure_gain,
 )
 from dips.model.trained_model import TrainedModel
-from dips.policy.registry import build_policy, learns
+from dips.policy.registry import PRETRAINED, build_policy, learns
 from dips.stream.users import EventColumns, make_stream
 from dips.training.config import TrainConfig
 from dips.training.resolve import Resolved
@@ -42,9 +42,9 @@ class PolicyResult:
 
     @property
     def is_initial(self) -> bool:
-        """Whether it is a learned policy with its initial parameters."""
+        """Whether it is a learned policy with its initial parameters; never for `pretrained`."""
         policy = self.trained.policy
-        if not (isinstance(policy, nn.Module) and learns(policy)):
+        if self.name == PRETRAINED or not (isinstance(policy, nn.Module) and learns(policy)):
             return False
         initial = build_policy(self.trained.policy_spec, self.trained.seed)
         assert isinstance(initial, nn.Module)

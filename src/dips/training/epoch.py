@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dips.numerics.cuda_graph import CapturedGraph
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
+from dips.policy.registry import PRETRAINED
 from dips.recommender.losses import SampledLoss
 from dips.recommender.sequential import Sequential
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
@@ -74,7 +75,12 @@ def train_epoch(
 
 
 def is_policy_trained(config: TrainConfig, epoch: int) -> bool:
-    """Return whether policies are updated in this epoch: after warm-up and before the freeze."""
+    """Return whether policies are updated in this epoch: after warm-up and before the freeze.
+
+    The policy `pretrained` is never updated.
+    """
+    if config.sketch.policy == PRETRAINED:
+        return False
     warmup = config.policy_training.policy_warmup_epochs
     last = config.training.epochs - config.policy_training.policy_freeze_epochs
     return warmup < epoch <= max(warmup + 1, last)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dips.policy.registry import NEWEST
+from dips.policy.registry import NEWEST, PRETRAINED
 from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
 from dips.recommender.registry import SEQUENTIAL
 from dips.training.config import TrainConfig
@@ -100,6 +100,11 @@ class Case:
     def learned(self) -> bool:
         """Whether the policy is `learned`."""
         return self.config.sketch.policy == "learned"
+
+    @property
+    def has_baselines(self) -> bool:
+        """Whether baselines are trained beside the policy: `learned` and `pretrained`."""
+        return self.learned or self.config.sketch.policy == PRETRAINED
 
 
 class Rule(NamedTuple):
@@ -323,9 +328,10 @@ RULES: tuple[Rule, ...] = (
     Rule("entry_value", _always, "gradient", "default"),
     Rule("revert_tolerance", lambda c: c.learned, 0.15, "learned"),
     Rule("revert_tolerance", _always, float("inf"), "default: never"),
-    Rule("baselines", lambda c: c.learned and c.explicit, ("last", "hardest:8"), "learned"),
-    Rule("baselines", lambda c: c.learned, ("last", "frequent", LAST_TOP),
-         "learned, items are predicted"),
-    Rule("baselines", _always, (), "only learned policies are compared while they train"),
+    Rule("baselines", lambda c: c.has_baselines and c.explicit, ("last", "hardest:8"),
+         "learned or pretrained"),
+    Rule("baselines", lambda c: c.has_baselines, ("last", "frequent", LAST_TOP),
+         "learned or pretrained, items are predicted"),
+    Rule("baselines", _always, (), "rules have no baselines"),
 )  # fmt: skip
 """Condition, setting, value and reason of everything that is decided from the data."""
