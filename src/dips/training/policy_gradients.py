@@ -110,8 +110,11 @@ def _losses_and_adjoints(
     row = predicted.clamp_min(0)
     event = trace.event[row]
     target = (trace.columns.token[event], trace.columns.rating[event])
+    seen = trace.seen_items(row, filtered=stack.template.masks_seen)
     with torch.no_grad():
-        found: tuple[Tensor, Adjoint] = stack.call(loss_and_adjoint, trace.evidence(row), *target)
+        found: tuple[Tensor, Adjoint] = stack.call(
+            loss_and_adjoint, trace.evidence(row), *target, seen
+        )
     return found
 
 
