@@ -239,7 +239,8 @@ def test_auc_needs_both_classes(world: World, dot: Dot) -> None:
 def _dense_ranks(model: Recommender, trace: Trace) -> list[float]:
     """Return the oracle: ranks from scores of all items, with seen items at minus infinity."""
     found = []
-    for row, (event, step) in enumerate(zip(trace.event.tolist(), trace.step.tolist())):
+    pairs = zip(trace.event.tolist(), trace.step.tolist(), strict=True)
+    for row, (event, step) in enumerate(pairs):
         user = model.read(trace.evidence(torch.tensor([row]))).detach()
         scores, own = model.predict_all(user)[0].tolist(), int(trace.columns.item[event])
         for item in set(trace.columns.item[event - step : event].tolist()) - {own}:

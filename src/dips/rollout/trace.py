@@ -66,7 +66,6 @@ class Trace(ABC):
         repeats = torch.where(present, self.repeats_of(rows), 1).to(weight.dtype)
         return Evidence(item, rating, weight, present.sum(-1), age, repeats)
 
-
     @cached_property
     def longest(self) -> int:
         """Number of events before the latest prediction."""
