@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions
-from dips.evaluation.crossing import score_sketches
 from dips.evaluation import headroom
+from dips.evaluation.crossing import score_sketches
 from dips.evaluation.headroom import (
     oracle_gain_intervals,
     oracle_sketches,
