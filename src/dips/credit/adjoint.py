@@ -21,6 +21,7 @@ It is the v of Eq. 10. As S grows, it tends to the influence function of Eq. 11.
 | gru, sasrec: any `Sequential`        | `ReaderAdjoint`          | by autograd through `read`    |
 | any other                            | `TrajectoryAdjoint`      | by autograd through each step |
 
+Seen items that are filtered (`filter_seen`) change no form: they do not depend on entry weights.
 An adjoint is a constant: nothing here is differentiated again.
 """
 
