@@ -188,13 +188,13 @@ class SolvedDotProduct(SquaredDotProduct):
 
 
 def squared_adjoint(
-    model: SquaredDotProduct, evidence: Evidence, item: Tensor, rating: Tensor
+    model: SquaredDotProduct, evidence: Evidence, item: Tensor, rating: Tensor, seen: Tensor
 ) -> tuple[Tensor, SoftmaxAdjoint | FilteredSoftmaxAdjoint | RepeatSoftmaxAdjoint | SolvedAdjoint]:
     """Return losses and adjoint of predictions; the model's `input_products` reads it."""
     problem = model.quadratic(evidence)
     users, tau = model.trajectory(problem), model.log_tau.exp()
     user = model.with_repeat_scores(tau * users[-1], evidence)
-    loss, gradient = adjoint._filtered_target_gradient(model, user, evidence, item, rating)
+    loss, gradient = adjoint._filtered_target_gradient(model, user, evidence, item, rating, seen)
     gradient = tau * gradient[:, : users[-1].shape[1]]
     found = SoftmaxAdjoint(model.adjoint(problem, users, gradient), torch.zeros_like(loss))
     if model.has_repeat_feature:

@@ -291,3 +291,56 @@ def test_single_precision_is_close(make: Make, case: MakeCase, kind: str, loss: 
         assert all(field.dtype == dtype for field in numbers)
     for exact, single in zip(*results, strict=True):
         torch.testing.assert_close(single.double(), exact, atol=2e-5, rtol=2e-4)
+
+
+SEEN = torch.tensor([[0, 3, -1, 5], [-1] * 4, [1, 1, 2, 6], [7, 4, 5, 0], [2, 3, -1, -1]])
+"""Items that were met before, [rows, n]; -1 pads."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "form"),
+    [
+        ("untied", "softmax", SoftmaxAdjoint),
+        ("recency_decay", "softmax", SoftmaxAdjoint),
+        ("linearised-untied", "softmax", SoftmaxAdjoint),
+        ("linearised", "sampled", SoftmaxAdjoint),
+        ("mlp", "softmax", TrajectoryAdjoint),
+    ],
+)
+def test_entry_gradients_have_no_term_of_the_filter_of_seen_items(
+    make: Make, case: MakeCase, kind: str, loss: str, form: type[Adjoint]
+) -> None:
+    """Finite differences of the loss in each entry weight; what is filtered stays filtered.
+
+    Entries of the sketch are among the seen items, and so are some targets.
+    """
+    model, given = make(kind, loss), case(distinct=True)
+    model.masks_seen = True
+    seen = torch.cat([SEEN, given.evidence.item, given.item[:, None]], 1)
+    seen[3, -1] = -1
+    value, adjoint = loss_and_adjoint(model, given.evidence, given.item, given.rating, seen)
+    assert isinstance(adjoint, form)
+    mine = entry_gradient(model, adjoint, given.evidence)
+
+    def dense(past: Evidence) -> Tensor:
+        every = torch.arange(model.items)
+        gone = (seen[:, :, None] == every).any(1) & (every != given.item[:, None])
+        if loss == "sampled":
+            gone, own = gone[:, model.negatives], model.negatives == given.item[:, None]
+            scores = model.predict_some(model.read(past), model.negatives) - model.log_q
+            scores = scores.masked_fill(gone | own, -torch.inf)
+            score = model.predict(model.read(past), given.item[:, None])
+            return torch.cat([scores, score], 1).logsumexp(1) - score[:, 0]
+        scores = model.predict_all(model.read(past)).masked_fill(gone, -torch.inf)
+        return scores.logsumexp(1) - scores.gather(1, given.item[:, None])[:, 0]
+
+    past = given.evidence
+    torch.testing.assert_close(value, dense(past), **TIGHT)
+    for column in range(past.item.shape[1]):
+        nudge = torch.zeros_like(past.weight)
+        nudge[:, column] = 1e-5
+        ahead = dense(past._replace(weight=past.weight + nudge))
+        behind = dense(past._replace(weight=past.weight - nudge))
+        torch.testing.assert_close(mine[:, column], (ahead - behind) / 2e-5, atol=1e-7, rtol=1e-6)
+    plain, _ = loss_and_adjoint(model, given.evidence, given.item, given.rating)
+    assert bool((plain > value + 1e-4).any())

@@ -175,3 +175,31 @@ def test_chunks_give_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> No
     for mine, other in zip(compute(), whole, strict=True):
         torch.testing.assert_close(mine, other, **TIGHT)
     assert set(rows) == {1}
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("gru", "softmax"), ("sasrec", "softmax")])
+def test_entry_gradients_have_no_term_of_the_filter_of_seen_items(
+    make: Make, kind: str, loss: str
+) -> None:
+    """Finite differences in the weights of kept and dropped entries; the filter stays as it is."""
+    model, (history, target) = make(kind, loss), _history()
+    seen = torch.cat([history.item, target[:, None]], 1)
+    seen[:, 5] = -1
+    seen[0] = -1
+    value, adjoint = loss_and_adjoint(model, _sketch(history), target, target.double(), seen)
+    mine = entry_gradient(model, adjoint, history)
+    every = torch.arange(model.items)
+    gone = (seen[:, :, None] == every).any(1) & (every != target[:, None])
+
+    def dense(weight: Tensor) -> Tensor:
+        user = model.read(history._replace(weight=weight))
+        scores = model.predict_all(user).masked_fill(gone, -torch.inf)
+        return scores.logsumexp(1) - scores.gather(1, target[:, None])[:, 0]
+
+    torch.testing.assert_close(value, dense(history.weight), **TIGHT)
+    assert bool((_loss(model, history, target) > value + 1e-3)[1:].all())
+    for place in range(LENGTH):
+        nudge = torch.zeros_like(history.weight)
+        nudge[:, place] = 1e-5
+        slope = (dense(history.weight + nudge) - dense(history.weight - nudge)) / 2e-5
+        torch.testing.assert_close(mine[:, place], slope, atol=1e-6, rtol=1e-5)

@@ -285,3 +285,27 @@ def test_entry_gradients_are_derivatives_of_a_replayed_prediction(make: Make) ->
     detached = evidence._replace(weight=weight.detach())
     _, adjoint = loss_and_adjoint(model, detached, past.item[:, 4], past.rating[:, 4])
     torch.testing.assert_close(entry_gradient(model, adjoint, detached), derivative, **TIGHT)
+
+
+def test_a_replay_filters_what_was_met_before_each_prediction(make: Make) -> None:
+    """Losses equal a loop with a mask; sketch and later items do not matter."""
+    model, past = make("linearised", "softmax"), _past()
+    schedule = SCHEDULES[-1]
+    plain = replay(_network(_phi()), model, past, SIZE, schedule)
+    model.masks_seen = True
+    found = replay(_network(_phi()), model, past, SIZE, schedule, choices=plain.choices)
+    refreshes = [seen for seen, _ in schedule.refreshes(SIZE, max(LENGTHS) - 1)]
+    for user, length in enumerate(LENGTHS):
+        for t in range(length):
+            turn = sum(seen <= t for seen in refreshes) - 1
+            kept = torch.arange(t)[: SIZE if turn < 0 else None]
+            if turn >= 0:
+                kept = plain.choices[turn].kept[user].nonzero()[:, 0]
+            item, rating = past.item[None, user, kept], past.rating[None, user, kept]
+            slots = torch.tensor([min(t, SIZE)])
+            sketch = Evidence.new(item, rating, torch.ones_like(rating), slots)
+            scores = model.predict_all(model.read(sketch))[0]
+            own = int(past.item[user, t])
+            left = [one for one in range(8) if one == own or one not in past.item[user, :t]]
+            wanted = scores[left].logsumexp(0) - scores[own]
+            torch.testing.assert_close(found.losses[user, t], wanted, **TIGHT)

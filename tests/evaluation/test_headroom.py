@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dips.data.interactions import Interactions
+from dips.evaluation import headroom
 from dips.evaluation.crossing import score_sketches
 from dips.evaluation.headroom import (
     oracle_gain_intervals,
@@ -59,7 +60,7 @@ def slow_oracle(
     quantized = StackedRecommenders.of([trained.recommender], "cpu").quantized()
     period, found = trained.periods[0], {}
 
-    def lost(events: np.ndarray, kept: list[int], future: list[int]) -> float:
+    def lost(events: np.ndarray, revealed: int, kept: list[int], future: list[int]) -> float:
         rating = np.ones(len(data.item)) if data.rating is None else data.rating
         past, later = events[kept], events[future]
 
@@ -67,8 +68,10 @@ def slow_oracle(
             item, given, token, outcome = fields
             sketch = Evidence.new(item, given, torch.ones_like(given), torch.tensor([len(kept)]))
             user = model.read(sketch)
-            if not model.masks_sketch:
+            if not (model.masks_sketch or model.masks_seen):
                 return model.losses(user, token, outcome).sum()
+            if model.masks_seen:
+                item = torch.tensor(data.item[events[:revealed]].astype(np.int64))[None]
             scores = model.predict_all(user)[0]
             each = [scores[baselines(item[0], one)].logsumexp(0) - scores[one] for one in token[0]]
             return torch.stack(each).sum()
@@ -96,7 +99,9 @@ def slow_oracle(
                 future = [position for position in future if (position + 1) % 2 == 1]
                 while len(kept) > trained.size:
                     losses = [
-                        lost(events, [k for k in kept if k != one], future) if future else 0.0
+                        lost(events, step + 1, [k for k in kept if k != one], future)
+                        if future
+                        else 0.0
                         for one in kept
                     ]
                     kept.pop(int(np.argmin(np.round(losses, 6))))
@@ -130,6 +135,21 @@ def test_the_oracle_respects_filter_sketch(world: Callable[..., Interactions]) -
     found = positions(oracle_sketches(trained, stream(data)))
     assert found == slow_oracle(trained, data, 10)
     assert found != plain
+
+
+def test_the_oracle_respects_filter_seen(
+    world: Callable[..., Interactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was met before the refresh is filtered; also in chunks of one row."""
+    data = world(LENGTHS, items=ITEMS, explicit=False, seed=3)
+    trained = untrained_model(data)
+    plain = positions(oracle_sketches(trained, stream(data)))
+    trained.recommender.masks_seen = True
+    found = positions(oracle_sketches(trained, stream(data)))
+    assert found == slow_oracle(trained, data, 10)
+    assert found != plain
+    monkeypatch.setattr(headroom, "CHUNK", 1)
+    assert positions(oracle_sketches(trained, stream(data))) == found
 
 
 def with_other_outcomes(data: Interactions, since: int, *, even: bool) -> Interactions:

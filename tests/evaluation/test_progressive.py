@@ -16,10 +16,10 @@ from dips.evaluation import progressive
 from dips.evaluation.progressive import evaluate, predict
 from dips.numerics import chunks
 from dips.policy.registry import make_policy
-from dips.recommender.base import Evidence
+from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.linearised import LinearisedDotProduct
-from dips.recommender.losses import BinaryCrossEntropy, Loss
+from dips.recommender.losses import BinaryCrossEntropy, FullSoftmax, Loss
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import Trace
@@ -234,3 +234,71 @@ def test_auc_needs_both_classes(world: World, dot: Dot) -> None:
     data = world([5, 4])
     stack, trace = _walk([data], [dot(BinaryCrossEntropy(0.5))])
     assert set(evaluate(stack, trace, low=1, high=5)[0].metrics) == {"rmse", "logloss"}
+
+
+def _dense_ranks(model: Recommender, trace: Trace) -> list[float]:
+    """Return the oracle: ranks from scores of all items, with seen items at minus infinity."""
+    found = []
+    pairs = zip(trace.event.tolist(), trace.step.tolist(), strict=True)
+    for row, (event, step) in enumerate(pairs):
+        user = model.read(trace.evidence(torch.tensor([row]))).detach()
+        scores, own = model.predict_all(user)[0].tolist(), int(trace.columns.item[event])
+        for item in set(trace.columns.item[event - step : event].tolist()) - {own}:
+            scores[item] = -math.inf
+        above = sum(score > scores[own] for score in scores)
+        equal = sum(score == scores[own] for score in scores) - 1
+        found.append(1 + above + equal / 2)
+    return found
+
+
+@pytest.mark.parametrize("form", ["dot", "numba", "linearised"])
+@pytest.mark.parametrize("policy", ["last", "reservoir", "all"])
+def test_seen_items_are_filtered_from_the_ranking(
+    world: World, form: str, policy: str, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Ranks equal a dense loop with a mask, in chunks of any size; some targets were seen."""
+    if form == "dot":
+        monkeypatch.setattr(progressive, "has_compiled_softmax", lambda model: False)
+    data = replace(
+        world([60, 3, 24, 1, 6], items=30, explicit=False), warmup=np.array([7, 0, 0, 0, 2])
+    )
+    make = request.getfixturevalue("linearised" if form == "linearised" else "dot")
+    model = make(FullSoftmax(), items=30)
+    plain = predict(*_walk([data], [model], policy, size=4), 0)
+    model.masks_seen = True
+    stack, trace = _walk([data], [model], policy, size=4)
+    wanted = _dense_ranks(model, trace)
+    assert predict(stack, trace, 0).output.tolist() == wanted
+    assert not torch.equal(predict(stack, trace, 0).output, plain.output)
+    seen = trace.seen_items(torch.arange(len(trace.event)))
+    repeated = (seen == trace.columns.item[trace.event][:, None]).any(1)
+    assert bool(repeated.any())
+    assert not bool(repeated.all())
+    widths: list[int] = []
+    mask = progressive.mask_items
+    monkeypatch.setattr(
+        progressive, "mask_items", lambda *given: widths.append(given[1].numel()) or mask(*given)
+    )
+    monkeypatch.setattr(progressive, "CHUNK", 8 * 59 * 2)  # two rows as long as the history
+    assert predict(stack, trace, 0).output.tolist() == wanted
+    assert max(widths) <= 2 * 59
+
+
+def test_ranks_do_not_depend_on_items_that_are_met_later(
+    world: World, linearised: Callable[..., LinearisedDotProduct]
+) -> None:
+    data = world([12, 7], items=20, explicit=False, seed=4)
+    model = linearised(items=20)
+    model.masks_seen = True
+    stack, trace = _walk([data], [model], size=3)
+    before, noticed = predict(stack, trace, 0).output, False
+    for t in range(12):
+        item = data.item.copy()
+        item[t] = (item[t] + 7) % 20
+        _, changed = _walk([replace(data, item=item)], [model], size=3)
+        same = predict(stack, changed, 0).output == before
+        assert bool(same[:t].all())
+        assert bool(same[12:].all())
+        noticed |= not bool(same[t + 4 : 12].all())  # filtered after it has left the sketch
+    assert noticed

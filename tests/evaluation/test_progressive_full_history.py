@@ -81,3 +81,21 @@ def test_evaluate_scores_ranks_like_evaluate(data: Interactions, model: GRU) -> 
         assert torch.equal(found.count, expected.count)
     tied = evaluate_scores(lambda past: torch.zeros(len(past.item), ITEMS), trace, 0, ITEMS)
     assert tied.metrics["mrr@20"] == pytest.approx(1 / 15.5)  # in the middle of all
+
+
+def test_one_pass_filters_the_same_seen_items(data: Interactions, model: GRU) -> None:
+    """Whole histories are filtered, whatever the sketch holds, and the target is not."""
+    plain = predict(StackedRecommenders.of([model]), _walk(data, "all", 1), 0).output
+    model.masks_seen = True
+    stack, trace = StackedRecommenders.of([model]), _walk(data, "all", 1)
+    at_once = predict(stack, trace, 0).output
+    assert torch.equal(predict(stack, _walk(data, "last", 14), 0).output, at_once)
+    assert bool((at_once <= plain).all())
+    assert bool((at_once < plain).any())
+    model.masks_seen, model.masks_sketch = False, True
+    repeated = (trace.seen_items(torch.arange(len(trace.event))) == trace.columns.item[
+        trace.event
+    ][:, None]).any(1)  # fmt: skip
+    sketch = predict(StackedRecommenders.of([model]), trace, 0).output
+    assert torch.equal(sketch[~repeated], at_once[~repeated])
+    assert bool((sketch > at_once)[repeated].all())

@@ -56,6 +56,7 @@ def _fixed() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 FIXED = _fixed()
+NO_ITEMS = torch.zeros(ROWS, 0, dtype=torch.int64)
 
 
 def _problem(case: Case, penalty: float) -> SoftmaxProblem:
@@ -104,7 +105,7 @@ def _reference(penalty: float) -> Callable[[Case], Tensor]:
 def _compiled(penalty: float) -> Callable[[Case], Tensor]:
     def total(case: Case) -> Tensor:
         _, target, weights, _ = FIXED
-        found: Tensor = SoftmaxLoss.apply(*_problem(case, penalty), target, weights)[0]  # type: ignore[no-untyped-call]
+        found: Tensor = SoftmaxLoss.apply(*_problem(case, penalty), target, weights, NO_ITEMS)[0]  # type: ignore[no-untyped-call]
         return found
 
     return total
@@ -149,7 +150,7 @@ def test_entry_gradients(scale: float, penalty: float, dim: int) -> None:
     rate = problem.rate[:, None]
     repeat_scale = case["repeat_scale"] if scale else None
     loss, feature_sum, common, users = SoftmaxEntryGradients.apply(
-        *_problem(case, penalty), target, repeat_scale, None
+        *_problem(case, penalty), target, repeat_scale, None, NO_ITEMS
     )  # type: ignore[no-untyped-call]
     wanted = torch.cat(
         [sum(parts) for parts in zip(*(back.after for back in backs), strict=True)], 1
@@ -180,7 +181,68 @@ def test_entry_gradients_with_filtered_sketches(weight: float, above: float) -> 
     probability[torch.arange(ROWS), target] -= 1
     backs = list(backward_pass(items, problem, taken, items.mean(probability)))
     filtered = torch.full((ROWS, ENTRIES), weight)
-    found = SoftmaxEntryGradients.apply(*_problem(case, 0.1), target, None, filtered)  # type: ignore[no-untyped-call]
+    found = SoftmaxEntryGradients.apply(*_problem(case, 0.1), target, None, filtered, NO_ITEMS)  # type: ignore[no-untyped-call]
+    rate, wanted = problem.rate[:, None], sum(back.after[0] for back in backs)
+    _close(found[0], -logits.log_softmax(1).gather(1, target[:, None])[:, 0])
+    _close(found[1], rate * wanted)
+    _close(found[2], problem.rate * sum(back.mean_change for back in backs))
+
+
+def _seen() -> Tensor:
+    """Return items that are filtered, [rows, n]: also the target, one twice, and padding."""
+    item, target, _, _ = FIXED
+    draw = torch.Generator().manual_seed(9)
+    seen = torch.randint(ITEMS, (ROWS, 40), generator=draw)
+    seen[:, :ENTRIES], seen[::2, 7], seen[:, 8] = item, target[::2], seen[:, 9]
+    seen[torch.arange(ROWS)[:, None] % 4 > torch.arange(40) % 5] = -1
+    seen[4] = -1
+    return seen
+
+
+def _left(logits: Tensor) -> Tensor:
+    """Return logits without seen items: the oracle has minus infinity there."""
+    seen, target = _seen(), FIXED[1]
+    gone = (seen[:, :, None] == torch.arange(ITEMS)).any(1)
+    gone[torch.arange(ROWS), target] = False
+    return logits.masked_fill(gone, -torch.inf)
+
+
+@pytest.mark.parametrize("above", [0.0, 120.0])
+def test_losses_and_gradients_without_seen_items(above: float) -> None:
+    """Against the softmax of what is left; also if seen items have almost all probability."""
+    case, (item, target, weights, _) = _case(0.0, 6), FIXED
+    case["bias"][item[0]] += above
+    exact = {name: value.double() for name, value in case.items()}
+
+    def oracle(case: Case) -> Tensor:
+        items, problem = _given(case, 0.1)
+        logits = _left(items.logits(descend_softmax(items, problem, STEPS)))
+        losses = -logits.log_softmax(1).gather(1, target[:, None])[:, 0]
+        return (losses * weights).sum()
+
+    def compiled(case: Case) -> Tensor:
+        found: Tensor = SoftmaxLoss.apply(*_problem(case, 0.1), target, weights, _seen())[0]  # type: ignore[no-untyped-call]
+        return found
+
+    found, value = grad_and_value(compiled)(case)
+    wanted, expected = grad_and_value(oracle)(exact)
+    _close(value, expected)
+    assert abs(float(expected - grad_and_value(_reference(0.1))(exact)[1])) > 0.1
+    for name, gradient in wanted.items():
+        if name != "repeat_scale":
+            _close(found[name], gradient)
+
+
+def test_entry_gradients_without_seen_items() -> None:
+    """Against the way back from a softmax of what is left."""
+    case, target = _case(0.0, 6), FIXED[1]
+    items, problem = _given(case, 0.1)
+    taken, user = forward_pass(items, problem, STEPS)
+    logits = _left(items.logits(user))
+    probability = logits.softmax(1)
+    probability[torch.arange(ROWS), target] -= 1
+    backs = list(backward_pass(items, problem, taken, items.mean(probability)))
+    found = SoftmaxEntryGradients.apply(*_problem(case, 0.1), target, None, None, _seen())  # type: ignore[no-untyped-call]
     rate, wanted = problem.rate[:, None], sum(back.after[0] for back in backs)
     _close(found[0], -logits.log_softmax(1).gather(1, target[:, None])[:, 0])
     _close(found[1], rate * wanted)
@@ -207,7 +269,7 @@ def test_stacked_runs_equal_single_runs() -> None:
 
     def gradients_of(case: Case) -> tuple[Tensor, ...]:
         found: tuple[Tensor, ...] = SoftmaxEntryGradients.apply(  # type: ignore[no-untyped-call]
-            *_problem(case, 0.1), target, case["repeat_scale"], None
+            *_problem(case, 0.1), target, case["repeat_scale"], None, NO_ITEMS
         )
         return found
 
@@ -245,7 +307,7 @@ def test_no_rows() -> None:
     """A process may have no share in a batch."""
     problem = _problem(_case(0.8, 6), 0.1)
     none = problem._replace(weight=problem.weight[:0], rate=problem.rate[:0], item=problem.item[:0])
-    total, *gradients = SoftmaxLoss.apply(*none, FIXED[1][:0], FIXED[2][:0])  # type: ignore[no-untyped-call]
+    total, *gradients = SoftmaxLoss.apply(*none, FIXED[1][:0], FIXED[2][:0], NO_ITEMS[:0])  # type: ignore[no-untyped-call]
     assert total == 0
     assert gradients[0].shape == problem.table.shape
     assert not any(value.any() for value in gradients)

@@ -138,3 +138,53 @@ def test_powers_are_not_stored_under_vmap_or_if_they_are_large() -> None:
     seen: list[bool] = []
     vmap(lambda each: seen.append(can_store(table, each)) or each)(user[None])  # type: ignore[func-returns-value]
     assert seen == [False]
+
+
+FILTERED = torch.tensor([[0, 3, -1], [-1, -1, -1], [2, 2, 6], [5, 4, 0], [-1, 1, -1]])
+"""Items that each row leaves out: none, one, three, and one twice; -1 pads."""
+
+
+def _masked(table: Tensor, bias: Tensor, user: Tensor) -> Tensor:
+    """Return the oracle: all logits, those of filtered items at minus infinity."""
+    gone = (FILTERED[:, :, None] == torch.arange(ITEMS)).any(1)
+    return (user @ table.T + bias).masked_fill(gone, -torch.inf).logsumexp(1)
+
+
+def _without(function: type[torch.autograd.Function]) -> Function:
+    def norm(*given: Tensor) -> Tensor:
+        found: Tensor = function.apply(*given, FILTERED)[0]  # type: ignore[no-untyped-call]
+        return found
+
+    return norm
+
+
+@pytest.mark.usefixtures("rows_at_once")
+def test_filtered_items_are_left_out_in_any_chunks() -> None:
+    given, fast = _given(), _without(LogSumExp)
+    torch.testing.assert_close(fast(*given), _masked(*given), **TIGHT)
+    wanted = _gradients(_masked)(*given)
+    torch.testing.assert_close(_gradients(fast)(*given), wanted, **TIGHT)
+    together = tuple(torch.stack([tensor, 2 * tensor]) for tensor in given)
+    found = vmap(_gradients(fast))(*together)
+    torch.testing.assert_close(tuple(slope[0] for slope in found), wanted, **TIGHT)
+    inputs = [tensor.requires_grad_() for tensor in given]
+    stored = _without(StoredLogSumExp)(*inputs)
+    assert torch.equal(stored, fast(*given))
+    weight = torch.arange(1.0, ROWS + 1, dtype=torch.float64)
+    torch.testing.assert_close(
+        torch.autograd.grad((stored * weight).sum(), inputs), wanted, **TIGHT
+    )
+
+
+def test_filtered_items_may_have_almost_all_of_the_probability() -> None:
+    """In single precision: what is left is summed, not found as a difference."""
+    table, bias, user = (tensor.float() for tensor in _given())
+    bias[0] += 200
+    bias[3] += 200
+    for function in (LogSumExp, StoredLogSumExp):
+        found = _without(function)(table, bias, user)
+        torch.testing.assert_close(found[0], _masked(table, bias, user)[0])
+    everything = torch.arange(ITEMS).expand(ROWS, -1)
+    norm = LogSumExp.apply(table, bias, user, everything)[0]  # type: ignore[no-untyped-call]
+    assert bool((norm < -1e29).all())
+    assert bool(norm.isfinite().all())

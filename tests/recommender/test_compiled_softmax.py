@@ -24,6 +24,7 @@ from dips.recommender.dot import DotProduct
 from dips.recommender.losses import FullSoftmax, SquaredError
 
 ROWS, ITEMS, ENTRIES = 11, 40, 3
+NO_ITEMS = torch.zeros(ROWS, 0, dtype=torch.int64)
 KINDS = pytest.mark.parametrize(
     "kind", [{}, {"repeat_feature": True}, {"recency_decay": True, "tie_embeddings": False}]
 )
@@ -90,7 +91,7 @@ def test_gradients_in_all_parameters(kind: dict[str, bool]) -> None:
 
     def fast(parameters: dict[str, Tensor]) -> Tensor:
         def task(m: DotProduct) -> Tensor:
-            return total_loss(m, evidence, target, mass)
+            return total_loss(m, evidence, target, mass, NO_ITEMS)
 
         result: Tensor = functional_call(model, parameters, (task,))
         return result
@@ -106,7 +107,7 @@ def test_gradients_in_all_parameters(kind: dict[str, bool]) -> None:
 def test_effects_are_those_of_the_adjoint(kind: dict[str, bool]) -> None:
     """Losses too."""
     model, (evidence, target, mass) = _model(**kind), _past()
-    loss, pull, common, _ = compiled_adjoint(model, evidence, target)
+    loss, pull, common, _ = compiled_adjoint(model, evidence, target, NO_ITEMS)
     wanted, effect = loss_and_adjoint(
         _model(**kind).double(), _exact(evidence), target, mass.double()
     )

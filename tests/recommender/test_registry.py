@@ -183,3 +183,15 @@ def test_options_that_a_recommender_does_not_have_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match="has no setting"):
             make_recommender(given)
+
+
+@pytest.mark.parametrize("form", ["dot", "mlp", "gru", "sasrec"])
+def test_filter_seen_masks_histories_and_not_the_sketch(form: str) -> None:
+    """The specification says so, and older specifications without the field do not."""
+    made = make_recommender(spec(form, loss="softmax", filter_seen=True))
+    assert (made.masks_seen, made.masks_sketch) == (True, False)
+    assert not make_recommender(spec(form, loss="softmax")).masks_seen
+    stored = spec(form, loss="softmax", filter_seen=True).to_dict()
+    assert RecommenderSpec.from_dict(stored).filter_seen
+    del stored["filter_seen"]
+    assert not RecommenderSpec.from_dict(stored).filter_seen

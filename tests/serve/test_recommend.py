@@ -68,6 +68,16 @@ def test_items_are_ranked_as_in_evaluation(form, more, looped, monkeypatch):
     assert all(math.isfinite(score) for _, score in found)
 
 
+def test_a_service_filters_the_sketch_of_a_run_with_filter_seen():
+    """Evaluation filters the whole history; a service stores none of it but the sketch."""
+    more = {"inner_loss": "linearised", "items": ITEMS}
+    found = _recommended(make_model("last", 2, loss="softmax", filter_seen=True, **more), ITEMS)
+    assert {int(item) for item, _ in found} == set(range(ITEMS)) - {2, 7}
+    assert found == _recommended(
+        make_model("last", 2, loss="softmax", filter_sketch=True, **more), ITEMS
+    )
+
+
 @KINDS
 def test_without_a_filter_all_items_are_recommended(form, more):
     trained = make_model("last", 4, loss="softmax", form=form, items=ITEMS, **more)

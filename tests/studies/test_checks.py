@@ -37,6 +37,29 @@ SAMPLED_INNER_LOSS: dict[str, Any] = {"task": "implicit", "negatives": 5, "inner
             "leave --repeat-feature out",
         ),
         ({"filter_sketch": True}, "leave --filter-sketch out"),
+        (
+            {"filter_seen": True},
+            "filter_seen is for items predicted with loss softmax: leave --filter-seen out",
+        ),
+        ({"task": "implicit", "loss": "bpr", "filter_seen": True}, "leave --filter-seen out"),
+        (
+            {"task": "implicit", "repeat_feature": True, "filter_seen": True},
+            "filter_seen is for data where items do not repeat, and repeat_feature is on: leave "
+            "--filter-seen out, or add --no-repeat-feature",
+        ),
+        (  # a tenth of the events are repeats, so the feature is on by default
+            {"task": "implicit", "filter_seen": True},
+            "filter_seen is for data where items do not repeat, and repeat_feature is on",
+        ),
+        (
+            {
+                "task": "implicit",
+                "repeat_feature": False,
+                "filter_sketch": True,
+                "filter_seen": True,
+            },
+            "filter_seen filters the items of the sketch with all others: leave --filter-sketch",
+        ),
         ({"task": "implicit", "cosine": True}, "leave --cosine out"),
         ({"recommender": "gru", "cosine": True}, "leave --cosine out"),
         (
@@ -97,6 +120,18 @@ def test_unsupported_settings_are_refused(
             "negatives": 5,
         },
         {"task": "implicit", "filter_sketch": True},
+        *(
+            {"task": "implicit", "repeat_feature": False, "filter_seen": True, **more}
+            for more in (
+                {"recommender": "dot"},
+                {"inner_loss": "softmax"},
+                {"inner_loss": "softmax", "negatives": 5},
+                {"negatives": 5, "policy": "learned"},
+                {"recommender": "gru"},
+                {"recommender": "sasrec", "negatives": 5},
+                {"recommender": "mlp"},
+            )
+        ),
         {"task": "implicit", "inner_loss": "linearised", "negatives": 5, "recency_decay": True},
         {
             "task": "implicit",

@@ -425,3 +425,24 @@ def test_dropout_is_for_training_only(scene: Any) -> None:
     full = scene("dips")
     assert torch.equal(full.trace.kept, at.trace.kept)
     assert not torch.allclose(full.gradient(full.whole())["input_weight"], thin["input_weight"])
+
+
+@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
+@pytest.mark.parametrize("recommender", ["", "gru"])
+def test_credit_with_seen_items_filtered_is_that_of_a_replay(
+    scene: Any, recommender: str, periods: tuple[int, ...]
+) -> None:
+    """The replay filters whole histories, so a dropped entry stays filtered (Eq. 10)."""
+    at = scene("dips", "softmax", periods, recommender=recommender)
+    plain = at.gradient(at.whole(), queue=1000)
+    at.stack.template.masks_seen = True
+    policy = at.policies.one(0).requires_grad_()
+    found = replay(
+        lambda candidates, weight: policy.score_weighted(candidates, Signals(), weight),
+        at.stack.one(0), _whole_histories(at), SIZE, at.config.sketch.schedule, identity=True,
+    )  # fmt: skip
+    names, values = zip(*policy.named_parameters(), strict=True)
+    expected = torch.autograd.grad(found.losses.sum(), values)
+    mine = at.gradient(at.whole(), queue=1000)
+    _same(mine, dict(zip(names, expected, strict=True)), 1e-9)
+    assert not torch.allclose(mine["output_weight"], plain["output_weight"], rtol=1e-2)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.func import functional_call
 
 from dips.evaluation.progressive import evaluate
 from dips.kernels import dispatch
 from dips.numerics import chunks
 from dips.numerics.linearised_descent import item_sums
+from dips.recommender.dot import DotProduct
+from dips.recommender.linearised import LinearisedDotProduct
 from dips.testing import random_world
 from dips.training import recommender_gradients as module
 from dips.training.lazy_adam import NOWHERE, pick_rows, touched_rows
@@ -153,3 +158,108 @@ def test_compiled_path_equals_the_reference(
         torch.testing.assert_close(gradients[name], value, atol=1e-5, rtol=1e-4, msg=name)
     for found, slow in zip(scores, evaluate(fit_state.stack, trace), strict=True):
         assert found.metrics == pytest.approx(slow.metrics)
+
+
+def _filtering(lab: Make, runs: int, form: type[Any], double: bool = True) -> tuple[Any, Any, Any]:
+    """Return recommenders that filter seen items, a trace, and a batch with padding."""
+    world = lab(explicit=False, double=double)
+    world.form, world.features = form, {"recency_decay": True, "tie_embeddings": False}
+    jobs = [world.job(seed=seed, policy="last") for seed in range(runs)]
+    fit_state = world.start(jobs)
+    fit_state.stack.template.masks_seen = True
+    draw = torch.Generator().manual_seed(5)
+    for name in ("vectors", "bias", "input_offset"):
+        value = fit_state.stack.state[name]
+        value += torch.randn(value.shape, generator=draw)
+    models = fit_state.models_with(fit_state.parameters())
+    trace, _ = TrainingRollouts(jobs, world.columns).traces(1, models, models)
+    batch = torch.tensor([[0, 5, 2, -1, 9, 11, 3], [1, 7, -1, -1, -1, -1, -1]])[:runs]
+    for run in range(runs):
+        batch[run] = torch.where(batch[run] >= 0, batch[run] + trace.run_rows[run], -1)
+    return fit_state.stack, trace, batch
+
+
+def _dense_loss(stack: Any, trace: Any, rows: torch.Tensor, run: int, state: Any) -> torch.Tensor:
+    """Return the mean loss of one run, one prediction at a time, with an explicit mask."""
+
+    def mean(model: Any) -> torch.Tensor:
+        losses = []
+        for row in rows[rows >= 0].tolist():
+            event, step = int(trace.event[row]), int(trace.step[row])
+            user = model.read(trace.evidence(torch.tensor([row])))
+            own, gone = int(trace.columns.item[event]), trace.columns.item[event - step : event]
+            mask = torch.zeros(model.items, dtype=torch.bool)
+            mask[gone] = True
+            mask[own] = False
+            scores = model.predict_all(user)[0].masked_fill(mask, -torch.inf)
+            losses.append(scores.logsumexp(0) - scores[own])
+        return torch.stack(losses).mean()
+
+    parameters = {name: value[run].double() for name, value in stack.state.items()} | state
+    template = copy.deepcopy(stack.template).double()
+    result: torch.Tensor = functional_call(template, parameters, (mean,))
+    return result
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("form", [DotProduct, LinearisedDotProduct])
+def test_seen_items_are_filtered_from_the_outer_loss(
+    lab: Make, monkeypatch: pytest.MonkeyPatch, runs: int, form: type[Any]
+) -> None:
+    """Loss and gradients equal a dense loop with a mask; in chunks, and in single precision."""
+    stack, trace, batch = _filtering(lab, runs, form)
+    found = [recommender_gradients(stack, trace, batch)]
+    with monkeypatch.context() as patch:
+        patch.setitem(chunks.MAX_ELEMENTS, "cpu", 2 * runs * stack.template.elements_per_row)
+        found.append(recommender_gradients(stack, trace, batch))
+    found.append(recommender_gradients(*_filtering(lab, runs, form, double=False)))
+    repeated = 0
+    for run in range(runs):
+        own = {name: stack.state[name][run].detach().requires_grad_() for name in stack.trainable}
+        loss = _dense_loss(stack, trace, batch[run], run, own)
+        slopes = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        for number, (losses, gradients) in enumerate(found):
+            close = {"atol": 1e-4, "rtol": 1e-3} if number == 2 else {"atol": 1e-11, "rtol": 1e-9}
+            torch.testing.assert_close(losses[run].double(), loss.detach(), **close)
+            for name, slope in zip(own, slopes, strict=True):
+                torch.testing.assert_close(gradients[name][run].double(), slope, **close, msg=name)
+        rows = batch[run][batch[run] >= 0]
+        target = trace.columns.item[trace.event[rows]]
+        repeated += int((trace.seen_items(rows) == target[:, None]).any(1).sum())
+    assert repeated  # a target that was met before is not filtered
+    stack.template.masks_seen = False
+    plain, _ = recommender_gradients(stack, trace, batch)
+    assert bool((plain - found[0][0] > 1e-3).all())
+
+
+def test_items_that_are_met_later_are_not_filtered(lab: Make) -> None:
+    """Other items from an event on change its prediction, and no earlier one."""
+    stack, trace, _ = _filtering(lab, 1, LinearisedDotProduct)
+    first = int(torch.nonzero(trace.step == 5)[0]) - 5
+    rows = torch.arange(first, first + 6)
+    before = [recommender_gradients(stack, trace, row.view(1, 1))[0] for row in rows]
+    events = trace.event[rows]
+    item = trace.columns.item.clone()
+    item[events[3]] = (item[events[3]] + 1) % 9
+    trace.columns = replace(trace.columns, item=item, token=item)
+    after = [recommender_gradients(stack, trace, row.view(1, 1))[0] for row in rows]
+    same = [bool(one == other) for one, other in zip(before, after, strict=True)]
+    assert same[:3] == [True] * 3
+    assert not any(same[3:5])
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_seen_negatives_are_filtered_with_touched_rows(lab: Make, runs: int) -> None:
+    """Rows of the item tables are renumbered, and seen items with them."""
+    stack, trace, batch = _sampled(lab, runs, repeat_feature=False)
+    stack.template.masks_seen = True
+    stack.state["negatives"][:, :2] = trace.seen_items(batch.clamp_min(0))[:, 1, :2].clamp_min(0)
+    touched = touched_rows(items_read(trace, batch, stack.state["negatives"]))
+    losses, some = recommender_gradients(stack, trace, batch, touched)
+    wanted, whole = recommender_gradients(stack, trace, batch)
+    torch.testing.assert_close(losses, wanted, atol=1e-12, rtol=1e-12)
+    there = touched < NOWHERE
+    rows = pick_rows(whole["vectors"], touched)[there]
+    torch.testing.assert_close(some["vectors"][there], rows, atol=1e-12, rtol=1e-12)
+    stack.template.masks_seen = False
+    assert bool((recommender_gradients(stack, trace, batch)[0] > losses + 1e-6).any())

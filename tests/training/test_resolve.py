@@ -340,6 +340,9 @@ def test_sequential_models_decay_only_with_repeats(
         ({}, 0.001, (False, False, True)),
         ({}, 0.1, (True, False, False)),
         ({"filter_sketch": True}, 0.5, (False, True, True)),
+        ({"filter_seen": True}, 0.0, (False, False, True)),
+        ({"filter_seen": True, "recommender": "dot"}, 0.0, (False, False, False)),
+        ({"filter_seen": True}, 0.5, (True, False, False)),  # refused by `studies.checks`
         ({"repeat_feature": True}, 0.0, (True, False, False)),
         ({"filter_sketch": False, "cosine": False}, 0.0, (False, False, False)),
         ({"cosine": True}, 0.5, (True, False, True)),
@@ -362,6 +365,21 @@ def test_the_sketch_is_filtered_where_items_do_not_repeat(
 ) -> None:
     found = decide(implicit=True, repeats=repeats, **{"recommender": "gru", **settings})
     assert values(found, "repeat_feature", "filter_sketch", "cosine") == taken
+
+
+@pytest.mark.parametrize("policy", ["last", "learned"])
+def test_filter_seen_decides_what_filter_sketch_decides(policy: str) -> None:
+    """All but the filter itself; whatever the policy is."""
+    names = ("tie_embeddings", "inner_lr", "weight_decay", "epochs", "recency_decay", "cosine")
+    found = [
+        decide(implicit=True, repeats=0.005, policy=policy, recommender="dot", **{name: True})
+        for name in ("filter_sketch", "filter_seen")
+    ]
+    assert values(found[0], *names) == values(found[1], *names)
+    assert [config.policy_training.predicted_score for config in found] == [True, True]
+    assert [config.model.filter_sketch for config in found] == [True, False]
+    neither = decide(implicit=True, repeats=0.005, policy=policy, recommender="dot")
+    assert neither.policy_training.predicted_score is False
 
 
 def test_policies_that_are_not_learned_never_revert() -> None:

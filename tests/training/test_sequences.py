@@ -96,3 +96,19 @@ def test_dropout_is_a_function_of_seed_and_step() -> None:
     assert not torch.equal(first[0], first[2])
     assert set(first[0].tolist()) == {0.0, 2.0}
     assert float(first[0].mean()) == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("kind", [GRU, SASRec])
+def test_seen_items_are_filtered_in_one_pass(world: World, kind: Kind) -> None:
+    """Losses and gradients are those of separate prefixes, and not those without a filter."""
+    trace = _trace([world(LENGTHS, items=8, explicit=False)])
+    stack = StackedRecommenders.of([_model(FullSoftmax(), 0, kind)])
+    rows = torch.arange(len(trace.event))[None]
+    plain, _ = sequence_gradients(stack, trace, rows, [identity])
+    stack.template.masks_seen = True
+    found, slopes = sequence_gradients(stack, trace, rows, [identity])
+    losses, gradients = recommender_gradients(stack, trace, rows)
+    torch.testing.assert_close(found, losses)
+    assert bool((found < plain - 0.01).all())
+    for name, value in gradients.items():
+        torch.testing.assert_close(slopes[name], value, atol=1e-5, rtol=1e-3, msg=name)

@@ -21,6 +21,7 @@ It is the v of Eq. 10. As S grows, it tends to the influence function of Eq. 11.
 | gru, sasrec: any `Sequential`        | `ReaderAdjoint`          | by autograd through `read`    |
 | any other                            | `TrajectoryAdjoint`      | by autograd through each step |
 
+Seen items that are filtered (`filter_seen`) change no form: they do not depend on entry weights.
 An adjoint is a constant: nothing here is differentiated again.
 """
 
@@ -45,6 +46,7 @@ from dips.recommender.filtered_loss import (
     MIN_REMAINING,
     filtered_probabilities,
     filters_in_loss,
+    losses_without,
     remaining_probability,
     without_target,
 )
@@ -122,7 +124,11 @@ def is_additive(adjoint: Adjoint) -> bool:
 
 @torch.no_grad()
 def loss_and_adjoint(
-    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+    model: Recommender,
+    evidence: Evidence,
+    item: Tensor,
+    rating: Tensor,
+    seen: Tensor | None = None,
 ) -> tuple[Tensor, Adjoint]:
     """Return the loss of each prediction and the adjoint of its inner loop.
 
@@ -131,14 +137,18 @@ def loss_and_adjoint(
         evidence: Sketches, [rows, n].
         item: Predicted items, [rows].
         rating: Their ratings, [rows].
+        seen: Items that are filtered from the loss whatever is kept (`filter_seen`), [rows, m];
+            -1 pads. They do not depend on entry weights, so they add no term to the gradients.
 
     Returns:
         Losses, [rows], and the adjoint in the closed form that fits the model (see the table).
     """
+    if seen is None:
+        seen = item.new_zeros(len(item), 0)
     if has_compiled_softmax(model):
-        loss, total, common, user = compiled_adjoint(model, evidence, item)
+        loss, total, common, user = compiled_adjoint(model, evidence, item, seen)
         return loss, _filtered(model, SoftmaxAdjoint(total, common), user, loss, item)
-    rows = (evidence, item, rating)
+    rows = (evidence, item, rating, seen)
     found = [
         _chunk_adjoint(model, *chunk) for chunk in split_into_chunks(rows, model.elements_per_row)
     ]
@@ -147,18 +157,18 @@ def loss_and_adjoint(
 
 
 def _chunk_adjoint(
-    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor, seen: Tensor
 ) -> tuple[Tensor, Adjoint]:
     """Return losses and adjoint of a chunk of predictions, all rows at once."""
     if isinstance(model, DotProduct) and isinstance(model.loss, SquaredError):
         return _squared_error_adjoint(model, evidence, item, rating)
     if isinstance(model, DotProduct) and isinstance(model.loss, FullSoftmax):
-        return _softmax_adjoint(model, evidence, item, rating)
+        return _softmax_adjoint(model, evidence, item, rating, seen)
     if isinstance(model, LinearisedDotProduct):
-        return _linearised_adjoint(model, evidence, item, rating)
+        return _linearised_adjoint(model, evidence, item, rating, seen)
     if isinstance(model, Sequential):
-        return reader_adjoint(model, evidence, item, rating)
-    return trajectory_adjoint(model, evidence, item, rating)
+        return reader_adjoint(model, evidence, item, rating, seen)
+    return trajectory_adjoint(model, evidence, item, rating, seen)
 
 
 @torch.no_grad()
@@ -209,7 +219,11 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
 
 @torch.no_grad()
 def trajectory_adjoint(
-    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+    model: Recommender,
+    evidence: Evidence,
+    item: Tensor,
+    rating: Tensor,
+    seen: Tensor | None = None,
 ) -> tuple[Tensor, TrajectoryAdjoint]:
     """Return losses and adjoint of predictions for any recommender, from its `inner_gradient` only.
 
@@ -218,6 +232,7 @@ def trajectory_adjoint(
         evidence: Sketches, [rows, n].
         item: Predicted items, [rows].
         rating: Their ratings, [rows].
+        seen: Items that are filtered from the loss (`filter_seen`), [rows, m]; -1 pads.
 
     Returns:
         Losses, [rows], and the adjoint at every step.
@@ -232,7 +247,7 @@ def trajectory_adjoint(
     users = [start]
     for _ in range(model.inner_steps):
         users.append(step(users[-1]))
-    loss, adjoint = _target_gradient(model, users.pop(), item, rating)
+    loss, adjoint = _target_gradient(model, users.pop(), item, rating, seen)
     adjoints = []
     for user in reversed(users):
         adjoints.append(rate * adjoint)
@@ -305,19 +320,19 @@ def _squared_error_adjoint(
 
 
 def _softmax_adjoint(
-    model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor
+    model: DotProduct, evidence: Evidence, item: Tensor, rating: Tensor, seen: Tensor
 ) -> tuple[Tensor, SoftmaxAdjoint | FilteredSoftmaxAdjoint]:
     """Return losses and adjoint from the backward pass of the softmax descent."""
     items, problem = model.all_items, model.inner_problem(evidence)
     if model.fused:
         gone = dispatch.cuda_forward_pass(items, problem, model.inner_steps)
         user = gone.users[-1]
-        loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating)
+        loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating, seen)
         slopes, centres, _ = dispatch.cuda_backward_pass(items, problem, gone, adjoint)
         total, common = slopes[1:].sum(0), centres.sum(0)
     else:
         taken, user = forward_pass(items, problem, model.inner_steps)
-        loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating)
+        loss, adjoint = _filtered_target_gradient(model, user, evidence, item, rating, seen)
         total, common = torch.zeros_like(adjoint), torch.zeros_like(loss)
         shared, repeat = items.split(total)
         for back in backward_pass(items, problem, taken, adjoint):
@@ -329,13 +344,13 @@ def _softmax_adjoint(
 
 
 def _linearised_adjoint(
-    model: LinearisedDotProduct, evidence: Evidence, item: Tensor, rating: Tensor
+    model: LinearisedDotProduct, evidence: Evidence, item: Tensor, rating: Tensor, seen: Tensor
 ) -> tuple[Tensor, SoftmaxAdjoint | FilteredSoftmaxAdjoint | RepeatSoftmaxAdjoint]:
     """Return losses and adjoint: the inner step is linear, with one matrix for all users."""
     problem = model.inner_problem(evidence)
     users = iterates(problem, model.inner_steps)
     user = model.with_repeat_scores(users[-1], evidence)
-    loss, gradient = _filtered_target_gradient(model, user, evidence, item, rating)
+    loss, gradient = _filtered_target_gradient(model, user, evidence, item, rating, seen)
     gradient = gradient[:, : users[-1].shape[1]]
     found = SoftmaxAdjoint(*linearised_descent.adjoint(problem, users, gradient))
     if model.has_repeat_feature:
@@ -360,9 +375,10 @@ def _filtered_target_gradient(
     evidence: Evidence,
     item: Tensor,
     rating: Tensor,
+    seen: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return loss [rows] and its user gradient [rows, dim], sketch items filtered if set so."""
-    loss, gradient = _target_gradient(model, user, item, rating)
+    """Return loss [rows] and its user gradient [rows, dim], without filtered items."""
+    loss, gradient = _target_gradient(model, user, item, rating, seen)
     if not filters_in_loss(model):
         return loss, gradient
     own = model.item_vectors(item[:, None])[:, 0]
@@ -374,16 +390,17 @@ def _filtered_target_gradient(
 
 
 def _target_gradient(
-    model: Recommender, user: Tensor, item: Tensor, rating: Tensor
+    model: Recommender, user: Tensor, item: Tensor, rating: Tensor, seen: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the loss [rows] of the predicted interaction and its user gradient [rows, dim]."""
+    seen = item.new_zeros(len(item), 0) if seen is None else seen
     item, rating = item[:, None], rating[:, None]
-    if not isinstance(model, LinearisedDotProduct):
+    if not isinstance(model, LinearisedDotProduct) and not seen.shape[1]:
         losses = model.losses(user, item, rating)[:, 0]
         return losses, model.loss_gradients(user, item, rating)[:, 0]
 
     def total(vector: Tensor) -> tuple[Tensor, Tensor]:
-        losses = model.losses(vector, item, rating)[:, 0]
+        losses = losses_without(model, vector, item, rating, seen)[:, 0]
         return losses.sum(), losses
 
     gradient, losses = torch.func.grad(total, has_aux=True)(user)

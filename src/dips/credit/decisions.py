@@ -64,9 +64,10 @@ class CreditedDecisions:
         row = self.predicted.clamp_min(0)
         event = self.trace.event[row]
         target = (self.trace.columns.token[event], self.trace.columns.rating[event])
+        seen = self.trace.seen_items(row, filtered=self.stack.template.masks_seen)
         with torch.no_grad():
             found: tuple[Tensor, Adjoint] = self.stack.call(
-                loss_and_adjoint, self.trace.evidence(row), *target
+                loss_and_adjoint, self.trace.evidence(row), *target, seen
             )
         return found
 

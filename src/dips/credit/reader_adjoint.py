@@ -39,6 +39,7 @@ class ReaderAdjoint(NamedTuple):
     repeats: Tensor  # [rows, size]
     target: Tensor  # [rows] predicted item
     target_rating: Tensor  # [rows]
+    seen: Tensor  # [rows, m] items that are filtered from the loss (`filter_seen`); -1 pads
 
     @property
     def evidence(self) -> Evidence:
@@ -47,7 +48,7 @@ class ReaderAdjoint(NamedTuple):
 
 
 def reader_adjoint(
-    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor
+    model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor, seen: Tensor
 ) -> tuple[Tensor, ReaderAdjoint]:
     """Return losses and adjoint of predictions.
 
@@ -56,13 +57,14 @@ def reader_adjoint(
         evidence: Sketches, [rows, n], the oldest entry first.
         item: Predicted items, [rows].
         rating: Their ratings, [rows].
+        seen: Items that are filtered from the loss (`filter_seen`), [rows, m]; -1 pads.
 
     Returns:
         Losses, [rows], and the adjoint.
     """
     user = model.read(evidence)
-    loss = prediction_losses(model, user, evidence, item[:, None], rating[:, None])[:, 0]
-    return loss.detach(), ReaderAdjoint(*evidence, item, rating)
+    loss = prediction_losses(model, user, evidence, item[:, None], rating[:, None], seen)[:, 0]
+    return loss.detach(), ReaderAdjoint(*evidence, item, rating, seen)
 
 
 def reader_entry_gradient(model: Recommender, adjoint: ReaderAdjoint, entries: Evidence) -> Tensor:
@@ -87,7 +89,7 @@ def reader_entry_gradient(model: Recommender, adjoint: ReaderAdjoint, entries: E
 
     def total(weight: Tensor) -> Tensor:
         wide = Evidence(item, rating, weight, sketch.slots, age, repeats)
-        return prediction_losses(model, model.read(wide), wide, *target).sum()
+        return prediction_losses(model, model.read(wide), wide, *target, adjoint.seen).sum()
 
     in_order: Tensor = torch.func.grad(total)(weight).clamp(-MAX_CHANGE, MAX_CHANGE)
     gradient = torch.zeros_like(in_order).scatter(1, order, in_order)

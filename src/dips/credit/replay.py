@@ -305,8 +305,8 @@ def _losses(
     """
     if last <= first:
         return history.rating[:, :0]
-    aged = model.has_recency_decay or model.counts_repeats
-    if aged and last > first + 1:  # ages change from step to step
+    by_step = model.has_recency_decay or model.counts_repeats or model.masks_seen
+    if by_step and last > first + 1:  # ages and seen items change from step to step
         steps = range(first, last)
         return torch.cat(
             [_losses(model, history, weight, repeats, t, t + 1, slots) for t in steps], 1
@@ -322,5 +322,6 @@ def _losses(
     )
     ahead = slice(first, last)
     targets = (history.token[:, ahead], history.rating[:, ahead])
-    losses = prediction_losses(model, model.read(evidence), evidence, *targets)
+    seen = history.item[:, :first] if model.masks_seen else None
+    losses = prediction_losses(model, model.read(evidence), evidence, *targets, seen)
     return torch.where(history.present[:, ahead], losses, 0.0)

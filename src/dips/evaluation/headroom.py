@@ -97,13 +97,27 @@ class HindsightOracle(Policy):
             *(_each(field, width) for field in future),
         ]
         model = self._stack.template
-        breadth = max(model.elements_per_row, 4 * width * len(model.user_prior))
+        longest = int(candidates.seen.max()) if model.masks_seen else 0
+        breadth = max(model.elements_per_row, 4 * width * len(model.user_prior), 8 * longest)
         piece = rows_per_chunk(CHUNK, breadth, weight.device)
-        parts = [
-            self._stack.call(_loss, *(field[None, low : low + piece] for field in fields))[0]
-            for low in range(0, users * width, piece)
-        ]
+        parts = []
+        for low in range(0, users * width, piece):
+            rows = torch.arange(low, min(low + piece, users * width), device=weight.device)
+            seen = self._seen_items(candidates, rows // width, longest)
+            chunk = (*(field[low : low + piece] for field in fields), seen)
+            parts.append(self._stack.call(_loss, *(field[None] for field in chunk))[0])
         return torch.cat(parts).view(users, width)
+
+    def _seen_items(self, candidates: Candidates, users: Tensor, longest: int) -> Tensor:
+        """Return the items that users [rows] have met before the refresh, [rows, longest].
+
+        -1 pads. What comes after the refresh is not filtered, though the oracle sees some of it.
+        """
+        place = torch.arange(longest, device=users.device)
+        known = place < candidates.seen[users][:, None]
+        first = self._stream.start[0, candidates.key[users]][:, None]
+        item = self._stream.columns.item[torch.where(known, first + place, 0)].long()
+        return torch.where(known, item, -1)
 
 
 def _each(field: Tensor, times: int) -> Tensor:
@@ -113,11 +127,11 @@ def _each(field: Tensor, times: int) -> Tensor:
 
 def _loss(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
-    repeats: Tensor, token: Tensor, target: Tensor, counts: Tensor,
+    repeats: Tensor, token: Tensor, target: Tensor, counts: Tensor, seen: Tensor,
 ) -> Tensor:  # fmt: skip
     """Return the summed loss of a sketch on the future, [rows]; ages are those at the refresh."""
     past = Evidence(item, rating, weight, slots, age, repeats)
-    losses = prediction_losses(model, model.read(past, rounding), past, token, target)
+    losses = prediction_losses(model, model.read(past, rounding), past, token, target, seen)
     return (losses * counts).sum(1)
 
 

@@ -5,7 +5,7 @@ Knows nothing about policies or runs. Conventions:
 - Metrics pool over interactions, not over users.
 - RMSE clamps predictions to the rating range.
 - Items are ranked among all items, seen ones included, except items of the sketch where
-  `filter_sketch` is on.
+  `filter_sketch` is on, and all seen items but the target where `filter_seen` is on.
 - Ties: a target has the middle rank of the items with its score.
 """
 

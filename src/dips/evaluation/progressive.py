@@ -25,7 +25,7 @@ from dips.evaluation.metrics import (
 )
 from dips.numerics.chunks import rows_per_chunk, split_into_chunks
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
-from dips.recommender.base import Evidence, Recommender
+from dips.recommender.base import Evidence, Recommender, mask_items
 from dips.recommender.compiled_softmax import has_compiled_softmax, scores
 from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import BinaryCrossEntropy, CategoricalCrossEntropy
@@ -109,7 +109,8 @@ def predict(stack: StackedRecommenders, trace: Trace, run: int) -> Predictions:
         if isinstance(model, Sequential) and isinstance(trace, FullHistoryTrace):
             outputs.append(_call(stack, run, _predict_after, *trace.histories(rows), item))
         else:
-            outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item))
+            seen = trace.seen_items(rows, filtered=model.masks_seen)
+            outputs.append(_call(stack, run, _predict, *trace.evidence(rows), item, seen))
         targets.append(item if model.loss.listwise else rating)
     return Predictions(torch.cat(outputs), torch.cat(targets))
 
@@ -191,23 +192,30 @@ def _by_user(user: Tensor, term: Tensor, users: int) -> Tensor:
 
 def _predict(
     model: Recommender, item: Tensor, rating: Tensor, weight: Tensor, slots: Tensor, age: Tensor,
-    repeats: Tensor, target: Tensor,
+    repeats: Tensor, target: Tensor, seen: Tensor,
 ) -> Tensor:  # fmt: skip
     """Return the rank of each target or its predicted rating, from the sketch before, [rows]."""
     evidence = Evidence(item, rating, weight, slots, age, repeats)  # sketch of x_1 ... x_t
     if not model.loss.listwise:
         return model.estimate(model.predict(model.read(evidence), target[:, None])[:, 0])
     if has_compiled_softmax(model):  # compiled
-        return _ranks(model, scores(model, evidence), item, weight, target)
-    chunks = split_into_chunks((model.read(evidence), item, weight, target), model.items)
+        return _ranks(model, scores(model, evidence), item, weight, target, seen)
+    chunks = split_into_chunks((model.read(evidence), item, weight, target, seen), model.items)
     return torch.cat([_ranks(model, model.predict_all(user), *rest) for user, *rest in chunks])
 
 
 def _ranks(
-    model: Recommender, scores: Tensor, item: Tensor, weight: Tensor, target: Tensor
+    model: Recommender, scores: Tensor, item: Tensor, weight: Tensor, target: Tensor, seen: Tensor
 ) -> Tensor:
-    """Return the rank of each target among the items that are not filtered, [rows]."""
-    allowed = model.filtered_scores(scores, item, weight)
+    """Return the rank of each target among the items that are not filtered, [rows].
+
+    `seen` [rows, n] are the items of x_1 ... x_t, if the model filters them; -1 pads.
+    """
+    if model.masks_seen:
+        others = (seen >= 0) & (seen != target[:, None])  # the target is never filtered
+        allowed = mask_items(scores, seen.clamp_min(0), others)
+    else:
+        allowed = model.filtered_scores(scores, item, weight)
     return ranks(allowed, target)  # only now is x_{t+1} revealed
 
 
@@ -217,10 +225,11 @@ def _predict_after(
     """Return the rank of each target, predicted from the full history before it, [rows]."""
     assert isinstance(model, Sequential)
     scores = model.predict_all(model.states_after(item, owner, step))
-    if model.masks_sketch:
-        known = torch.arange(item.shape[1], device=step.device) < step[:, None]
-        scores = model.filtered_scores(scores, item[owner], known)
-    return ranks(scores, target)
+    if not (model.masks_sketch or model.masks_seen):
+        return ranks(scores, target)
+    known = torch.arange(item.shape[1], device=step.device) < step[:, None]
+    history = item[owner]
+    return _ranks(model, scores, history, known, target, torch.where(known, history, -1))
 
 
 def _log_loss(stack: StackedRecommenders, trace: Trace, run: int, model: Recommender) -> Tensor:
@@ -266,6 +275,8 @@ def _chunks(trace: Trace, run: int, model: Recommender) -> Iterator[Tensor]:
             at_once = max(1, COMPILED_SCORES // model.items)
         if isinstance(trace, FullHistoryTrace):  # the tensors are as wide as the history
             at_once = min(at_once, max(1, CHUNK // (8 * trace.width)))
+        if model.masks_seen:
+            at_once = min(at_once, max(1, CHUNK // (8 * max(1, trace.longest))))
         yield from torch.split(rows, at_once)
         return
     yield from torch.split(rows, max(64, CHUNK // (8 * dim * trace.width)))

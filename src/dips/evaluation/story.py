@@ -281,13 +281,15 @@ def _entry_gradients(trained: TrainedModel, trace: StoredTrace) -> Tensor:
 
     Squared errors are in the squared unit of the data.
     """
-    evidence = trace.evidence(torch.arange(len(trace.event)))
+    rows = torch.arange(len(trace.event))
+    evidence = trace.evidence(rows)
     nothing = torch.full_like(evidence.weight, torch.nan)
     if isinstance(trained.recommender, Sequential):  # it has no inner loop
         return nothing
     columns = trace.columns
     target = columns.token[trace.event], columns.rating[trace.event]
-    _, adjoint = loss_and_adjoint(trained.recommender, evidence, *target)
+    seen = trace.seen_items(rows, filtered=trained.recommender.masks_seen)
+    _, adjoint = loss_and_adjoint(trained.recommender, evidence, *target, seen)
     found = entry_gradient(trained.recommender, adjoint, evidence)
     found = found * trained.spec.rating_spread**2
     return torch.where(evidence.weight > 0, found, nothing)

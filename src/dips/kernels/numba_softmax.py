@@ -172,10 +172,31 @@ def _filter_sketch(problem, buffers, targets, first):
                 tile, at = _place(item)
                 rest = np.log(ONE - weight) if weight < ONE else PADDING
                 buffers.power[last, tile, row * TILE + at] += rest
-        buffers.top[row] = PADDING
-        for tile in range(len(buffers.repeat)):
-            here = buffers.power[last, tile, row * TILE : (row + 1) * TILE].max()
-            buffers.top[row] = max(buffers.top[row], here)
+        _find_highest(buffers, row)
+
+
+@loop
+def _filter_seen(buffers, targets, first):
+    """Filter items that were seen, except the target, from the prediction."""
+    last, (rows, width) = len(buffers.power) - 1, targets.seen.shape
+    for row in range(min(BLOCK, rows - first) if width else 0):
+        line = first + row
+        for slot in range(width):
+            item = targets.seen[line, slot]
+            if item >= 0 and item != targets.target[line]:
+                tile, at = _place(item)
+                buffers.power[last, tile, row * TILE + at] = PADDING
+        _find_highest(buffers, row)
+
+
+@loop
+def _find_highest(buffers, row):
+    """Find the highest logit that a filter has left in the prediction of a row."""
+    last = len(buffers.power) - 1
+    buffers.top[row] = PADDING
+    for tile in range(len(buffers.repeat)):
+        here = buffers.power[last, tile, row * TILE : (row + 1) * TILE].max()
+        buffers.top[row] = max(buffers.top[row], here)
 
 
 @reassociating_loop
@@ -184,6 +205,7 @@ def _predict(items, problem, buffers, targets, loss, first):
     last, target, weights = len(buffers.power) - 1, targets.target, targets.weight
     _logits(items, buffers, last)
     _filter_sketch(problem, buffers, targets, first)
+    _filter_seen(buffers, targets, first)
     rows = min(BLOCK, len(target) - first)
     for row in range(rows):
         tile, at = _place(target[first + row])

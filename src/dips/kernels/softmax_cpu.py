@@ -66,6 +66,7 @@ class _Targets(NamedTuple):
     target: Any  # [rows] predicted items
     weight: Any  # [rows] weights of their losses
     filtered: Any  # [rows, n] weights by which sketch items are filtered; [0, 0]: not filtered
+    seen: Any  # [rows, m] further items that are filtered; -1 pads; m = 0: none
 
 
 class _Found(NamedTuple):
@@ -86,12 +87,12 @@ class SoftmaxLoss(torch.autograd.Function):
         """Return the loss [], then its gradients.
 
         Args:
-            given: The fields of a `SoftmaxProblem`, the predicted items [rows] and their weights
-                [rows].
+            given: The fields of a `SoftmaxProblem`, the predicted items [rows], their weights
+                [rows], and items that are filtered from the prediction [rows, m] (-1 pads).
         """
         from dips.kernels import numba_softmax
 
-        *fields, target, weight = given
+        *fields, target, weight, seen = given
         problem = SoftmaxProblem(*fields)
         items, sketches = _items(problem), _sketches(problem)
         found = _found(problem, problem.item.shape[1])
@@ -99,7 +100,8 @@ class SoftmaxLoss(torch.autograd.Function):
         chunks = max(1, -(-len(target) // size))
         tables = np.zeros((chunks, *items.table.shape), np.float32)
         biases = np.zeros((chunks, *items.bias.shape), np.float32)
-        targets = _Targets(_array(target), _array(weight), np.zeros((0, 0), np.float32))
+        nothing = np.zeros((0, 0), np.float32)
+        targets = _Targets(_array(target), _array(weight), nothing, _array(seen))
         arguments = [items, sketches, targets, found, tables, biases, size]
         share(numba_softmax.loss_and_gradients, arguments, chunks)
         count, dim = problem.table.shape
@@ -143,7 +145,8 @@ class SoftmaxEntryGradients(torch.autograd.Function):
 
         Args:
             given: The fields of a `SoftmaxProblem`, the predicted items [rows], `repeat_scale` []
-                or None, and weights [rows, n] by which sketch items are filtered, or None.
+                or None, weights [rows, n] by which sketch items are filtered, or None, and
+                further items that are filtered from the prediction [rows, m] (-1 pads).
 
         Returns:
             Losses [rows]; gradients in the feature sum [rows, dim (+ items)]; minus the gradient
@@ -151,15 +154,14 @@ class SoftmaxEntryGradients(torch.autograd.Function):
         """
         from dips.kernels import numba_softmax
 
-        *fields, target, repeat_scale, filtered = given
+        *fields, target, repeat_scale, filtered, seen = given
         problem = SoftmaxProblem(*fields)
         dim = problem.table.shape[1]
         found = _found(problem, dim + (0 if repeat_scale is None else len(problem.table)))
         nothing = np.zeros((0, 0), np.float32)
         weights = np.ones(len(target), np.float32)
-        targets = _Targets(
-            _array(target), weights, nothing if filtered is None else _array(filtered)
-        )
+        by_weight = nothing if filtered is None else _array(filtered)
+        targets = _Targets(_array(target), weights, by_weight, _array(seen))
         blocks = -(-len(target) // numba_softmax.BLOCK)
         scale = np.float32(0 if repeat_scale is None else repeat_scale.detach())
         arguments = [_items(problem), _sketches(problem), targets, found, scale, dim, nothing]

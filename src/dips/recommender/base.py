@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dips.numerics.descent import Rounding, descend, identity
 from dips.numerics.fixed_point import STATE_BITS, quantize
 from dips.numerics.influence import influences
+from dips.numerics.log_sum_exp import FILTERED_LOGIT
 from dips.recommender.losses import (
     MASKED_SCORE,
     Loss,
@@ -104,6 +105,8 @@ class Recommender(nn.Module, ABC):
     """Whether entries count by their repeats: in the inner loop, or in scores of their own."""
     masks_sketch: bool = False
     """Whether items of the sketch are masked in the ranking: they do not repeat."""
+    masks_seen: bool = False
+    """Whether everything met before is masked in the loss of predictions and in the ranking."""
     user_prior: nn.Parameter
     inner_lr: Tensor
     offset: Tensor
@@ -207,16 +210,29 @@ class Recommender(nn.Module, ABC):
     def filtered_scores(self, scores: Tensor, item: Tensor, weight: Tensor) -> Tensor:
         """Return the scores that rank items, [rows, items], after filtering sketch items.
 
+        With `masks_seen` this is the filter of a service, which does not store histories.
+
         Args:
             scores: Scores of all items, [rows, items].
             item: Items of each row's sketch, [rows, n].
             weight: Their weights, [rows, n]; 0 filters nothing.
         """
-        return mask_items(scores, item, weight) if self.masks_sketch else scores
+        filters = self.masks_sketch or self.masks_seen
+        return mask_items(scores, item, weight) if filters else scores
 
     def embedding(self, items: Tensor) -> Tensor:
         """Return detached item vectors [rows, n, d] for policies; of length 0 unless overridden."""
         return torch.zeros(*items.shape, 0, dtype=self.user_prior.dtype, device=items.device)
+
+    def log_norm_without(self, user: Tensor, filtered: Tensor) -> Tensor:
+        """Return the log of the softmax denominator over the items that are left, [rows].
+
+        Args:
+            user: User vectors, [rows, user_dim].
+            filtered: Items that each row leaves out, [rows, n]; -1 pads.
+        """
+        change = torch.where(filtered >= 0, FILTERED_LOGIT, 0.0).to(user.dtype)
+        return self.predict_all(user).scatter_add(1, filtered.clamp_min(0), change).logsumexp(1)
 
     def losses(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """Return the loss of each interaction, [rows, n], for user vectors [rows, user_dim].
@@ -230,7 +246,11 @@ class Recommender(nn.Module, ABC):
         return self.loss.value(self.predict(user, items), self.standardise(ratings))
 
     def with_negatives(
-        self, function: Callable[[Tensor, Tensor], Tensor], user: Tensor, items: Tensor
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        user: Tensor,
+        items: Tensor,
+        masked: Tensor | None = None,
     ) -> Tensor:
         """Return a function of the items' outputs and the negatives' outputs, [rows, n].
 
@@ -238,12 +258,15 @@ class Recommender(nn.Module, ABC):
             function: Takes outputs [rows, n] and outputs of negatives [rows, n, negatives].
             user: User vectors, [rows, user_dim].
             items: Items of each row, [rows, n].
+            masked: Negatives that a row leaves out, [rows, negatives]; None: none.
         """
         others = self.predict_some(user, self.negatives)[:, None, :]
         if isinstance(self.loss, SampledSoftmax):  # then their sum estimates that of all items
             others = others - self.log_q
-        same = self.negatives == items[:, :, None]
-        return function(self.predict(user, items), others.masked_fill(same, MASKED_SCORE))
+        gone = self.negatives == items[:, :, None]
+        if masked is not None:
+            gone = gone | masked[:, None, :]
+        return function(self.predict(user, items), others.masked_fill(gone, MASKED_SCORE))
 
     def inner_loss(self, user: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
         """Return what the inner loop minimises for each entry, [rows, n]; its loss by default."""

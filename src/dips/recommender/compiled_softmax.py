@@ -21,7 +21,9 @@ def has_compiled_softmax(model: Recommender) -> TypeGuard[DotProduct]:
     return softmax and not model.has_times and dispatch.has_cpu_softmax(model.user_prior)
 
 
-def total_loss(model: DotProduct, evidence: Evidence, item: Tensor, weight: Tensor) -> Tensor:
+def total_loss(
+    model: DotProduct, evidence: Evidence, item: Tensor, weight: Tensor, seen: Tensor
+) -> Tensor:
     """Return the weighted sum of prediction losses; it can be differentiated once.
 
     Args:
@@ -29,14 +31,15 @@ def total_loss(model: DotProduct, evidence: Evidence, item: Tensor, weight: Tens
         evidence: Sketches, [rows, n].
         item: Predicted items, [rows].
         weight: Weights of their losses, [rows].
+        seen: Items that are filtered from the softmax of the prediction, [rows, n]; -1 pads.
     """
     problem = _problem(model, evidence)
-    total: Tensor = SoftmaxLoss.apply(*problem, item, weight)[0]  # type: ignore[no-untyped-call]
+    total: Tensor = SoftmaxLoss.apply(*problem, item, weight, seen)[0]  # type: ignore[no-untyped-call]
     return total
 
 
 def compiled_adjoint(
-    model: DotProduct, evidence: Evidence, item: Tensor
+    model: DotProduct, evidence: Evidence, item: Tensor, seen: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return losses of predictions, and the adjoint of their inner loops.
 
@@ -44,6 +47,7 @@ def compiled_adjoint(
         model: A recommender with `has_compiled_softmax`.
         evidence: Sketches, [rows, n].
         item: Predicted items, [rows].
+        seen: Items that are filtered from the softmax of the prediction, [rows, n]; -1 pads.
 
     Returns:
         Losses [rows]; `total` and `common` of `credit.adjoint.SoftmaxAdjoint`; user vectors after
@@ -53,7 +57,7 @@ def compiled_adjoint(
     filtered = evidence.weight if filters_in_loss(model) else None
     problem = _problem(model, evidence)
     loss, total, common, user = SoftmaxEntryGradients.apply(  # type: ignore[no-untyped-call]
-        *problem, item, repeat_scale, filtered
+        *problem, item, repeat_scale, filtered, seen
     )
     return loss, total, common, user
 

@@ -1,7 +1,14 @@
-"""Losses of predictions without the items of the sketch: they do not repeat.
+"""Losses of predictions without items that do not repeat: those of the sketch, or all seen ones.
 
-The items are filtered from the softmax. The ranking is filtered in `Recommender.filtered_scores`.
-An entry of weight z removes the share z of its item's probability. The target is never removed.
+The items are filtered from the softmax. The target is never filtered.
+
+| setting         | filtered items                               | entry gradient has the filter |
+|-----------------|----------------------------------------------|-------------------------------|
+| `filter_sketch` | sketch; weight z removes the share z         | yes: the policy decides them  |
+| `filter_seen`   | all that the user met before the prediction  | no: the history decides them  |
+
+The ranking is filtered in `evaluation/progressive.py`, that of a service in
+`Recommender.filtered_scores`.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from dips.recommender.base import Evidence, Recommender
 from dips.recommender.dot import DotProduct
 from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.losses import FullSoftmax, SampledSoftmax
+from dips.recommender.repeat_scores import RepeatScores
 
 MIN_REMAINING = 1e-3
 """Lower bound of the remaining probability: less would be rounding error."""
@@ -34,7 +42,12 @@ def filters_in_loss(model: Recommender) -> TypeGuard[DotProduct | LinearisedDotP
 
 
 def prediction_losses(
-    model: Recommender, user: Tensor, evidence: Evidence, items: Tensor, ratings: Tensor
+    model: Recommender,
+    user: Tensor,
+    evidence: Evidence,
+    items: Tensor,
+    ratings: Tensor,
+    seen: Tensor | None = None,
 ) -> Tensor:
     """Return the loss of each interaction predicted after a sketch, [rows, n] (Eq. 1).
 
@@ -44,7 +57,10 @@ def prediction_losses(
         evidence: The entries of the sketch.
         items: Items to predict, [rows, n].
         ratings: Their ratings, [rows, n].
+        seen: Items that are filtered whatever the sketch holds, [rows, m]; -1 pads.
     """
+    if seen is not None and seen.shape[1]:
+        return losses_without(model, user, items, ratings, seen)
     losses = model.losses(user, items, ratings)
     if not filters_in_loss(model):
         return losses
@@ -54,6 +70,34 @@ def prediction_losses(
         removed = filtered_probabilities(model, user, evidence, log_norm[:, place, None])
         rest.append(remaining_probability(without_target(item, evidence, removed)))
     return losses + torch.stack(rest, 1).log()
+
+
+def losses_without(
+    model: Recommender, user: Tensor, items: Tensor, ratings: Tensor, seen: Tensor
+) -> Tensor:
+    """Return the loss of each interaction without the items that were seen, [rows, n].
+
+    They are left out of the sum over all items, or of the negatives. Nothing is subtracted: seen
+    items may have almost all of the probability.
+
+    Args:
+        model: A recommender with a softmax over all items or over sampled ones.
+        user: User vectors, [rows, user_dim].
+        items: Items to predict, [rows, n]. They are not filtered, though they may have been seen.
+        ratings: Their ratings, [rows, n].
+        seen: Items that are filtered, [rows, m]; -1 pads; with m = 0 none are.
+    """
+    if not seen.shape[1]:
+        return model.losses(user, items, ratings)
+    if isinstance(model.loss, SampledSoftmax):
+        marks = RepeatScores(seen.clamp_min(0), (seen >= 0).to(user.dtype))
+        masked = marks.of_some(model.negatives) > 0
+        return model.with_negatives(model.loss.value, user, items, masked)
+    if not isinstance(model.loss, FullSoftmax):
+        raise ValueError(f"{type(model.loss).__name__} has no softmax to filter seen items from")
+    score, log_norm = model.predict(user, items), model.log_norm_without(user, seen)[:, None]
+    is_seen = (items[:, :, None] == seen[:, None, :]).any(2)
+    return torch.where(is_seen, torch.logaddexp(log_norm, score), log_norm) - score
 
 
 def filtered_probabilities(

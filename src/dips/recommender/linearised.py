@@ -279,15 +279,27 @@ class LinearisedDotProduct(WeightedEntries):
             log_norm = self._with_repeats(log_norm, user)
         return log_norm - self.predict(user, items)
 
-    def _log_norm(self, shared: Tensor) -> Tensor:
-        """[rows] log of the sum over all items of exp(score), without repeat scores."""
+    def log_norm_without(self, user: Tensor, filtered: Tensor) -> Tensor:
+        """Return the log of the softmax denominator without filtered items, [rows], in chunks.
+
+        Args:
+            user: User vectors, [rows, dim]; without repeat scores.
+            filtered: Items that each row leaves out, [rows, n]; -1 pads.
+        """
+        return self._log_norm(user, filtered)
+
+    def _log_norm(self, shared: Tensor, *filtered: Tensor) -> Tensor:
+        """[rows] log of the sum over all items of exp(score), without repeat scores.
+
+        `filtered` [rows, n], if it is given, has the items that a row leaves out; -1 pads.
+        """
         table, bias = self.table, self.biases[:, 0] + self.offset
         function: type[torch.autograd.Function] = LogSumExp
-        if dispatch.has_cuda_softmax(self.vectors):
+        if dispatch.has_cuda_softmax(self.vectors) and not filtered:
             function = dispatch.CudaLogSumExp
         elif can_store(table, shared):
             function = StoredLogSumExp
-        norm: Tensor = function.apply(table, bias, shared)[0]  # type: ignore[no-untyped-call]
+        norm: Tensor = function.apply(table, bias, shared, *filtered)[0]  # type: ignore[no-untyped-call]
         return norm
 
     def _with_repeats(self, log_norm: Tensor, user: Tensor) -> Tensor:

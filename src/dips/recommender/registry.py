@@ -112,7 +112,7 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
                 f"recommender '{spec.kind}' has {name} {getattr(made, name)}, not the run's "
                 f"{settings[name]}: pass its settings to super().__init__"
             )
-    made.masks_sketch = bool(spec.filter_sketch)
+    made.masks_sketch, made.masks_seen = bool(spec.filter_sketch), spec.filter_seen
     made.rating_center.fill_(spec.rating_center)  # also where `__init__` does not pass them on
     made.rating_spread.fill_(spec.rating_spread)
     return made
@@ -139,6 +139,7 @@ def construct_recommender(
             raise ConfigError(f"{kind.__name__} has no setting {name}: leave it out")
     made = kind(**{name: value for name, value in settings.items() if name in named})
     made.masks_sketch = bool(spec.filter_sketch) and "filter_sketch" not in named
+    made.masks_seen = spec.filter_seen
     return made
 
 

@@ -58,7 +58,12 @@ class RecommenderSettings:
     filter_sketch: bool = setting(
         None,
         "Filter items of the sketch from the ranking. Default: on if fewer than one in a thousand "
-        "training events are repeats.",
+        "training events are repeats, unless filter_seen is on.",
+    )
+    filter_seen: bool = setting(
+        False,
+        "Filter everything that the user has met from training loss and ranking (softmax). For "
+        "data where items do not repeat.",
     )
     cosine: bool = setting(
         None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
@@ -64,6 +65,29 @@ class Trace(ABC):
         age = torch.where(present, self.event[rows][..., None] - 1 - place, 0).to(weight.dtype)
         repeats = torch.where(present, self.repeats_of(rows), 1).to(weight.dtype)
         return Evidence(item, rating, weight, present.sum(-1), age, repeats)
+
+    @cached_property
+    def longest(self) -> int:
+        """Number of events before the latest prediction."""
+        return int(self.step.max()) if len(self.step) else 0
+
+    def seen_items(self, rows: Tensor, *, filtered: bool = True) -> Tensor:
+        """Return the items that users had met before predictions, [..., n]; -1 pads.
+
+        Args:
+            rows: Rows of the trace, [...].
+            filtered: Whether the recommender filters them (`masks_seen`). If not, n is 0.
+        """
+        if not filtered:
+            return rows.new_zeros(*rows.shape, 0)
+        step = self.step[rows]
+        width = self.longest  # on a GPU: a CUDA graph has fixed shapes
+        if not step.is_cuda:
+            width = int(step.max()) if step.numel() else 0
+        place = torch.arange(width, device=step.device)
+        known = place < step[..., None]
+        event = (self.event[rows] - step)[..., None] + place
+        return torch.where(known, self.columns.item[torch.where(known, event, 0)].long(), -1)
 
 
 @dataclass(eq=False)

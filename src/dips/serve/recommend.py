@@ -16,7 +16,8 @@ def recommend(
 ) -> list[tuple[str, float]]:
     """Return the items that rank highest for one user; ties in order of item number.
 
-    Items of the sketch are filtered if the model filters them in its ranking (`filter_sketch`).
+    Items of the sketch are filtered if the model filters them in its ranking (`filter_sketch`). So
+    they are with `filter_seen`: histories are not stored, so other seen items cannot be filtered.
     Unknown items in the sketch are ignored.
 
     Args:

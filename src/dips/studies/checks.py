@@ -153,6 +153,7 @@ def _check_model(config: TrainConfig) -> None:
     supported = {
         "negatives": (model.implicit, "the implicit task"),
         "filter_sketch": (model.implicit, "the implicit task"),
+        "filter_seen": (model.loss == "softmax", "items predicted with loss softmax"),
         "recency_decay": (model.softmax_dot, full),
         "repeat_feature": (model.softmax_dot or model.sequential, f"{full}, gru or sasrec"),
         "cosine": (model.sequential, "items predicted by gru or sasrec"),
@@ -174,6 +175,15 @@ def _check_model(config: TrainConfig) -> None:
         raise ConfigError(
             "repeat_feature and filter_sketch contradict each other: items of the sketch may "
             "repeat, or they are filtered; leave one of them out"
+        )
+    if model.filter_seen and model.repeat_feature:
+        raise ConfigError(
+            "filter_seen is for data where items do not repeat, and repeat_feature is on: leave "
+            "--filter-seen out, or add --no-repeat-feature"
+        )
+    if model.filter_seen and model.filter_sketch:
+        raise ConfigError(
+            "filter_seen filters the items of the sketch with all others: leave --filter-sketch out"
         )
 
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from dips.numerics.chunks import split_into_chunks
 from dips.recommender.base import Evidence, Recommender
 from dips.recommender.compiled_softmax import has_compiled_softmax, total_loss
+from dips.recommender.filtered_loss import losses_without
 from dips.recommender.losses import FullSoftmax
 from dips.recommender.stacked import StackedRecommenders, StateDict
 from dips.rollout.trace import Trace
@@ -60,10 +61,12 @@ def recommender_gradients(
     evidence = trace.evidence(place)
     event = trace.event[place]
     target = (trace.columns.token[event], trace.columns.rating[event])
+    seen = trace.seen_items(place, filtered=stack.template.masks_seen)
     state = stack.state
     if touched is not None:
         evidence = evidence._replace(item=_renumbered(touched, evidence.item))
         target = (_renumbered(touched, target[0]), target[1])
+        seen = _renumbered_known(touched, seen)
         state = _with_rows(stack, touched)
         if "negatives" in state:
             state["negatives"] = _renumbered(touched, state["negatives"])
@@ -77,12 +80,14 @@ def recommender_gradients(
         item: Tensor,
         rating: Tensor,
         mask: Tensor,
+        seen: Tensor,
         count: Tensor,
     ) -> Tensor:
         def mean_loss(model: Recommender) -> Tensor:
             if has_compiled_softmax(model):
-                return total_loss(model, past, item, mask) / count
-            losses = model.losses(model.read(past), item[:, None], rating[:, None])[:, 0]
+                return total_loss(model, past, item, mask, seen) / count
+            user = model.read(past)
+            losses = losses_without(model, user, item[:, None], rating[:, None], seen)[:, 0]
             return (losses * mask).sum() / count
 
         # The template's forward applies `mean_loss` to itself with these parameters.
@@ -91,7 +96,7 @@ def recommender_gradients(
 
     each = vmap(grad_and_value(loss)) if stack.runs > 1 else _one_run(loss)
     count = mask.sum(1).clamp_min(1)
-    rows_of_batch = (evidence, *target, mask)
+    rows_of_batch = (evidence, *target, mask, seen)
     chunked = isinstance(stack.template.loss, FullSoftmax) and not has_compiled_softmax(
         stack.template
     )
@@ -149,3 +154,10 @@ def _renumbered(touched: Tensor, tokens: Tensor) -> Tensor:
     item = item_of(tokens)
     place = torch.searchsorted(touched, item.flatten(1)).clamp_max(touched.shape[1] - 1)
     return tokens - item + place.view_as(item)
+
+
+def _renumbered_known(touched: Tensor, items: Tensor) -> Tensor:
+    """Return items [runs, ...] by their place in `touched`; -1 where they are not in it."""
+    place = _renumbered(touched, items.clamp_min(0))
+    found = touched.gather(1, place.flatten(1)).view_as(items)
+    return torch.where((items >= 0) & (found == items), place, -1)

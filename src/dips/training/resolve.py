@@ -69,6 +69,11 @@ class Case:
         return self.implicit and not self.config.model.repeat_feature
 
     @property
+    def filters(self) -> bool:
+        """Whether items of the sketch are filtered, alone or with all seen items."""
+        return bool(self.config.model.filter_sketch) or self.config.model.filter_seen
+
+    @property
     def softmax_dot(self) -> bool:
         """Whether it is the dot product with a softmax and an inner loop in closed form."""
         return self.config.model.softmax_dot
@@ -272,6 +277,8 @@ RULES: tuple[Rule, ...] = (
          and not c.config.model.filter_sketch,
          True, "at least 10 % of the training events are repeats"),
     Rule("repeat_feature", _always, False, "fewer than 10 % repeats, or not supported here"),
+    Rule("filter_sketch", lambda c: c.config.model.filter_seen, False,
+         "filter_seen: items of the sketch are filtered with all others that were seen"),
     Rule("filter_sketch", lambda c: c.no_repeats and c.data.repeats < 1e-3, True,
          "fewer than one in a thousand training events are repeats"),
     Rule("filter_sketch", _always, False, "items repeat, or ratings are predicted"),
@@ -317,8 +324,7 @@ RULES: tuple[Rule, ...] = (
     Rule("residual", lambda c: c.explicit, True, "ratings are predicted"),
     Rule("residual", _always, False, "items are predicted"),
     Rule("predicted_score",
-         lambda c: c.softmax_dot and bool(c.config.model.filter_sketch)
-         and not c.config.model.prior_penalty,
+         lambda c: c.softmax_dot and c.filters and not c.config.model.prior_penalty,
          True, "items of the sketch are filtered, dot with softmax"),
     Rule("predicted_score", _always, False, "default"),
     Rule("queue", lambda c: c.config.sketch.policy == "dips", 100, "dips"),

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from dips.numerics.descent import Rounding, identity
 from dips.numerics.hashing import combine, uniform
 from dips.recommender.base import Recommender
+from dips.recommender.filtered_loss import losses_without
 from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import FullHistoryTrace, Trace
@@ -106,11 +107,12 @@ def _gradients(
         return torch.zeros((), device=rows.device), still
     item, user, step = trace.histories(rows)
     target = trace.columns.token[trace.event[rows]][:, None]
+    seen = trace.seen_items(rows, filtered=stack.template.masks_seen)
 
     def task(model: Recommender) -> Tensor:
         assert isinstance(model, Sequential)
         states = model.states_after(item, user, step, drop)
-        return model.losses(states, target, torch.ones_like(target)).mean()
+        return losses_without(model, states, target, torch.ones_like(target), seen).mean()
 
     loss: Tensor = functional_call(stack.template, {**state, **trained}, (task,))
     slopes = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
