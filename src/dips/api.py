@@ -236,7 +236,8 @@ def compare(
         policies: Names of policies.
         sizes: Sketch sizes (K).
         every: Refresh periods (tau).
-        folds: Number of folds. Default: 5, which test every user once; 1 with `split="time"` or `"date"`.
+        folds: Number of folds. Default: 5, which test every user once; 1 with `split="time"` or
+            `split="date"`.
         seed: Seed of the permutation of users, and of training.
         repeats: Number of training runs on each fold.
         out: Results directory; the same call continues an interrupted comparison.

@@ -33,7 +33,6 @@ from dips.training.rollouts import recorded_signals
 
 SIZE = 2
 PERIODS = {"online": (1,), "batch_size": (3,), "varying": (2, 3)}
-DIFFERENCES = {"credit": "survival", "entry_value": "difference"}
 CREDITS = [("identity", 1), ("identity", 2), ("identity", 100), ("discount", 2), ("discount", 100)]
 
 
@@ -51,12 +50,11 @@ class Choice(NamedTuple):
 
 
 class History(NamedTuple):
-    """A user's decisions, and for every step the loss, entry gradients and loss differences."""
+    """A user's decisions, and the loss and entry gradients of every step."""
 
     choices: list[Choice]
     losses: list[float]
     gradients: list[Tensor]
-    differences: list[Tensor]
 
 
 def _history(at: Any, policy: Network, rows: list[int]) -> History:
@@ -64,7 +62,7 @@ def _history(at: Any, policy: Network, rows: list[int]) -> History:
     span = slice(first, first + len(rows))
     item, rating, time = columns.item[span], columns.rating[span], columns.time[span]
     kept = [[e - first for e in at.trace.kept[row].tolist() if e >= 0] for row in rows]
-    model, history = at.stack.one(0), History([], [], [], [])
+    model, history = at.stack.one(0), History([], [], [])
 
     def entries(places: list[int], repeats: Tensor) -> Sketch:
         index = torch.tensor(places)
@@ -102,23 +100,10 @@ def _history(at: Any, policy: Network, rows: list[int]) -> History:
         repeat_counts = torch.tensor(
             [[float(repeats.get(p, 1)) for p in range(len(rows))]]
         ).double()
-        target = item[None, t : t + 1], rating[None, t : t + 1]
-        rest = (slots, age, repeat_counts)
-
-        def loss_of(weight: Tensor, target: Any = target, rest: Any = rest) -> Tensor:
-            past = Evidence(item[None], rating[None], weight, *rest)
-            return model.losses(model.read(past), *target)[0, 0]
-
-        loss = loss_of(weight)
+        state = model.read(Evidence(item[None], rating[None], weight, slots, age, repeat_counts))
+        loss = model.losses(state, item[None, t : t + 1], rating[None, t : t + 1])[0, 0]
         history.losses.append(float(loss.detach()))
         history.gradients.append(torch.autograd.grad(loss, weight)[0][0])
-        with torch.no_grad():
-            each = torch.eye(len(rows)).double()[:, None]  # [entries, 1, entries]
-            differences = [
-                loss_of(weight.where(one == 0, 1.0)) - loss_of(weight.where(one == 0, 0.0))
-                for one in each
-            ]
-        history.differences.append(torch.stack(differences))
     return history
 
 
@@ -171,9 +156,7 @@ class Oracle:
             soft = 1 - (-scores).softmax(0)
         else:
             soft = keep_k(scores[None], torch.ones_like(scores)[None], SIZE)[0]
-        by_difference = config.policy_training.entry_value == "difference"
-        value = (history.differences if by_difference else history.gradients)[t]
-        return (value[choice.position] * soft).sum()
+        return (history.gradients[t][choice.position] * soft).sum()
 
 
 def _whole_histories(at: Any) -> Candidates:
@@ -324,18 +307,6 @@ def test_survival_with_a_queue_of_1_equals_identity(scene: Any) -> None:
     assert not torch.allclose(longer["slope"], other["slope"])
 
 
-@pytest.mark.parametrize("periods", PERIODS.values(), ids=PERIODS)
-def test_differences_equal_the_reference(scene: Any, periods: tuple[int, ...]) -> None:
-    """A queue of 1: an entry gets the difference of its decision's predictions."""
-    at = scene("learned", "mse", periods)
-    changes = {"queue": 1, "entry_value": "difference"}
-    expected = Oracle(at).gradient(at.config.but(credit="identity", **changes))
-    mine = at.gradient(at.whole(), credit="survival", **changes)
-    _same(mine, expected, 1e-5)
-    slopes = at.gradient(at.whole(), credit="survival", queue=1, entry_value="gradient")
-    assert not torch.allclose(slopes["slope"], mine["slope"])
-
-
 def test_reinforce_estimates_the_gradient_of_the_expected_loss(scene: Any) -> None:
     """Many users have the same history and one sampled decision each."""
     users = 3000
@@ -367,11 +338,7 @@ def test_reinforce_estimates_the_gradient_of_the_expected_loss(scene: Any) -> No
 def test_stacked_runs_equal_single_runs(lab: Callable[..., Any]) -> None:
     """Networks, recommenders and users differ; the shorter run is padded."""
     world = lab()
-    for policy, more in (
-        ("dips", {}),
-        ("learned", {"credit": "survival"}),
-        ("learned", DIFFERENCES),
-    ):
+    for policy, more in (("dips", {}), ("learned", {"credit": "survival"})):
         jobs = [
             world.job(policy=policy, seed=seed, policy_batch_size=30, **more) for seed in (0, 1)
         ]

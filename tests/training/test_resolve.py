@@ -285,7 +285,7 @@ def test_the_model_follows_the_share_of_repeats(
 ) -> None:
     facts: dict[str, Any] = {"implicit": implicit, "repeats": repeats, "policy": "learned"}
     found = decide(**facts)
-    assert found.policy_training.policy_lr == (1e-3 if implicit else 3e-3)
+    assert found.policy_training.policy_lr == (1e-3 if implicit else 3e-4)
     assert values(found, *MODEL) == taken
     given = dict(zip(MODEL, (False, False, True, 0.7, 0.0, True, not taken[-1]), strict=True))
     assert values(decide(**facts, **given), *MODEL) == tuple(given.values())

@@ -60,7 +60,7 @@ class CreditedDecisions:
 
     @cached_property
     def _losses_and_adjoint(self) -> tuple[Tensor, Adjoint]:
-        """Computed when first read: credit by loss differences needs neither."""
+        """Computed when first read: replay needs neither."""
         row = self.predicted.clamp_min(0)
         event = self.trace.event[row]
         target = (self.trace.columns.token[event], self.trace.columns.rating[event])

@@ -19,7 +19,6 @@ def make_credit(
     length: int,
     discount: float = 1.0,
     dropped_candidates: int = 0,
-    differences: bool = False,
     schedule: Schedule | None = None,
 ) -> CreditAssignment:
     """Return a form of credit assignment.
@@ -29,7 +28,6 @@ def make_credit(
         length: Decisions over which a choice gets credit (Q); replay takes the whole history.
         discount: Factor per decision, for discount.
         dropped_candidates: Earlier decisions whose dropped candidates survival follows.
-        differences: Whether survival takes loss differences in place of entry gradients.
         schedule: When sketches are refreshed, for replay; every step if None.
 
     Raises:
@@ -44,7 +42,7 @@ def make_credit(
     if name == "discount":
         return DiscountedCredit(length, discount)
     if name == "survival":
-        return SurvivalCredit(length, dropped_candidates, differences)
+        return SurvivalCredit(length, dropped_candidates)
     if name == "replay":
         return ReplayCredit(schedule or Schedule())
     raise ConfigError(f"unknown credit '{name}': choose one of {', '.join(CREDITS)}")

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from dips.credit.base import CreditAssignment
 from dips.credit.decisions import CreditedDecisions, current_signals, with_dropped_candidates
-from dips.credit.difference import stacked_differences
 from dips.credit.queue import has_later, later, stacked_queue_credit
 from dips.numerics.relaxation import top_k_multiplier
 
@@ -36,12 +35,10 @@ class SurvivalCredit(CreditAssignment):
         length: Decisions over which a choice gets credit (Q).
         dropped_candidates: Earlier decisions whose dropped candidates are followed, with weight 0.
             Only policies that take weights (`StackedPolicies.takes_weights`) can score them.
-        differences: Take loss differences for v (`difference.py`), not entry gradients.
     """
 
     length: int
     dropped_candidates: int = 0
-    differences: bool = False
 
     @torch.no_grad()
     def credit(self, batch: CreditedDecisions) -> Tensor:
@@ -53,12 +50,8 @@ class SurvivalCredit(CreditAssignment):
         scores = policies.call(
             policies.state, entries, signals, weight if policies.takes_weights else None
         )
-        if self.differences:
-            value = stacked_differences(batch, entries, tracked.kept).to(scores.dtype)
-        else:
-            value = stacked_queue_credit(batch, entries, 1)
         return survival_credit(
-            value,
+            stacked_queue_credit(batch, entries, 1),
             scores,
             weight,
             entries.present,

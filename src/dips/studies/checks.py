@@ -286,12 +286,6 @@ def _check_learning(config: TrainConfig) -> None:
     check_combination(
         settings.estimator, settings.credit, sketch.schedule.periods, sketch.selection
     )
-    linear = config.model.recommender == "dot" and config.model.loss == "mse"
-    if settings.entry_value == "difference" and not (linear and settings.credit == "survival"):
-        raise ConfigError(
-            "entry_value difference is for survival credit and dot with loss mse: leave "
-            "--entry-value out"
-        )
 
 
 def _check_own(kind: str, name: str, check: Callable[[T], None], made: T) -> None:

@@ -320,28 +320,44 @@ class Comparison:
         return has_run(self._place(key), {**config.to_dict(), "data": self.source})
 
     def _table(self, places: dict[RunKey, Path]) -> ComparisonTable:
-        rows: dict[RunKey, dict[str, Any]] = {}
-        users: dict[RunKey, UserSums] = {}
-        for key, place in places.items():
-            metrics = read_metrics(place)
-            rows[key] = {**key.settings(), **{name: metrics[name] for name in ROW_METRICS}}
-            users[key] = replace(read_user_sums(place), fold=key.fold)
-        table = make_table(rows, users, self.plan.rules())
-        self._write(table)
+        table = make_table(*table_rows(places), self.plan.rules())
+        write_tables(table, self.out)
         return table
 
-    def _write(self, table: ComparisonTable) -> None:
-        flat = [
-            {
-                **{name: value for name, value in row.items() if name not in ("valid", "test")},
-                **{f"valid_{name}": value for name, value in row["valid"].items()},
-                **{f"test_{name}": value for name, value in row["test"].items()},
-            }
-            for row in table.rows
-        ]
-        write_table(flat, self.out / "rows.csv")
-        for name in ("summary", "paired", "best_rules"):
-            write_table(getattr(table, name), self.out / f"{name}.csv")
+
+def table_rows(
+    places: Mapping[RunKey, Path],
+) -> tuple[dict[RunKey, dict[str, Any]], dict[RunKey, UserSums]]:
+    """Read finished runs.
+
+    Args:
+        places: Directory of every run.
+
+    Returns:
+        Rows with validation and test metrics, and the sums of the test users.
+    """
+    rows: dict[RunKey, dict[str, Any]] = {}
+    users: dict[RunKey, UserSums] = {}
+    for key, place in places.items():
+        metrics = read_metrics(place)
+        rows[key] = {**key.settings(), **{name: metrics[name] for name in ROW_METRICS}}
+        users[key] = replace(read_user_sums(place), fold=key.fold)
+    return rows, users
+
+
+def write_tables(table: ComparisonTable, out: Path) -> None:
+    """Write rows.csv, summary.csv, paired.csv and best_rules.csv."""
+    flat = [
+        {
+            **{name: value for name, value in row.items() if name not in ("valid", "test")},
+            **{f"valid_{name}": value for name, value in row["valid"].items()},
+            **{f"test_{name}": value for name, value in row["test"].items()},
+        }
+        for row in table.rows
+    ]
+    write_table(flat, out / "rows.csv")
+    for name in ("summary", "paired", "best_rules"):
+        write_table(getattr(table, name), out / f"{name}.csv")
 
 
 def make_table(

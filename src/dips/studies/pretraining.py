@@ -25,6 +25,8 @@ from dips.training.rollouts import TrainingRollouts
 
 START_SIZE = 8
 """Sketch size of the rule from which pre-training starts; the worlds have all sizes."""
+POLICY_LR = 1e-3
+"""Learning rate of the policy; the mean over the worlds is steadier than a single policy."""
 PretrainingCallback = Callable[[int, int, float], None]
 """Called after each epoch with cycle, epoch and mean training loss over the worlds."""
 
@@ -83,7 +85,7 @@ def world_config(world: World, *, epochs: int | None, seed: int, repeat: int = 0
     """
     return TrainConfig.of(
         policy="learned", size=world.size, every=world.every, seed=seed, repeat=repeat,
-        epochs=epochs, baselines=(), initial_policy="rule", device="cpu",
+        epochs=epochs, baselines=(), initial_policy="rule", device="cpu", policy_lr=POLICY_LR,
     )  # fmt: skip
 
 

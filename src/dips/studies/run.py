@@ -58,8 +58,7 @@ STACK = {"cpu": 8, "cuda": 64}
 LEARNING = (
     "user_batch", "update_interval", "user_lr", "lr_schedule", "policy_batch_size",
     "policy_warmup_epochs", "policy_freeze_epochs", "dropout", "residual", "predicted_score",
-    "initial_policy", "queue", "credit", "entry_value", "discount", "dropped_candidates",
-    "estimator",
+    "initial_policy", "queue", "credit", "discount", "dropped_candidates", "estimator",
 )  # fmt: skip
 """Settings that stacked runs with a learned policy must share."""
 

@@ -238,13 +238,6 @@ class PolicyTrainingConfig:
         "Credit over time: identity (the paper), discount or survival.",
         choices=("identity", "discount", "survival"),
     )
-    entry_value: str = setting(
-        None,
-        "Value of an entry for a prediction: gradient (of the loss in its weight), or difference "
-        "(of the losses with and without it; survival credit, dot with mse). Default: difference "
-        "for `learned` where it is supported.",
-        choices=("gradient", "difference"),
-    )
     discount: float = setting(0.9, "Discount of credit from decision to decision.", low=0)
     dropped_candidates: int = setting(
         4, "Decisions for which survival credit follows a dropped candidate.", low=0

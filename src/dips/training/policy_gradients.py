@@ -47,7 +47,6 @@ def policy_gradients(
         length=settings.queue,
         discount=settings.discount,
         dropped_candidates=settings.dropped_candidates,
-        differences=settings.entry_value == "difference",
         schedule=config.sketch.schedule,
     )
     estimator = make_estimator(settings.estimator)

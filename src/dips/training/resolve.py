@@ -94,14 +94,6 @@ class Case:
         return self.implicit and self.config.model.recommender not in ("dot", *SEQUENTIAL)
 
     @property
-    def differences(self) -> bool:
-        """Whether credit can take loss differences: squared error of a dot product, survival."""
-        model, policy = self.config.model, self.config.policy_training
-        linear = model.recommender == "dot" and model.loss == "mse"
-        plain = policy.credit == "survival" and policy.estimator == "straight-through"
-        return linear and plain
-
-    @property
     def learned(self) -> bool:
         """Whether the policy is `learned`."""
         return self.config.sketch.policy == "learned"
@@ -316,6 +308,7 @@ RULES: tuple[Rule, ...] = (
     Rule("user_batches_per_epoch", _always, _user_batches, "by predictions in a batch of users"),
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
     Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),
+    Rule("policy_lr", lambda c: c.learned, 3e-4, "learned, ratings are predicted"),
     Rule("policy_lr", _always, 3e-3, "default"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
     Rule("policy_freeze_epochs", lambda c: c.learned, _freeze_epochs,
@@ -329,9 +322,6 @@ RULES: tuple[Rule, ...] = (
     Rule("predicted_score", _always, False, "default"),
     Rule("queue", lambda c: c.config.sketch.policy == "dips", 100, "dips"),
     Rule("queue", _always, 50, "default"),
-    Rule("entry_value", lambda c: c.learned and c.differences, "difference",
-         "learned, ratings are predicted by dot with squared error"),
-    Rule("entry_value", _always, "gradient", "default"),
     Rule("revert_tolerance", lambda c: c.learned, 0.15, "learned"),
     Rule("revert_tolerance", _always, float("inf"), "default: never"),
     Rule("baselines", lambda c: c.has_baselines and c.explicit, ("last", "hardest:8"),
