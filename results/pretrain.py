@@ -8,12 +8,19 @@ No real data is read. The worlds are those of `dips.data.synthetic.family`.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
 
 from dips.data.synthetic.family import KINDS
-from dips.policy.pretrained import SHIPPED, SIGNALS, pretrained_parameters, save_pretrained
+from dips.policy.pretrained import (
+    SHIPPED,
+    SIGNALS,
+    pretrained_origin,
+    pretrained_parameters,
+    save_pretrained,
+)
 from dips.studies.pretraining import pretrain
 
 
@@ -27,7 +34,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--out", type=Path, default=SHIPPED)
     given = parser.parse_args(argv)
-    found, start = {}, time.monotonic()
+    typed = sys.argv[1:] if argv is None else argv
+    about = {name: getattr(given, name) for name in ("worlds", "epochs", "cycles", "seed")}
+    about = {"command": shlex.join(["python", "results/pretrain.py", *typed]), **about}
+    found, origins, start = {}, {}, time.monotonic()
     for kind in given.kinds.split(","):
 
         def report(cycle: int, epoch: int, loss: float, kind: str = kind) -> None:
@@ -43,11 +53,11 @@ def main(argv: list[str] | None = None) -> None:
             seed=given.seed,
             on_epoch=report,
         )
-        found[signal] = parameters
+        found[signal], origins[signal] = parameters, about
     if given.out.exists():  # kinds that were not asked for stay
         found = {**{name: pretrained_parameters(name, given.out) for name in SIGNALS}, **found}
-    origin = {name: getattr(given, name) for name in ("worlds", "epochs", "cycles", "seed")}
-    save_pretrained(found, {"command": "make pretrain", **origin}, given.out)
+        origins = {**pretrained_origin(given.out), **origins}
+    save_pretrained(found, origins, given.out)
     print(f"{given.out.name}: {given.out.stat().st_size:,} bytes")
 
 

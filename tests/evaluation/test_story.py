@@ -13,6 +13,7 @@ from dips.data.synthetic import stream
 from dips.errors import ConfigError
 from dips.evaluation.story import explain_user, item_gradient
 from dips.recommender.base import Evidence
+from dips.recommender.filtered_loss import prediction_losses
 from dips.studies.sketches import prediction_columns, reindex_items, sketch_columns
 
 FAST = {"epochs": 1, "dim": 6, "batch_size": 256, "device": "cpu", "baselines": ()}
@@ -138,11 +139,29 @@ def test_items_without_title_are_named_by_id():
     assert story.item_name(story.steps[0].item) == f"<{story.steps[0].item}>"
 
 
-def test_sequential_recommenders_have_no_entry_gradients():
-    trained, test = train_model(implicit=True, policy="last", recommender="gru")
-    story = explain_user(trained, test, 0)
-    assert all(kept.entry_gradient is None for step in story.steps for kept in step.kept)
-    assert story.steps[-1].rank is not None
+def test_entry_gradients_of_sequential_recommenders_are_slopes_of_the_loss():
+    trained, test = train_model(
+        implicit=True, policy="last", recommender="gru", repeat_feature=False
+    )
+    story, model = explain_user(trained, test, 0), trained.recommender.double()
+    step = story.steps[5]
+    known = reindex_items(trained, test)
+    events = known.events(0).start + np.array([kept.position for kept in step.kept])
+    item = torch.tensor(known.item[events], dtype=torch.int64)[None]
+    age = torch.tensor([[step.t - 1.0 - kept.position for kept in step.kept]]).double()
+    target = torch.tensor([[int(known.item[known.events(0).start + step.t])]])
+
+    def loss(weight):
+        ones = torch.ones_like(weight)
+        slots = torch.tensor([len(step.kept)])
+        entries = Evidence(item, ones, weight, slots, age, ones)
+        return float(prediction_losses(model, model.read(entries), entries, target, ones[:, :1]))
+
+    for slot, kept in enumerate(step.kept):
+        change = 1e-6 * torch.eye(len(step.kept)).double()[slot][None]
+        slope = (loss(1 + change) - loss(1 - change)) / 2e-6
+        assert kept.entry_gradient == pytest.approx(slope, abs=1e-4)
+    assert any(abs(kept.entry_gradient) > 1e-3 for kept in step.kept)
 
 
 def test_a_policy_without_limit_has_no_story():

@@ -75,7 +75,7 @@ def test_scores_have_no_negative_zero():
 
 def test_a_recommender_without_gradients_says_so(tmp_path):
     text = story_text(without_gradients(make_story()))
-    assert "no inner loop" in text
+    assert "entry gradients are not known" in text
     assert "helped most" not in text
     draw_story(without_gradients(make_story()), tmp_path / "a.svg", "svg")
     assert BAR not in (tmp_path / "a.svg").read_text()

@@ -41,7 +41,7 @@ def test_cells_have_labels():
 def test_without_gradients_no_effect_is_shown():
     html = story_page(without_gradients(make_story()))
     assert "hardly changed it" not in html
-    assert "no inner loop" in html
+    assert "entry gradients are not known" in html
 
 
 def test_it_works_by_pointer_and_by_keys(look, page_of):

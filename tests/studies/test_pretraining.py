@@ -5,9 +5,12 @@ import json
 import pytest
 import torch
 
+from dips.data.side_information import SideInformation
 from dips.data.synthetic import stream
 from dips.data.synthetic.family import KINDS, family
+from dips.errors import ConfigError
 from dips.kernels.layout import FEATURES
+from dips.policy import pretrained
 from dips.policy.pretrained import (
     SHIPPED,
     SIGNALS,
@@ -75,8 +78,10 @@ def test_pre_training_starts_at_a_rule_and_moves_it(kind, signal, monkeypatch):
 
 def test_the_file_is_small_and_says_how_it_was_made():
     assert SHIPPED.stat().st_size < 1_000_000
-    assert {"command", "worlds", "epochs", "cycles", "seed"} <= pretrained_origin().keys()
     for signal in SIGNALS:
+        origin = pretrained_origin()[signal]
+        assert origin.keys() == {"command", "worlds", "epochs", "cycles", "seed"}
+        assert origin["worlds"] >= 20
         assert pretrained_parameters(signal)["first.weight"].shape == (64, len(FEATURES))
 
 
@@ -104,13 +109,23 @@ def test_learned_starts_from_the_shipped_parameters(signal):
 
 
 def test_side_information_starts_without_effect():
+    data = DATA["residual"]
+    side = SideInformation.of(data, ("categories", "time"), timed=True)
     narrow = make_policy("learned", size=4, initial="pretrained")
-    wide = make_policy("learned", size=4, initial="rule", dim=3)
-    load_pretrained(wide, "residual")
+    wide = make_policy("learned", size=4, initial="pretrained", items=data.items, side=side)
     features = len(FEATURES)
+    assert wide.first.weight.shape[1] > features
     assert torch.equal(wide.first.weight[:, :features], narrow.first.weight)
     assert not wide.first.weight[:, features:].any()
     assert not wide.direct[features:].any()
+
+
+def test_parameters_that_do_not_fit_are_refused(monkeypatch):
+    network = make_policy("learned", size=4, initial="rule")
+    for found in ({}, {"unknown": torch.ones(2)}):
+        monkeypatch.setattr(pretrained, "pretrained_parameters", lambda signal, found=found: found)
+        with pytest.raises(ConfigError, match="make them with 'make pretrain'"):
+            load_pretrained(network, "residual")
 
 
 def test_a_file_can_be_written_and_read(tmp_path):

@@ -68,6 +68,11 @@ def test_every_copy_goes_on_from_the_mean_and_the_order_does_not_matter():
     assert all(len(losses) == 2 for _, losses in seen)
 
 
+def test_rollouts_must_be_interleaved():
+    with pytest.raises(ValueError, match="set user_batch"):
+        fit_jointly([participant(WORLDS[0], user_batch=None, user_batches_per_epoch=1)], 1)
+
+
 def test_a_diverged_run_raises():
     with pytest.raises(TrainingDiverged, match="not finite"):
         fit_jointly([participant(WORLDS[0], learning_rate=1e30)], EPOCHS)

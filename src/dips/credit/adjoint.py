@@ -18,7 +18,7 @@ It is the v of Eq. 10. As S grows, it tends to the influence function of Eq. 11.
 | dot product, linearised inner loss   | `SoftmaxAdjoint`         | linear in the item vector     |
 | the same, sketch filtered            | `FilteredSoftmaxAdjoint` | linear, less a probability    |
 | the same, with repeat scores         | `RepeatSoftmaxAdjoint`   | linear, and the score's slope |
-| gru, sasrec: any `Sequential`        | `ReaderAdjoint`          | by autograd through `read`    |
+| gru, sasrec: any `Sequential`        | `SequentialAdjoint`      | by autograd through `read`    |
 | any other                            | `TrajectoryAdjoint`      | by autograd through each step |
 
 Seen items that are filtered (`filter_seen`) change no form: they do not depend on entry weights.
@@ -33,7 +33,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dips.credit.reader_adjoint import ReaderAdjoint, reader_adjoint, reader_entry_gradient
+from dips.credit.sequential_adjoint import (
+    SequentialAdjoint,
+    sequential_adjoint,
+    sequential_entry_gradient,
+)
 from dips.kernels import dispatch
 from dips.numerics import linearised_descent
 from dips.numerics.chunks import split_into_chunks
@@ -113,7 +117,7 @@ Adjoint = (
     | SoftmaxAdjoint
     | FilteredSoftmaxAdjoint
     | RepeatSoftmaxAdjoint
-    | ReaderAdjoint
+    | SequentialAdjoint
 )
 
 
@@ -167,7 +171,7 @@ def _chunk_adjoint(
     if isinstance(model, LinearisedDotProduct):
         return _linearised_adjoint(model, evidence, item, rating, seen)
     if isinstance(model, Sequential):
-        return reader_adjoint(model, evidence, item, rating, seen)
+        return sequential_adjoint(model, evidence, item, rating, seen)
     return trajectory_adjoint(model, evidence, item, rating, seen)
 
 
@@ -190,9 +194,9 @@ def entry_gradient(model: Recommender, adjoint: Adjoint, entries: Evidence) -> T
             return _linear_entry_gradient(model, adjoint, entries)
         chunks = split_into_chunks((adjoint, entries), model.elements_per_row)
         return torch.cat([trajectory_entry_gradient(model, *chunk) for chunk in chunks])
-    if isinstance(adjoint, ReaderAdjoint):
+    if isinstance(adjoint, SequentialAdjoint):
         rows = split_into_chunks((adjoint, entries), model.elements_per_row)
-        return torch.cat([reader_entry_gradient(model, *chunk) for chunk in rows])
+        return torch.cat([sequential_entry_gradient(model, *chunk) for chunk in rows])
     if not isinstance(adjoint, SquaredErrorAdjoint):
         assert isinstance(model, DotProduct | LinearisedDotProduct)
         value = model.input_products(entries.item, adjoint.total) - adjoint.common[:, None]

@@ -149,7 +149,13 @@ def by_date(data: Interactions, fractions: Sequence[float]) -> Parts:
     order = np.sort(times)
     places = np.floor(np.cumsum(fractions)[:2] * len(order) + 1e-9).astype(np.int64)
     owner = np.repeat(np.arange(data.users), data.lengths)
-    ends = [np.bincount(owner[times < order[place]], minlength=data.users) for place in places]
+    dates = order[places]
+    if not order[0] < dates[0] < dates[1]:
+        raise DataError(
+            f"{data.name}: too many events share one time for a split at dates: use --split users "
+            "or --split time"
+        )
+    ends = [np.bincount(owner[times < date], minlength=data.users) for date in dates]
     return _windows(data, ends)
 
 

@@ -22,7 +22,6 @@ from dips.evaluation.progressive import predict
 from dips.model.trained_model import TrainedModel
 from dips.policy.base import Policy
 from dips.recommender.losses import BinaryCrossEntropy
-from dips.recommender.sequential import Sequential
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.rollout.trace import StoredTrace
@@ -125,7 +124,7 @@ class Story:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether entry gradients are known; recommenders without an inner loop have none."""
+        """Whether entry gradients are known."""
         return any(kept.entry_gradient is not None for step in self.steps for kept in step.kept)
 
     def kept_items(self) -> list[str]:
@@ -284,8 +283,6 @@ def _entry_gradients(trained: TrainedModel, trace: StoredTrace) -> Tensor:
     rows = torch.arange(len(trace.event))
     evidence = trace.evidence(rows)
     nothing = torch.full_like(evidence.weight, torch.nan)
-    if isinstance(trained.recommender, Sequential):  # it has no inner loop
-        return nothing
     columns = trace.columns
     target = columns.token[trace.event], columns.rating[trace.event]
     seen = trace.seen_items(rows, filtered=trained.recommender.masks_seen)

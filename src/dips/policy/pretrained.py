@@ -16,6 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dips.errors import ConfigError
+
 SHIPPED = Path(__file__).with_name("pretrained.safetensors")
 """The file that ships with the package."""
 SIGNALS = ("residual", "predicted_score", "none")
@@ -43,7 +45,7 @@ def pretrained_parameters(signal: str, path: Path = SHIPPED) -> dict[str, Tensor
 
 
 def pretrained_origin(path: Path = SHIPPED) -> dict[str, Any]:
-    """Return how the parameters were made: command, seed, worlds, epochs."""
+    """Return how the parameters were made, by signal: command, seed, worlds, epochs, cycles."""
     with safe_open(path, framework="pt") as file:
         origin: dict[str, Any] = json.loads((file.metadata() or {})["dips"])
         return origin
@@ -57,13 +59,20 @@ def load_pretrained(network: nn.Module, signal: str) -> None:
     Args:
         network: A set network that reads no item vectors.
         signal: What it reads, one of SIGNALS.
+
+    Raises:
+        ConfigError: If the file has no such parameters.
     """
-    found = pretrained_parameters(signal)
-    for name, parameter in network.named_parameters():
-        if name in found:
-            value, target = found[name], parameter.data
-            target.zero_()
-            target[tuple(slice(length) for length in value.shape)] = value
+    found, named = pretrained_parameters(signal), dict(network.named_parameters())
+    if not found or not found.keys() <= named.keys():
+        raise ConfigError(
+            f"{SHIPPED.name} has no parameters for this network, which reads {signal}: make them "
+            "with 'make pretrain'"
+        )
+    for name, value in found.items():
+        target = named[name].data
+        target.zero_()
+        target[tuple(slice(length) for length in value.shape)] = value
 
 
 def save_pretrained(
@@ -73,7 +82,7 @@ def save_pretrained(
 
     Args:
         parameters: By signal, then by name.
-        origin: How they were made.
+        origin: How they were made, by signal.
         path: Where to write.
     """
     flat = {

@@ -174,7 +174,7 @@ class DotProduct(WeightedEntries):
     @property
     def elements_per_row(self) -> int:
         """Number of elements per row in the widest tensor: the logits of all items, mostly."""
-        if self.fused and not self.has_repeat_feature:
+        if self.fused and not (self.has_repeat_feature or self.masks_seen):
             return 2 * len(self.user_prior) * (self.inner_steps + 1)
         pairs = PAIRS * self.loss.negatives if isinstance(self.loss, SampledLoss) else 0
         return max(self.items, pairs) if self.loss.listwise else 64

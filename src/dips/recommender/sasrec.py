@@ -115,11 +115,11 @@ class SASRec(LinearScores, Sequential):
             return self.user_prior.new_zeros(*items.shape, len(self.user_prior))
         x = dropout(self.input_vectors(items) * len(self.user_prior) ** 0.5)
         for layer in range(LAYERS):
-            even = self._layer_norm(x, 2 * layer)
+            normalised = self._layer_norm(x, 2 * layer)
             found = (
-                self._attend(even, layer)
+                self._attend(normalised, layer)
                 if weight is None
-                else self._attend_weighted(even, weight, layer)
+                else self._attend_weighted(normalised, weight, layer)
             )
             x = x + dropout(found)
             inner = self._layer_norm(x, 2 * layer + 1) @ self.hidden[layer]
@@ -151,8 +151,8 @@ class SASRec(LinearScores, Sequential):
         seen = (distance >= 0) & (distance < WINDOW)
         bias = self.distance_bias[layer][distance.clamp(0, WINDOW - 1)]
         query = x @ self.query[layer]
-        even = _exponentials(query, key, bias, seen)
-        mixed = _mean(even * weight.transpose(-1, -2), value)
+        exponentials = _exponentials(query, key, bias, seen)
+        mixed = _mean(exponentials * weight.transpose(-1, -2), value)
         return mixed.view(rows, blocks * block, dim)[:, :n]
 
     def _attend_weighted(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:
@@ -181,8 +181,8 @@ class SASRec(LinearScores, Sequential):
             distance = torch.where(older, apart, 0)
             share = torch.where(own, 1, weight[:, None, :high] * _inside_window(distance))
             bias = _interpolated(self.distance_bias[layer], distance)
-            even = _exponentials(query[:, low:high], key[:, :high], bias, older | own)
-            found.append(_mean(_linear_in_weight(even, share), value[:, :high]))
+            exponentials = _exponentials(query[:, low:high], key[:, :high], bias, older | own)
+            found.append(_mean(_linear_in_weight(exponentials, share), value[:, :high]))
         return torch.cat(found, 1)
 
 
@@ -197,8 +197,8 @@ def _exponentials(query: Tensor, key: Tensor, bias: Tensor, seen: Tensor) -> Ten
     """
     logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias
     logits = logits.masked_fill(~seen, MASKED_SCORE)
-    even: Tensor = (logits - logits.amax(-1, keepdim=True).detach()).exp()
-    return even
+    exponentials: Tensor = (logits - logits.amax(-1, keepdim=True).detach()).exp()
+    return exponentials
 
 
 def _mean(amount: Tensor, value: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ def _mean(amount: Tensor, value: Tensor) -> Tensor:
     return mixed
 
 
-def _linear_in_weight(even: Tensor, weight: Tensor) -> Tensor:
+def _linear_in_weight(exponentials: Tensor, weight: Tensor) -> Tensor:
     """Return amounts of attention, such that the share of a key is linear in its weight.
 
     A key with exponentiated logit a, beside others of amount b, has the share a / (a + b) at weight
@@ -216,12 +216,12 @@ def _linear_in_weight(even: Tensor, weight: Tensor) -> Tensor:
     key makes. With the amount a z it would be (a + b) / b times as steep.
 
     Args:
-        even: Exponentiated logits, [..., queries, keys].
+        exponentials: Exponentiated logits, [..., queries, keys].
         weight: Weights of the keys, [..., queries, keys].
     """
-    amount = even * weight
+    amount = exponentials * weight
     others = amount.sum(-1, keepdim=True) - amount
-    ratio = (even / others.clamp_min(1e-12)).clamp_max(MAX_RATIO)
+    ratio = (exponentials / others.clamp_min(1e-12)).clamp_max(MAX_RATIO)
     return amount / (1 + (1 - weight) * ratio)
 
 

@@ -141,7 +141,7 @@ def _matrix(story: Story, named: int, column: int) -> list[str]:
 
 def _legend(story: Story) -> str:
     if not story.has_gradients:
-        return ". kept; this recommender has no inner loop, so there are no entry gradients"
+        return ". kept; entry gradients are not known"
     return "kept, and: ++ helped much, + helped, . hardly changed it, - hurt, -- hurt much"
 
 

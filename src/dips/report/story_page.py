@@ -46,7 +46,7 @@ def _legend(story: Story) -> str:
         "<b>++</b> helped much, <b>+</b> helped, <b>·</b> hardly changed it, "
         f"<b>{MARKS[-1]}</b> hurt, <b>{MARKS[-2]}</b> hurt much."
         if story.has_gradients
-        else "<b>·</b> kept; this recommender has no inner loop, so there are no entry gradients."
+        else "<b>·</b> kept; entry gradients are not known."
     )
     return f"<p class='soft'>Rows are kept items, columns predictions; {outcome}. {marks}</p>"
 

@@ -35,7 +35,7 @@ def pretrain(
     kind: Kind,
     *,
     worlds: int,
-    epochs: int = 20,
+    epochs: int = 10,
     cycles: int = 2,
     seed: int = 0,
     on_epoch: PretrainingCallback = lambda cycle, epoch, loss: None,
@@ -74,29 +74,17 @@ def pretrain(
     return signal, shared
 
 
-def world_config(world: World, *, epochs: int | None, seed: int, repeat: int = 0) -> TrainConfig:
-    """Return the settings of `learned` in a world, as asked.
-
-    Args:
-        world: The dataset.
-        epochs: Number of epochs.
-        seed: Seed of split and training.
-        repeat: Changes all random numbers of training.
-    """
-    return TrainConfig.of(
-        policy="learned", size=world.size, every=world.every, seed=seed, repeat=repeat,
-        epochs=epochs, baselines=(), initial_policy="rule", device="cpu", policy_lr=POLICY_LR,
-    )  # fmt: skip
-
-
 def _participant(
     world: World, epochs: int, seed: int, cycle: int
 ) -> tuple[Participant, PolicySpec]:
     """Return the run of a world before training, and the specification of its policy."""
     data = world.load()
     parts = data.split_users(0.9, 0.05, 0.05, seed=seed)
-    config = world_config(world, epochs=epochs, seed=seed, repeat=cycle)
-    config = config.but(policy_freeze_epochs=0, user_batch=parts[0].users)
+    config = TrainConfig.of(
+        policy="learned", size=world.size, every=world.every, seed=seed, repeat=cycle,
+        epochs=epochs, baselines=(), initial_policy="rule", device="cpu", policy_lr=POLICY_LR,
+        policy_freeze_epochs=0, user_batch=parts[0].users,
+    )  # fmt: skip
     config = resolved(parts[0], config)
     started = start_stack([(parts, config)], "cpu")
     columns = EventColumns.of(data, "cpu")

@@ -211,7 +211,7 @@ class PolicyTrainingConfig:
     initial_policy: str = setting(
         "rule",
         "Where `learned` starts: pretrained (the shipped parameters), rule (close to hardest:8 on "
-        "ratings, frequent where users repeat items, last-top otherwise), or last.",
+        "ratings, frequent where users repeat items, last-top or last otherwise), or last.",
         choices=INITIAL_POLICIES,
     )
     policy_lr: float = setting(None, "Learning rate of Adam for the policy.", low=0)

@@ -50,7 +50,10 @@ def fit_jointly(
 
     Raises:
         TrainingDiverged: If a run diverged.
+        ValueError: If rollouts are not interleaved: validation users would train.
     """
+    if not all(participant.rollouts.interleaved for participant in participants):
+        raise ValueError("joint training needs interleaved rollouts: set user_batch")
     shared: StateDict = {}
     for epoch in range(1, epochs + 1):
         losses = [_train(participant, epoch) for participant in participants]

@@ -26,7 +26,7 @@ users and any chunk size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
@@ -172,6 +172,11 @@ def stream(
     """
     _check(users, items, events, durability, drift, seed, chunk)
     model = RatingModel(mean=mean_rating, step=rating_step, user_bias=user_bias, noise=noise)
+    if not (rating_step > 0 and user_bias >= 0 and noise >= 0):
+        raise ConfigError(
+            f"rating_step is {rating_step}, user_bias {user_bias}, noise {noise}: the first is "
+            "above 0, the others are at least 0"
+        )
     catalogue = make_catalogue(items, seed)
     key = make_keys(seed, users)
     lengths = _lengths(key, events)
@@ -189,9 +194,9 @@ def stream(
     sizes = {"users": users, "items": items, "events": events, "seed": seed}
     about = {"name": "synthetic", "durability": durability, "drift": drift, **sizes}
     if implicit:
-        about["name"] = "synthetic-implicit"
+        about |= {"name": "synthetic-implicit", "repeats": repeats}
     else:
-        about["rating_range"] = (1.0, 5.0)
+        about |= {"rating_range": (1.0, 5.0), **asdict(model)}
     if not repeats:
         first = _first_occurrences(item, lengths, items)
         item, time, rating = item[first], time[first], None if rating is None else rating[first]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dips.credit.adjoint import entry_gradient, is_additive, loss_and_adjoint
-from dips.credit.reader_adjoint import MAX_CHANGE, ReaderAdjoint
+from dips.credit.sequential_adjoint import MAX_CHANGE, SequentialAdjoint
 from dips.numerics.chunks import MAX_ELEMENTS
 from dips.recommender import linear_scores
 from dips.recommender.base import Evidence, Recommender
@@ -64,7 +64,7 @@ def test_entry_gradients_are_derivatives(make: Make, kind: str, loss: str) -> No
     """Autograd and central differences through `read`; entries in the sketch and outside."""
     model, (history, target) = make(kind, loss), _history()
     value, adjoint = loss_and_adjoint(model, _sketch(history), target, target.double())
-    assert isinstance(adjoint, ReaderAdjoint)
+    assert isinstance(adjoint, SequentialAdjoint)
     assert not is_additive(adjoint)
     torch.testing.assert_close(value, _loss(model, history, target), **TIGHT)
     mine = entry_gradient(model, adjoint, history)

@@ -25,7 +25,7 @@ MAX_CHANGE = 30.0
 """Bound of an entry gradient. A target that the sketch filters would have a larger one."""
 
 
-class ReaderAdjoint(NamedTuple):
+class SequentialAdjoint(NamedTuple):
     """A prediction and the sketch that it was made from: the pass itself depends on the entries.
 
     Entries are identified by their ages, which no two interactions of a user share.
@@ -47,9 +47,9 @@ class ReaderAdjoint(NamedTuple):
         return Evidence._make(self[:6])
 
 
-def reader_adjoint(
+def sequential_adjoint(
     model: Recommender, evidence: Evidence, item: Tensor, rating: Tensor, seen: Tensor
-) -> tuple[Tensor, ReaderAdjoint]:
+) -> tuple[Tensor, SequentialAdjoint]:
     """Return losses and adjoint of predictions.
 
     Args:
@@ -64,10 +64,12 @@ def reader_adjoint(
     """
     user = model.read(evidence)
     loss = prediction_losses(model, user, evidence, item[:, None], rating[:, None], seen)[:, 0]
-    return loss.detach(), ReaderAdjoint(*evidence, item, rating, seen)
+    return loss.detach(), SequentialAdjoint(*evidence, item, rating, seen)
 
 
-def reader_entry_gradient(model: Recommender, adjoint: ReaderAdjoint, entries: Evidence) -> Tensor:
+def sequential_entry_gradient(
+    model: Recommender, adjoint: SequentialAdjoint, entries: Evidence
+) -> Tensor:
     """Return the gradient of each prediction's loss with respect to entry weights, [rows, n].
 
     Args:
