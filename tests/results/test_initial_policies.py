@@ -14,9 +14,8 @@ def test_one_table_holds_rules_starts_and_the_frozen_policy(tmp_path, capsys):
     with (tmp_path / "summary.csv").open() as file:
         rows = {row["policy"]: float(row["mean"]) for row in csv.DictReader(file)}
     assert set(rows) == {
-        "last", "best-rule", "pretrained", "learned-pretrained", "learned-rule", "learned-last"
+        "last", "pretrained", "learned-pretrained", "learned-rule", "learned-last"
     }  # fmt: skip
-    assert rows["best-rule"] == rows["last"]
     assert f"{rows['pretrained']:.4f}" in capsys.readouterr().out
     with (tmp_path / "paired.csv").open() as file:
         pairs = {(row["a"], row["b"]) for row in csv.DictReader(file)}
