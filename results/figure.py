@@ -17,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 from ablation_table import ablation_table
+from fold_table import fold_table
 from implicit_table import tables
 from inner_loss_table import inner_loss_table
 from split_interval import Cell, over_splits
@@ -49,6 +50,11 @@ ABLATIONS = {
     "ablations-ml-1m": "MovieLens 1M",
 }
 """Folders of ablations, and the titles of their columns."""
+FOLD_TABLES = {
+    "ml-1m-folds": ("learned",),
+    "starts-ml-100k": ("pretrained", "learned-pretrained", "learned-rule"),
+}
+"""Folders of comparisons over folds, and the policies that are held against the best rule."""
 DATA, METRIC = "ml-1m", "rmse"
 FIGURE = HERE / "ml-1m.png"
 ORDER = (
@@ -188,7 +194,9 @@ def main(arguments: Sequence[str], results: Path, ablations: Path) -> int:
     summary = summary_of(merged(parts))
     others = read_results([HERE / name for name in IMPLICIT]).comparisons
     titled = [(IMPLICIT[part.name], part) for part in others]
+    by_fold = read_results([HERE / name for name in FOLD_TABLES]).comparisons
     blocks = {
+        **{part.name: fold_table(part, METRIC, FOLD_TABLES[part.name]) for part in by_fold},
         "versus": versus(by_name["ml-1m-table"]),
         "all": policy_table(summary),
         "implicit": tables(titled, header),
