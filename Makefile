@@ -60,7 +60,7 @@ false-positives: .venv/ready ## How often "better" is said where there is no dif
 results: .venv/ready ## Tables of docs/results.md and docs/ablations.md, and the figure, from the csv files in results/
 	$(BIN)/python results/figure.py
 
-pretrain: .venv/ready ## Parameters of `pretrained` again, from synthetic worlds alone (about an hour and a half on one core)
+pretrain: .venv/ready ## Parameters of `pretrained` again, from synthetic worlds alone (about half an hour on one core)
 	OMP_NUM_THREADS=1 $(BIN)/python results/pretrain.py
 
 grid: .venv/ready ## Learned against the best static policy over a grid of made worlds (hours on 2 cores)
