@@ -235,3 +235,11 @@ def test_a_learned_policy_with_other_parameters_is_not_initial(trained):
     _, (_, _, start) = trained
     moved = replace(start.kept.trained, seed=start.kept.trained.seed + 1)
     assert not replace(start.kept, trained=moved).is_initial
+
+
+def test_a_policy_that_was_not_trained_here_is_not_called_trained():
+    gain = Interval(0.02, 0.01, 0.03)
+    parts = GainParts("rmse", gain, gain, gain, sketches_differ=1.0)
+    found = {name: decide(name, "last", parts) for name in ("pretrained", "learned")}
+    assert "its policy was not trained on this data" in found["pretrained"].reason
+    assert "The run is learned, trained." in found["learned"].reason

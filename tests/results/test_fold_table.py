@@ -1,5 +1,7 @@
 """The table over folds: best of a column, and differences to the best rule."""
 
+from dataclasses import replace
+
 from fold_table import fold_table
 
 from dips.report.results import Comparison
@@ -41,3 +43,13 @@ def test_differences_are_policy_less_rule_and_bold_if_significant():
     assert mixed.splitlines()[-1] == (
         "| `learned` less best rule | -0.0780 ± 0.0611, 4 of 5 folds |  |"
     )
+
+
+def test_the_order_of_a_pair_does_not_matter():
+    folds = [0.020, 0.021, 0.022, 0.019, 0.018]
+    given = part("rmse", MEANS, folds)
+    (row,) = given.paired
+    turned = {**row, "a": row["b"], "b": row["a"], "folds": [-one for one in folds]}
+    turned |= {"diff": -row["diff"], "low": -row["high"], "high": -row["low"]}
+    other = replace(given, paired=[turned])
+    assert fold_table(other, "rmse", ["learned"]) == fold_table(given, "rmse", ["learned"])

@@ -2,8 +2,8 @@
 
 By default glibc returns large blocks to the system when a tensor is deleted. The next tensor then
 gets new pages, and the system fills each with zeros. In training this takes as long as the
-arithmetic: MovieLens 1M, `learned`, K = 8, one core: 64 s for two epochs, 37 s with this module
-(peak memory 0.98 and 1.46 GB; LOG.md, 2026-11-18).
+arithmetic: MovieLens 1M, `learned`, K = 8, one core: 72 s for two epochs, 40 s with this module
+(peak memory 1.01 and 1.40 GB; LOG.md, 2026-11-18).
 """
 
 from __future__ import annotations
