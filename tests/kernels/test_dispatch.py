@@ -62,11 +62,11 @@ def test_the_library_runs_without_numba_and_triton() -> None:
         (_spec(layout.SET_NETWORK, ("predicted_score", "embedding"), SOFTMAX), True, True),
         (_spec(layout.PAPER_NETWORK), True, True),
         (_spec(layout.HARDEST, ("loss",), SQUARED), True, True),
-        (_spec(layout.HARDEST, ("loss",), SQUARED)._replace(half_life=3.0), False, True),
+        (_spec(layout.HARDEST, ("loss",), SQUARED)._replace(half_life=3.0), True, True),
         (_spec(layout.INFLUENCE, ("read",), SQUARED), True, False),
         (_spec(layout.INFLUENCE, ("read",), SQUARED)._replace(half_life=3.0), False, False),
-        (_spec(layout.LAST_TOP, ("predicted_score",), SOFTMAX), False, True),
-        *((_spec(code), False, True) for code in range(layout.LAST, layout.FREQUENT + 1)),
+        (_spec(layout.LAST_TOP, ("predicted_score",), SOFTMAX), True, True),
+        *((_spec(code), True, True) for code in range(layout.LAST, layout.FREQUENT + 1)),
     ],
 )
 def test_the_table_of_supported_combinations(

@@ -14,11 +14,11 @@ Decisions (`compiler_for`), for `Greedy` selection:
 | | predicted score: `dot`, linearised softmax | yes | yes | yes |
 | paper's network, no side information, no dropout | none | yes | yes | yes |
 | hardest | loss: `dot`, mse | yes | yes | yes |
-| hardest:H | loss: `dot`, mse | yes | no | yes |
+| hardest:H | loss: `dot`, mse | yes | yes | yes |
 | influence, candidates <= dimensions | read: `dot`, mse | yes | yes | no |
 | influence:H, candidates <= dimensions | read: `dot`, mse | yes | no | no |
-| last-top:M | predicted score: `dot`, linearised softmax | yes | no | yes |
-| last, reservoir, mix:M, last-distinct, frequent | none | yes | no | yes |
+| last-top:M | predicted score: `dot`, linearised softmax | yes | yes | yes |
+| last, reservoir, mix:M, last-distinct, frequent | none | yes | yes | yes |
 
 A recommender with a clock is not supported. The keeper needs a refresh after every interaction.
 
@@ -124,7 +124,6 @@ LIMITS = {
     "triton": Limits(64, 128, 128),
 }
 
-TRITON_SCORERS = (layout.SET_NETWORK, layout.PAPER_NETWORK, layout.HARDEST, layout.INFLUENCE)
 KEEPER_SCORERS = tuple(code for code in range(layout.FREQUENT + 1) if code != layout.INFLUENCE)
 
 
@@ -204,8 +203,9 @@ def compiler_for(spec: DecisionSpec, device: torch.device) -> str:
     numbers = max(spec.runs * spec.items, spec.rows * width) * spec.hidden
     if spec.code == layout.INFLUENCE and (spec.model is None or width > spec.model.dim):
         return ""
-    known = compiler == "numba" or (spec.code in TRITON_SCORERS and spec.half_life is None)
-    return compiler if known and numbers <= MOST_NUMBERS else ""
+    if compiler == "triton" and spec.code == layout.INFLUENCE and spec.half_life is not None:
+        return ""
+    return compiler if numbers <= MOST_NUMBERS else ""
 
 
 def has_keeper(spec: DecisionSpec) -> bool:
@@ -330,16 +330,19 @@ def with_tables(layers: SetNetworkLayers, vectors: Tensor, rows: int) -> SetNetw
     return layers._replace(table=table, table_direct=direct, vectors=rest)
 
 
-def decay_factors(half_life: float | None, longest: int | None = None) -> Tensor:
+def decay_factors(
+    half_life: float | None, longest: int | None = None, device: torch.device | None = None
+) -> Tensor:
     """Return 2 ** (-age / half_life) by age [ages], from torch; the last is also for older ages.
 
     Args:
         half_life: In steps. None gives an empty table: no decay.
         longest: Number of ages that occur; None: any age may occur.
+        device: Where they are computed: the last bits differ between devices. None: the CPU.
     """
     if half_life is None:
         return layout.NO_DECAY
-    age = torch.arange(_decay_rows(half_life, longest)).double()
+    age = torch.arange(_decay_rows(half_life, longest), device=device).double()
     return torch.exp2(-age.clamp_min(0) / half_life)
 
 

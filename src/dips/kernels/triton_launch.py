@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from dips.kernels.layout import (
     HARDEST,
     INFLUENCE,
+    MIX,
     PAPER_NETWORK,
     SET_NETWORK,
     LinearisedSoftmaxModel,
@@ -25,6 +26,8 @@ from dips.kernels.layout import (
 )
 from dips.numerics.fixed_point import STATE_BITS, STATE_LIMIT, quantize_clamped
 
+SignalModel = SquaredErrorModel | LinearisedSoftmaxModel | None
+"""The recommender that computes a signal; None: the scorer reads no signal."""
 ACROSS = ("table", "feature_weight", "candidate_weight", "context_weight", "bias", "output")
 """Layers of the set network whose last axis is padded to a power of two."""
 
@@ -38,9 +41,8 @@ def roll_out(inputs: RolloutInputs, state: RolloutState, scorer: Scorer, warps: 
     launch = {
         SET_NETWORK: _set_network,
         PAPER_NETWORK: _paper_network,
-        HARDEST: _hardest,
         INFLUENCE: _influence,
-    }[scorer.code]
+    }.get(scorer.code, _rule)
     with torch.cuda.device_of(state.position):  # type: ignore[no-untyped-call]
         launch(inputs, state, scorer, period, warps)
 
@@ -54,21 +56,6 @@ def _set_network(
     runs, items, hidden = layers.table.shape
     rows, size = state.position.shape
     width, units = _power(size + period), _power(hidden)
-    dim = steps = penalty = square = ages = 0
-    tables: tuple[Tensor | None, ...] = (None,) * 8
-    if model is not None:
-        dim, steps = model.vectors.shape[2], model.steps
-    if isinstance(model, SquaredErrorModel):
-        penalty = int(model.has_penalty)
-        tables = (*_tables(model), _adapt_constants(model), None, None, None, None)
-    elif isinstance(model, LinearisedSoftmaxModel):
-        ages = model.age_weight.shape[1]
-        square = min(16, _power(dim) ** 2 // 1024)  # 32 numbers in a thread
-        curvature = pad(_wide(model.curvature), (0, 0, 0, _power(dim) - dim)).contiguous()
-        linearised_constants = torch.stack([model.rate[:, -1], model.curvature_bound], 1)
-        known = _wide(model.vectors), model.intercept.contiguous(), None, None
-        age_weight = model.age_weight.contiguous()
-        tables = (*known, _wide(model.direction), curvature, age_weight, linearised_constants)
     wide = layers._replace(**{name: _wide(getattr(layers, name)) for name in ACROSS})
     names = ("scale", "table", "table_direct", "feature_weight", "feature_direct",
              "candidate_weight", "context_weight", "bias", "output", "logs")  # fmt: skip
@@ -77,24 +64,18 @@ def _set_network(
         *state,
         *(getattr(wide, name).contiguous() for name in names),
         _ranks(size, period, layers.logs),
-        *tables,
+        *_signal_tables(model),
         layers.table.new_empty(rows * (width + 1) * units),
         rows // runs,
         runs,
         items,
         0 if state.signal is None else state.signal.shape[1],
-        ages,
-        SIZE=size,
-        STEPS=steps,
-        BY_COEFFICIENTS=int(size < dim + 1),  # as `descent.descend_linear` decides
-        PENALTY=penalty,
-        DIM=dim,
+        _ages(model),
         HIDDEN=hidden,
         N=width,
-        K=_power(size),
-        D=_power(dim),
         H=units,
-        num_warps=warps or max(_warps(width, units), square),
+        **_signal_sizes(model, size),
+        num_warps=warps or max(_warps(width, units), _square_warps(model)),
         **OPTIONS,
     )
 
@@ -127,33 +108,34 @@ def _paper_network(
     )
 
 
-def _hardest(
+def _rule(
     inputs: RolloutInputs, state: RolloutState, scorer: Scorer, period: int, warps: int
 ) -> None:
-    from dips.kernels.triton_rollout import roll_out_hardest
+    from dips.kernels.triton_rollout import roll_out_rule
 
     del warps
-    model = scorer.squared_error
-    runs, items, dim = model.vectors.shape
+    model = scorer.signal_model
     rows, size = state.position.shape
+    items, dim = (0, 0) if model is None else model.vectors.shape[1:]
     width = _power(size + period)
-    roll_out_hardest[(rows,)](
+    age_table = _age_table(scorer, inputs.start.device)
+    roll_out_rule[(rows,)](
         *_without_times(inputs),
-        *_without_signal(state),
-        *_tables(model),
-        _adapt_constants(model),
-        rows // runs,
-        runs,
+        inputs.key,
+        *state,
+        age_table,
+        *_signal_tables(model),
+        rows // scorer.runs,
+        scorer.runs,
         items,
-        SIZE=size,
-        STEPS=model.steps,
-        BY_COEFFICIENTS=int(size < dim + 1),
-        PENALTY=int(model.has_penalty),
-        DIM=dim,
+        0 if state.signal is None else state.signal.shape[1],
+        _ages(model),
+        scorer.newest,
+        0 if age_table is None else len(age_table),
+        CODE=scorer.code,
         N=width,
-        K=_power(size),
-        D=_power(dim),
-        num_warps=_warps(width, _power(dim)),
+        **_signal_sizes(model, size),
+        num_warps=max(_warps(width, _power(dim) if dim else width), _square_warps(model)),
         **OPTIONS,
     )
 
@@ -200,6 +182,56 @@ def _without_times(inputs: RolloutInputs) -> tuple[Tensor, ...]:
 def _without_signal(state: RolloutState) -> tuple[Tensor | None, ...]:
     """Return the state but for the recorded signal."""
     return (*state[:4], *state[5:])
+
+
+def _age_table(scorer: Scorer, device: torch.device) -> Tensor | None:
+    """Return decay factors, or the scores of the newest of `mix:M`, by age; None: neither.
+
+    torch computes them on the device of the rollout, so that they equal the reference path.
+    """
+    if scorer.code == MIX:
+        return 2.0 - torch.arange(scorer.newest, device=device) / scorer.newest
+    return scorer.decay if scorer.code == HARDEST and len(scorer.decay) else None
+
+
+def _signal_tables(model: SignalModel) -> tuple[Tensor | None, ...]:
+    """Return the tables of the model that computes the signal, as programs read them."""
+    if isinstance(model, SquaredErrorModel):
+        return (*_tables(model), _adapt_constants(model), None, None, None, None)
+    if model is None:
+        return (None,) * 8
+    dim = model.vectors.shape[2]
+    curvature = pad(_wide(model.curvature), (0, 0, 0, _power(dim) - dim)).contiguous()
+    linearised_constants = torch.stack([model.rate[:, -1], model.curvature_bound], 1)
+    known = _wide(model.vectors), model.intercept.contiguous(), None, None
+    age_weight = model.age_weight.contiguous()
+    return (*known, _wide(model.direction), curvature, age_weight, linearised_constants)
+
+
+def _signal_sizes(model: SignalModel, size: int) -> dict[str, int]:
+    """Return the sizes with which programs adapt a model to sketches."""
+    dim = 0 if model is None else model.vectors.shape[2]
+    return {
+        "SIZE": size,
+        "STEPS": 0 if model is None else model.steps,
+        "BY_COEFFICIENTS": int(size < dim + 1),  # as `descent.descend_linear` decides
+        "PENALTY": int(isinstance(model, SquaredErrorModel) and model.has_penalty),
+        "DIM": dim,
+        "K": _power(size),
+        "D": _power(dim),
+    }
+
+
+def _ages(model: SignalModel) -> int:
+    """Return the number of ages that a model weighs."""
+    return model.age_weight.shape[1] if isinstance(model, LinearisedSoftmaxModel) else 0
+
+
+def _square_warps(model: SignalModel) -> int:
+    """Return the number of warps that leaves 32 numbers of the curvature to a thread."""
+    if not isinstance(model, LinearisedSoftmaxModel):
+        return 0
+    return min(16, _power(model.vectors.shape[2]) ** 2 // 1024)
 
 
 def _tables(model: SquaredErrorModel) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,11 +12,11 @@ Parameters of `roll_out_*` are pointers in this order; their shapes stand in `la
 2. `position` to `scores`: the fields of `RolloutState`. Only these are written. `recorded` is its
    field `signal`. None is not recorded.
 3. Fields of `SetNetworkLayers` or `PaperNetworkLayers`, last axes padded to powers of two. Those of
-   the set network stand in the order in which `triton_launch` names them.
+   the set network stand in the order in which `triton_launch` names them. Rules: `age_table`.
 4. Tables of the model that computes the signal; `scratch`, a buffer; then numbers.
 
 Time of the reference path / time of Triton on an H200, 2 stacked runs of 300 users, K = 4: set
-network 45, with predicted scores 29, paper's network 24, `hardest` 25.
+network 45, with predicted scores 29, paper's network 24, `hardest` 25. Other rules: not measured.
 """
 
 # mypy: disable-error-code="import, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -29,6 +29,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from dips.kernels import layout
+from dips.numerics import hashing
 from dips.numerics.fixed_point import SCORE_BITS, STATE_BITS, STATE_LIMIT
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
@@ -52,6 +53,17 @@ AGE = tl.constexpr(layout.AGE)
 SIGNAL_SCALE = tl.constexpr(layout.SIGNAL_SCALE)
 AGE_LIMIT = tl.constexpr(layout.AGE_LIMIT)
 AGE_SCALE = tl.constexpr(layout.AGE_SCALE)
+HARDEST = tl.constexpr(layout.HARDEST)
+LAST_TOP = tl.constexpr(layout.LAST_TOP)
+LAST = tl.constexpr(layout.LAST)
+RESERVOIR = tl.constexpr(layout.RESERVOIR)
+MIX = tl.constexpr(layout.MIX)
+LAST_DISTINCT = tl.constexpr(layout.LAST_DISTINCT)
+NEWEST_BONUS = tl.constexpr(layout.NEWEST_BONUS)
+INCREMENT = tl.constexpr(hashing.INCREMENT)
+MULTIPLIER_1 = tl.constexpr(hashing.MULTIPLIER_1)
+MULTIPLIER_2 = tl.constexpr(hashing.MULTIPLIER_2)
+UNIT = tl.constexpr(hashing.UNIT)
 
 
 @triton.jit
@@ -219,6 +231,66 @@ def adapt_linearised(
 
 
 @triton.jit
+def predict(
+    items, ratings, position, begin, row, run, seen, place, item, there,
+    vectors, intercept, prior, adapt_constants,
+    directions, curvature, age_weight, linearised_constants, count, ages,
+    SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
+    PENALTY: tl.constexpr, DIM: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Return what the model of a run predicts for the candidates [N], adapted to the sketch.
+
+    It is a predicted score with `directions` (see `adapt_linearised`), else the prediction minus
+    the rating, standardised (see `adapt`).
+    """
+    entry = tl.arange(0, D)
+    vectors += run * count * D
+    if directions is not None:
+        user = adapt_linearised(
+            items, position, begin, row, seen, directions + run * count * D,
+            curvature + run * D * D, age_weight + run * ages, linearised_constants + run * 2, ages,
+            SIZE, STEPS, K, D,
+        )  # fmt: skip
+    else:
+        adapt_constants += run * 5
+        user, user_bias = adapt(
+            items, ratings, position, begin, row, vectors, intercept + run * count,
+            prior + run * (DIM + 1), adapt_constants,
+            SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
+        )  # fmt: skip
+    rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
+    score = tl.load(intercept + run * count + item, there, 0) + tl.sum(rows * user[None, :], 1)
+    if directions is None:
+        rating = tl.load(ratings + begin + place, there, 0).to(tl.float64)
+        target = standardise(rating, adapt_constants + 3)
+        score = score + tl.load(adapt_constants) * user_bias - target
+    return score
+
+
+@triton.jit
+def record_signal(
+    signal, recorded, base, seen, period, length, warmup, width,
+    SIZE: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Record the signals [N] for the first prediction after a refresh, if it is recorded."""
+    if recorded is not None:
+        slot = tl.arange(0, N)
+        is_recorded = (seen < length) & (seen >= warmup)
+        recorded_slots = tl.where(is_recorded, SIZE + period, 0)
+        tl.store(recorded + (base + seen) * width + slot, signal, slot < recorded_slots)
+
+
+@triton.jit
+def uniform(key, part):
+    """Return random numbers in [0, 1) from a key and integers: `hashing.uniform`."""
+    value = (key ^ (part * MULTIPLIER_1)) + INCREMENT
+    value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * MULTIPLIER_1
+    value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * MULTIPLIER_2
+    value = value ^ ((value >> 31) & ((1 << 33) - 1))
+    return ((value >> 11) & ((1 << 53) - 1)).to(tl.float64) * UNIT
+
+
+@triton.jit
 def add_feature(score, state, feature, weight, direct, INDEX: tl.constexpr, H: tl.constexpr):
     """Add one feature [N] of the set network to the scores [N] and the first layer [N, H]."""
     unit = tl.arange(0, H)[None, :]
@@ -242,8 +314,8 @@ def roll_out_set_network(
 ):  # fmt: skip
     """Roll out one user under a set network.
 
-    The signal is a residual with a `prior` (see `adapt`), a predicted score with `directions`
-    (see `adapt_linearised`), else 0.
+    The signal is a residual with a `prior`, a predicted score with `directions` (see `predict`),
+    else 0.
     """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first
@@ -257,17 +329,6 @@ def roll_out_set_network(
     feature_direct += run * FEATURES
     candidate_weight += run * HIDDEN * H
     context_weight += run * HIDDEN * H
-    if vectors is not None:
-        vectors += run * count * D
-        intercept += run * count
-        if directions is not None:
-            directions += run * count * D
-            curvature += run * D * D
-            age_weight += run * ages
-            linearised_constants += run * 2
-        else:
-            prior += run * (DIM + 1)
-            adapt_constants += run * 5
     down, across = slot[:, None], unit[None, :]
     shift = tl.load(bias + run * H + across)
     outward = tl.load(output + run * H + across)
@@ -284,26 +345,17 @@ def roll_out_set_network(
         newer = (SIZE + period - 1 - slot).to(tl.float64)
         signal = tl.zeros((N,), tl.float64)
         if vectors is not None:
-            if directions is not None:
-                user = adapt_linearised(
-                    items, position, begin, row, seen, directions, curvature, age_weight,
-                    linearised_constants, ages, SIZE, STEPS, K, D,
-                )  # fmt: skip
-            else:
-                user, user_bias = adapt(
-                    items, ratings, position, begin, row, vectors, intercept, prior,
-                    adapt_constants, SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
-                )  # fmt: skip
-            entry = tl.arange(0, D)
-            rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
-            signal = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
+            signal = predict(
+                items, ratings, position, begin, row, run, seen, place, item, there,
+                vectors, intercept, prior, adapt_constants,
+                directions, curvature, age_weight, linearised_constants, count, ages,
+                SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
+            )  # fmt: skip
             if directions is None:
-                target = standardise(rating, adapt_constants + 3)
-                signal = (signal + tl.load(adapt_constants) * user_bias - target) * -2.0
-            if recorded is not None:
-                is_recorded = (seen < user_length) & (seen >= user_warmup)
-                recorded_slots = tl.where(is_recorded, SIZE + period, 0)
-                tl.store(recorded + (base + seen) * width + slot, signal, slot < recorded_slots)
+                signal = signal * -2.0
+            record_signal(
+                signal, recorded, base, seen, period, user_length, user_warmup, width, SIZE, N
+            )
         score = tl.load(table_direct + run * count + item, there, 0) - slope * newer
         line = (run * count + item)[:, None] * H + unit[None, :]
         state = tl.load(table + line, there[:, None], 0)
@@ -399,42 +451,68 @@ def roll_out_paper_network(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["users", "runs", "count"])
-def roll_out_hardest(
-    start, length, warmup, first_row, refresh_count, refreshes, items, ratings,
-    position, repeats, events, event_repeats, event_scores, scores,
-    vectors, intercept, prior, adapt_constants, users, runs, count,
-    SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
+@triton.jit(do_not_specialize=["users", "runs", "count", "width", "ages", "newest", "table_ages"])
+def roll_out_rule(
+    start, length, warmup, first_row, refresh_count, refreshes, items, ratings, keys,
+    position, repeats, events, event_repeats, recorded, event_scores, scores, age_table,
+    vectors, intercept, prior, adapt_constants,
+    directions, curvature, age_weight, linearised_constants,
+    users, runs, count, width, ages, newest, table_ages,
+    CODE: tl.constexpr, SIZE: tl.constexpr, STEPS: tl.constexpr, BY_COEFFICIENTS: tl.constexpr,
     PENALTY: tl.constexpr, DIM: tl.constexpr, N: tl.constexpr, K: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Roll out one user under `hardest`: keep the largest squared errors."""
+    """Roll out one user under a rule without parameters.
+
+    `age_table` [table_ages] has the decay factors of `hardest:H` and the scores of the newest M of
+    `mix:M`, by age; the last is also for older ages.
+    """
     run = (tl.program_id(0) % runs).to(tl.int64)
     row = run * users + tl.program_id(0) // runs  # the longest histories of all runs come first
     begin, base = tl.load(start + row), tl.load(first_row + row)
     user_length, user_warmup = tl.load(length + row), tl.load(warmup + row)
-    slot, entry = tl.arange(0, N), tl.arange(0, D)
-    vectors += run * count * D
-    intercept += run * count
-    prior += run * (DIM + 1)
-    adapt_constants += run * 5
+    slot = tl.arange(0, N)
     for refresh in range(tl.load(refresh_count + row)):
         seen, period = tl.load(refreshes + 3 * refresh), tl.load(refreshes + 3 * refresh + 1)
         following = tl.load(refreshes + 3 * refresh + 2)
-        place, item, repeated, _duplicates = join(
+        place, item, repeated, duplicates = join(
             items, position, repeats, begin, row, seen, period, SIZE, N
         )
         there = slot < SIZE + period
-        rating = tl.load(ratings + begin + place, there, 0).to(tl.float64)
-        user, bias = adapt(
-            items, ratings, position, begin, row, vectors, intercept, prior, adapt_constants,
-            SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
-        )  # fmt: skip
-        rows = tl.load(vectors + item[:, None] * D + entry[None, :], there[:, None], 0)
-        score = tl.load(intercept + item, there, 0) + tl.sum(rows * user[None, :], 1)
-        target = standardise(rating, adapt_constants + 3)
-        error = score + tl.load(adapt_constants) * bias - target
+        age = seen - 1 - place
+        real_age = age.to(tl.float64)
+        signal = tl.zeros((N,), tl.float64)
+        if vectors is not None:
+            signal = predict(
+                items, ratings, position, begin, row, run, seen, place, item, there,
+                vectors, intercept, prior, adapt_constants,
+                directions, curvature, age_weight, linearised_constants, count, ages,
+                SIZE, STEPS, BY_COEFFICIENTS, PENALTY, DIM, K, D,
+            )  # fmt: skip
+            record_signal(
+                signal, recorded, base, seen, period, user_length, user_warmup, width, SIZE, N
+            )
+        by_age = tl.zeros((N,), tl.float64) + 1.0
+        if age_table is not None:
+            by_age = tl.load(age_table + tl.minimum(age, table_ages - 1), there, 0).to(tl.float64)
+        if CODE == HARDEST:
+            score = signal * signal * by_age
+        elif CODE == LAST_TOP:
+            score = tl.where(age < newest, NEWEST_BONUS - real_age, signal)
+        elif CODE == LAST:
+            score = -1.0 * real_age
+        elif CODE == RESERVOIR:
+            score = uniform(tl.load(keys + row), place)
+        elif CODE == MIX:
+            score = tl.where(age < newest, by_age, uniform(tl.load(keys + row), place))
+        else:
+            outdated, total = tl.minimum(duplicates, 1).to(tl.float64), seen.to(tl.float64)
+            if CODE == LAST_DISTINCT:
+                score = -1.0 * real_age - outdated * total
+            else:  # FREQUENT
+                recency = 1.0 - real_age / (total + 1.0)
+                score = repeated.to(tl.float64) + recency / 2.0 - outdated * (total + 1.0)
         choose_and_record(
-            error * error, place, repeated, begin, row, base, seen, period, following,
+            score, place, repeated, begin, row, base, seen, period, following,
             user_length, user_warmup, position, repeats, events, event_repeats, event_scores,
             scores, SIZE, N,
         )  # fmt: skip

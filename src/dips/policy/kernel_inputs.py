@@ -102,7 +102,8 @@ def scorer_of(
     """
     code = _code(policy, policy.size if isinstance(policy, Influence) else 0)
     assert code is not None, "see decision_spec"
-    parts: dict[str, Any] = {"decay": dispatch.decay_factors(_half_life(policy), longest)}
+    device = None if items is None else items.device
+    parts: dict[str, Any] = {"decay": dispatch.decay_factors(_half_life(policy), longest, device)}
     if isinstance(signal_model, SquaredErrorModel):
         parts["squared_error"] = signal_model
     elif isinstance(signal_model, LinearisedSoftmaxModel):
