@@ -235,6 +235,7 @@ def test_last_top_decides_as_on_the_reference_path(
     rest = {"items": ITEMS, "dim": DIM, "recency_decay": True, "tie_embeddings": False}
     make = request.getfixturevalue(form)
     stack = StackedRecommenders.of([make(FullSoftmax(), seed=seed, **rest) for seed in range(RUNS)])
+    stack.state["recency_decay"][1] += 0.3
     case = (stream, LastTop(newest), stack, size, periods)
     assert_same(by_kernel(*case), reference(*case))
 
@@ -249,6 +250,16 @@ def test_rules_without_signals_decide_as_on_the_reference_path(
     periods: tuple[int, ...],
 ) -> None:  # fmt: skip
     case = (stream, make_policy(policy, size=4), stack, size, periods)
+    assert_same(by_kernel(*case), reference(*case))
+
+
+@pytest.mark.parametrize("policy", ["last-distinct", "frequent"])
+def test_sketches_larger_than_the_number_of_items(
+    world: World, stream_of: StreamOf, stack: StackedRecommenders, by_kernel: Rollout, policy: str
+) -> None:
+    """Entries with several newer duplicates are kept, and their scores are recorded."""
+    stream = stream_of([world([16, 11], items=2, seed=5)] * RUNS)
+    case = (stream, make_policy(policy, size=4), stack, 4, (1,))
     assert_same(by_kernel(*case), reference(*case))
 
 
