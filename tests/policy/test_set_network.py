@@ -104,18 +104,28 @@ def test_with_predicted_scores_small_sketches_are_last_initially(size: int) -> N
     assert torch.equal(scores[there], -newer[there].double())
 
 
-def test_it_is_close_to_hardest_with_a_half_life_initially() -> None:
+@pytest.mark.parametrize(("size", "half_life"), [(3, 4), (6, 6)])
+def test_it_is_close_to_hardest_with_a_half_life_initially(size: int, half_life: int) -> None:
     """The rule is linear in two features, where losses and ages are within their limits."""
-    network = make_policy("learned", size=6)
+    network = make_policy("learned", size=size)
     assert network.required_signals == ("residual",)
     draw = torch.Generator().manual_seed(0)
-    candidates = random_candidates(users=300, size=6, period=2, seed=1)[1]
+    candidates = random_candidates(users=300, size=size, period=2, seed=1)[1]
     residual = 4 * torch.randn(candidates.item.shape, generator=draw).double()
     residual = residual + 2 * residual.sign()  # far above the scale of the logarithm
     scores = network.score(candidates, Signals.of({"residual": residual}))
-    rule = Hardest(8).score(candidates, Signals.of({"loss": (residual / 2) ** 2}))
-    slots, expected = (Greedy().choose(found, candidates, 6) for found in (scores, rule))
-    assert (slots.sort(1).values == expected.sort(1).values).all(1).double().mean() > 0.97
+    loss = Signals.of({"loss": (residual / 2) ** 2})
+
+    def agreement(rule: Hardest) -> float:
+        found = (
+            Greedy().choose(made, candidates, size)
+            for made in (scores, rule.score(candidates, loss))
+        )
+        slots, expected = (chosen.sort(1).values for chosen in found)
+        return float((slots == expected).all(1).double().mean())
+
+    assert agreement(Hardest(half_life)) > 0.97
+    assert agreement(Hardest(half_life)) > max(agreement(Hardest(2)), agreement(Hardest(12)))
 
 
 def test_the_output_layer_learns_first_then_every_parameter() -> None:

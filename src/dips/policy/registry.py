@@ -33,8 +33,8 @@ INITIAL_POLICIES = (PRETRAINED, "rule", "last")
 """Where the parameters of `learned` start."""
 NEWEST = 4
 """Number of newest entries that the initial policy of `learned` protects in larger sketches."""
-HALF_LIFE = 8.0
-"""Half-life in steps of `hardest:H`, from which `learned` starts on ratings."""
+SHORTEST_HALF_LIFE = 4
+"""Least half-life in steps of `hardest:H`, from which `learned` starts on ratings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +113,19 @@ def _paper(spec: PolicySpec, seed: int) -> Policy:
     )
 
 
+def initial_half_life(size: int) -> int:
+    """Return the half-life H in steps of `hardest:H`, from which `learned` starts on ratings.
+
+    Args:
+        size: Sketch size K.
+
+    Example:
+        >>> initial_half_life(2), initial_half_life(8)
+        (4, 8)
+    """
+    return max(SHORTEST_HALF_LIFE, size)
+
+
 def _slope(spec: PolicySpec) -> float:
     """Return the initial penalty per newer candidate."""
     if spec.predicted_score and spec.size > NEWEST:
@@ -125,6 +138,7 @@ def _slope(spec: PolicySpec) -> float:
 def _learned(spec: PolicySpec, seed: int) -> Policy:
     start = PRETRAINED if spec.name == PRETRAINED else spec.initial
     rule = start == "rule"
+    hardest = rule and spec.residual and not spec.predicted_score
     network = SetNetwork(
         dim=spec.dim,
         center=spec.center,
@@ -135,7 +149,7 @@ def _learned(spec: PolicySpec, seed: int) -> Policy:
         repeat_feature=rule and spec.repeat_feature,
         slope=_slope(spec) if rule else 1.0,
         newest=NEWEST if rule and spec.predicted_score and spec.size > NEWEST else 0,
-        half_life=HALF_LIFE if rule and spec.residual and not spec.predicted_score else None,
+        half_life=initial_half_life(spec.size) if hardest else None,
         side=spec.side,
         generator=torch.Generator().manual_seed(seed),
     )
