@@ -285,7 +285,6 @@ def test_the_model_follows_the_share_of_repeats(
 ) -> None:
     facts: dict[str, Any] = {"implicit": implicit, "repeats": repeats, "policy": "learned"}
     found = decide(**facts)
-    assert found.policy_training.policy_lr == (1e-3 if implicit else 3e-4)
     assert values(found, *MODEL) == taken
     given = dict(zip(MODEL, (False, False, True, 0.7, 0.0, True, not taken[-1]), strict=True))
     assert values(decide(**facts, **given), *MODEL) == tuple(given.values())
@@ -310,7 +309,7 @@ def test_the_model_follows_the_share_of_repeats(
         (True, 1e-4, ("last", "mix:2", "frequent"), ("last", "mix:2")),
         (True, 1e-4, (), ()),
         (False, 0.0, ("last", "frequent"), ("last", "frequent")),
-        (False, 0.0, None, ("last", "hardest:8")),
+        (False, 0.0, None, ("last", "hardest:4")),
     ],
 )
 def test_baselines_that_keep_what_last_keeps_are_left_out(
@@ -320,7 +319,31 @@ def test_baselines_that_keep_what_last_keeps_are_left_out(
     assert decide(**facts, baselines=given).policy_training.baselines == taken
     from_scores = given is None and implicit and repeats < 1e-3
     large = decide(**facts, baselines=given, size=5).policy_training.baselines
-    assert large == (*taken, *(("last-top:4",) if from_scores else ()))
+    start = ("last", "hardest:5") if not implicit and given is None else taken
+    assert large == (*start, *(("last-top:4",) if from_scores else ()))
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "taken"),
+    [(10**4, 256, 0.00018), (10**5, 1024, 0.00035), (600_000, 8192, 0.001), (10**7, 16384, 0.001)],
+)
+def test_the_policy_learning_rate_of_ratings_follows_the_root_of_the_batch_size(
+    rows: int, batch_size: int, taken: float
+) -> None:
+    found = decide(rows=rows, policy="learned").policy_training
+    assert (found.policy_batch_size, found.policy_lr) == (batch_size, taken)
+    assert decide(rows=rows, policy="learned", implicit=True).policy_training.policy_lr == 1e-3
+    given = decide(rows=rows, policy="learned", policy_batch_size=2048).policy_training
+    assert given.policy_lr == 0.0005
+
+
+def test_cross_fitting_halves_the_policy_batches() -> None:
+    whole, half = (
+        decide(rows=600_000, policy="learned", cross_fitting=on).policy_training
+        for on in (None, True)
+    )
+    assert (whole.cross_fitting, half.cross_fitting) == (False, True)
+    assert (whole.policy_batch_size, half.policy_batch_size) == (8192, 4096)
 
 
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (False, 0.0)), (0.1, (True, 3e-2))])

@@ -210,7 +210,7 @@ class PolicyTrainingConfig:
     )
     initial_policy: str = setting(
         "rule",
-        "Where `learned` starts: pretrained (the shipped parameters), rule (close to hardest:8 on "
+        "Where `learned` starts: pretrained (the shipped parameters), rule (close to hardest:K on "
         "ratings, frequent where users repeat items, last-top or last otherwise), or last.",
         choices=INITIAL_POLICIES,
     )
@@ -220,6 +220,11 @@ class PolicyTrainingConfig:
         None,
         "Predictions in a gradient step of the policy. Default: by the number of predictions.",
         low=1,
+    )
+    cross_fitting: bool = setting(
+        None,
+        "Train the policy on credit from two auxiliary recommenders: each is fitted to one half of "
+        "the users, and gives the credit for the other half.",
     )
     policy_warmup_epochs: int = setting(1, "Epochs before the policy is trained.", low=0)
     policy_freeze_epochs: int = setting(None, "Last epochs, in which the policy is frozen.", low=0)

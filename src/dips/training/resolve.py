@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dips.policy.registry import NEWEST, PRETRAINED
+from dips.policy.registry import NEWEST, PRETRAINED, initial_half_life
 from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
 from dips.recommender.registry import SEQUENTIAL
 from dips.training.config import TrainConfig
@@ -176,7 +176,17 @@ def _batch_size(case: Case) -> int:
 
 def _policy_batch_size(case: Case) -> int:
     """Return a batch size that gives an epoch of the policy about 64 steps."""
-    return max(256, min(_power_of_two(case.data.rows // 64), 4096 if case.implicit else 16384))
+    rows = case.data.rows // (2 if case.config.policy_training.cross_fitting else 1)
+    return max(256, min(_power_of_two(rows // 64), 4096 if case.implicit else 16384))
+
+
+def _policy_lr(case: Case) -> float:
+    """Return 0.001 for batches of 8,192 predictions, times the root of the size; at most 0.001.
+
+    Small batches have noisy gradients. The square root is the scaling rule of adaptive optimizers.
+    """
+    batch_size = case.config.policy_training.policy_batch_size or 1
+    return float(f"{1e-3 * math.sqrt(min(batch_size / 8192, 1.0)):.2g}")
 
 
 def _inner_lr(case: Case) -> float:
@@ -231,6 +241,10 @@ def _weight_decay(case: Case) -> float:
     elif case.implicit:
         share, bound = min(share, 55.0), 1e-3
     return min(share / rows, bound)
+
+
+def _baselines_of_ratings(case: Case) -> tuple[str, ...]:
+    return ("last", f"hardest:{initial_half_life(case.config.sketch.size)}")
 
 
 LAST_TOP = f"last-top:{NEWEST}"
@@ -307,10 +321,12 @@ RULES: tuple[Rule, ...] = (
          "gru and sasrec, or histories that are predicted in part"),
     Rule("user_batches_per_epoch", _always, _user_batches, "by predictions in a batch of users"),
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
-    Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),
-    Rule("policy_lr", lambda c: c.learned, 3e-4, "learned, ratings are predicted"),
-    Rule("policy_lr", _always, 3e-3, "default"),
+    Rule("cross_fitting", _always, False, "default"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
+    Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),
+    Rule("policy_lr", lambda c: c.learned, _policy_lr,
+         "learned, ratings are predicted: by the root of policy_batch_size"),
+    Rule("policy_lr", _always, 3e-3, "default"),
     Rule("policy_freeze_epochs", lambda c: c.learned, _freeze_epochs,
          "learned: a quarter of the epochs, at most 4"),
     Rule("policy_freeze_epochs", _always, 2, "default"),
@@ -324,8 +340,8 @@ RULES: tuple[Rule, ...] = (
     Rule("queue", _always, 50, "default"),
     Rule("revert_tolerance", lambda c: c.learned, 0.15, "learned"),
     Rule("revert_tolerance", _always, float("inf"), "default: never"),
-    Rule("baselines", lambda c: c.has_baselines and c.explicit, ("last", "hardest:8"),
-         "learned or pretrained"),
+    Rule("baselines", lambda c: c.has_baselines and c.explicit, _baselines_of_ratings,
+         "learned or pretrained: `last`, and the rule from which `learned` starts"),
     Rule("baselines", lambda c: c.has_baselines, ("last", "frequent", LAST_TOP),
          "learned or pretrained, items are predicted"),
     Rule("baselines", _always, (), "rules have no baselines"),

@@ -162,10 +162,12 @@ def _revert_worse_policies(
     progress, reverted = state.progress, False
     if not before or not is_policy_trained(jobs[0].config, progress.epoch):
         return False
-    for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
+    main = 0
+    for run, job in enumerate(jobs):
+        main = run if job.half is None else main  # auxiliary runs share the policy before them
         tolerance = job.config.policy_training.revert_tolerance
-        bound = progress.best[run] + tolerance * abs(progress.best[run])
-        if math.isfinite(bound) and score > bound:
+        bound = progress.best[main] + tolerance * abs(progress.best[main])
+        if math.isfinite(bound) and scores[main] > bound:
             state.revert_policy(run, before)
             reverted = True
         else:
