@@ -25,7 +25,7 @@ from dips.stream.users import EventColumns
 from dips.studies import run as run_module
 from dips.training.batches import TrainingBlock
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import PolicyBatch, RefreshTable
+from dips.training.policy_batches import NO_HALVES, Halves, PolicyBatch, RefreshTable
 from dips.training.rollouts import Job, StackedModels, TrainingRollouts
 from dips.training.trainer import TrainingState, fit
 
@@ -52,16 +52,21 @@ class BlockWrapper(TrainingBlock, ABC):
 class AlternatingUpdates(BlockWrapper):
     """Trains the recommender in odd epochs and the policy in even ones."""
 
-    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
+    def batches(
+        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
+    ) -> Sequence[Tensor]:
         """Return an empty batch in even epochs."""
-        found = self.inner.batches(seeds, epoch, size)
+        found = self.inner.batches(seeds, epoch, size, halves)
         return found if epoch % 2 else [torch.full_like(found[0], -1)]
 
     def policy_batches(
-        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[PolicyBatch]:
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig,
+        halves: Halves = NO_HALVES,
+    ) -> list[PolicyBatch]:  # fmt: skip
         """Return no policy batch in odd epochs."""
-        return [] if epoch % 2 else self.inner.policy_batches(refresh_table, seeds, epoch, config)
+        if epoch % 2:
+            return []
+        return self.inner.policy_batches(refresh_table, seeds, epoch, config, halves)
 
 
 @final
@@ -89,22 +94,25 @@ class HeldOutUsers(BlockWrapper):
         self.train_policy, self.each_epoch = train_policy, each_epoch
         self.train_recommender = train_recommender
 
-    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
+    def batches(
+        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
+    ) -> Sequence[Tensor]:
         """Return batches without the held-out users."""
-        found = self.inner.batches(seeds, epoch, size)
+        found = self.inner.batches(seeds, epoch, size, halves)
         if self.train_recommender:
             return found
         held = self._held(seeds, epoch)
         return [torch.where(held[rows.clamp_min(0)], -1, rows) for rows in found]
 
     def policy_batches(
-        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
-    ) -> list[PolicyBatch]:
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig,
+        halves: Halves = NO_HALVES,
+    ) -> list[PolicyBatch]:  # fmt: skip
         """Return policy batches of the usual size, of the users that train the policy."""
         used = self._held(seeds, epoch) == self.train_policy
         share = 1 / PARTS if self.train_policy else 1 - 1 / PARTS
         wide = config.but(policy_batch_size=round(config.policy_training.policy_batch_size / share))
-        found = self.inner.policy_batches(refresh_table, seeds, epoch, wide)
+        found = self.inner.policy_batches(refresh_table, seeds, epoch, wide, halves)
         return [_only(used, policy_batch) for policy_batch in found]
 
     def _held(self, seeds: Sequence[int], epoch: int) -> Tensor:

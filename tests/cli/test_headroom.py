@@ -86,8 +86,8 @@ def test_training_users_of_either_run_are_not_scored(command, trained, worlds):
 
 
 def test_a_kept_baseline_is_printed(command, trained):
-    run = trained("explicit", *LEARNED, "--baselines", "reservoir", "--policy-lr", "0")
-    sentence = "the baseline reservoir is kept: it is better on validation"
-    assert command("headroom", run, "--device", "cpu", "--json").json["kept_policy"] == "reservoir"
+    run = trained("explicit", *LEARNED, "--baselines", "hardest", "--policy-lr", "0")
+    sentence = "the baseline hardest is kept: it is better on validation"
+    assert command("headroom", run, "--device", "cpu", "--json").json["kept_policy"] == "hardest"
     for arguments in (("headroom", run), ("cross", trained("explicit", *LAST), run)):
         assert sentence in command(*arguments, "--device", "cpu").out

@@ -323,18 +323,12 @@ def test_baselines_that_keep_what_last_keeps_are_left_out(
     assert large == (*start, *(("last-top:4",) if from_scores else ()))
 
 
-@pytest.mark.parametrize(
-    ("rows", "batch_size", "taken"),
-    [(10**4, 256, 0.00018), (10**5, 1024, 0.00035), (600_000, 8192, 0.001), (10**7, 16384, 0.001)],
-)
-def test_the_policy_learning_rate_of_ratings_follows_the_root_of_the_batch_size(
-    rows: int, batch_size: int, taken: float
+@pytest.mark.parametrize(("policy", "taken"), [("learned", 1e-3), ("dips", 3e-3)])
+@pytest.mark.parametrize("implicit", [False, True])
+def test_the_policy_learning_rate_of_learned_is_small(
+    policy: str, taken: float, implicit: bool
 ) -> None:
-    found = decide(rows=rows, policy="learned").policy_training
-    assert (found.policy_batch_size, found.policy_lr) == (batch_size, taken)
-    assert decide(rows=rows, policy="learned", implicit=True).policy_training.policy_lr == 1e-3
-    given = decide(rows=rows, policy="learned", policy_batch_size=2048).policy_training
-    assert given.policy_lr == 0.0005
+    assert decide(policy=policy, implicit=implicit).policy_training.policy_lr == taken
 
 
 def test_cross_fitting_halves_the_policy_batches() -> None:

@@ -180,15 +180,6 @@ def _policy_batch_size(case: Case) -> int:
     return max(256, min(_power_of_two(rows // 64), 4096 if case.implicit else 16384))
 
 
-def _policy_lr(case: Case) -> float:
-    """Return 0.001 for batches of 8,192 predictions, times the root of the size; at most 0.001.
-
-    Small batches have noisy gradients. The square root is the scaling rule of adaptive optimizers.
-    """
-    batch_size = case.config.policy_training.policy_batch_size or 1
-    return float(f"{1e-3 * math.sqrt(min(batch_size / 8192, 1.0)):.2g}")
-
-
 def _inner_lr(case: Case) -> float:
     """Return 0.02 times the square root of the events per item, between 0.05 and 0.4.
 
@@ -323,9 +314,7 @@ RULES: tuple[Rule, ...] = (
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
     Rule("cross_fitting", _always, False, "default"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
-    Rule("policy_lr", lambda c: c.learned and c.implicit, 1e-3, "learned, items are predicted"),
-    Rule("policy_lr", lambda c: c.learned, _policy_lr,
-         "learned, ratings are predicted: by the root of policy_batch_size"),
+    Rule("policy_lr", lambda c: c.learned, 1e-3, "learned"),
     Rule("policy_lr", _always, 3e-3, "default"),
     Rule("policy_freeze_epochs", lambda c: c.learned, _freeze_epochs,
          "learned: a quarter of the epochs, at most 4"),
