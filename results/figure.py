@@ -52,6 +52,7 @@ ABLATIONS = {
 """Folders of ablations, and the titles of their columns."""
 FOLD_TABLES = {
     "ml-1m-folds": ("learned",),
+    "ml-1m-folds-k4": ("learned",),
     "starts-ml-100k": ("pretrained", "learned-pretrained", "learned-rule"),
 }
 """Folders of comparisons over folds, and the policies that are held against the best rule."""
