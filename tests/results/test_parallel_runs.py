@@ -7,8 +7,8 @@ from dips.studies.run_directory import read_metrics
 
 
 def test_protocol_takes_over_the_runs(tmp_path, capsys):
-    words = ["planted", str(tmp_path), "--policies", "last,reservoir", "--sizes", "2", "--every", "1",
-             "--folds", "1", "--set", "epochs=1", "--set", "patience=1"]  # fmt: skip
+    words = ["planted", str(tmp_path), "--policies", "last,reservoir", "--sizes", "2"]
+    words += ["--every", "1", "--folds", "1", "--set", "epochs=1", "--set", "patience=1"]
     assert parallel_runs.main([*words, "--workers", "1"]) == 0
     assert "2 of 2 runs are missing" in capsys.readouterr().out
     place = tmp_path / "runs" / "last-k2-t1-f0-r0"
