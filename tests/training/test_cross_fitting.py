@@ -93,3 +93,25 @@ def test_without_auxiliary_runs_a_state_has_the_main_runs_only(lab: Any) -> None
     assert [len(line["valid"]) for line in main.progress.history] == [2] * 3
     assert torch.equal(main.best["policy.direct"][1], found.best["policy.direct"][3])
     assert len(found.progress.best) == 6
+
+
+def test_losses_of_auxiliary_runs_are_means_over_their_half(lab: Any) -> None:
+    world = lab()
+    found = world.train(with_auxiliary([world.job(**SETTINGS, seed=1)]))
+    losses = found.progress.history[0]["train_loss"]
+    assert all(0.7 < loss / losses[0] < 1.4 for loss in losses)
+
+
+def test_the_policy_is_reverted_for_all_runs_where_the_main_run_is_worse(lab: Any) -> None:
+    world = lab()
+    changed = {"revert_tolerance": 0.01, "policy_freeze_epochs": 0}
+    jobs = with_auxiliary([world.job(**SETTINGS, **changed, seed=1)])
+    start = world.start(jobs).policies.state["direct"]
+    scores = iter([[1.0, 1.0, 1.0], [9.0, 0.5, 0.5], [9.0, 0.5, 0.5], [9.0, 0.5, 0.5]])
+    found = world.start(jobs)
+    world.fit(found, jobs, validate=lambda stack, trace: next(scores))
+    moved = found.policies.state["direct"]
+    assert not torch.equal(moved[0], start[0])  # the first epoch stays
+    assert torch.equal(moved[0], moved[1])
+    assert torch.equal(moved[0], moved[2])
+    assert len(set(found.progress.policy_lr_scale)) == 1
