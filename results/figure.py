@@ -42,6 +42,7 @@ INNER_LOSSES = {
     "ml-100k-implicit": "MovieLens 100K",
     "amazon-cds": "amazon-cds",
     "foursquare-nyc": "foursquare-nyc",
+    "foursquare-nyc-more-splits": "foursquare-nyc, seven further splits",
 }
 """Folders of the comparison of inner losses, and the names of their data."""
 ABLATIONS = {
