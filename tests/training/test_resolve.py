@@ -323,12 +323,25 @@ def test_baselines_that_keep_what_last_keeps_are_left_out(
     assert large == (*start, *(("last-top:4",) if from_scores else ()))
 
 
-@pytest.mark.parametrize(("policy", "taken"), [("learned", 1e-3), ("dips", 3e-3)])
-@pytest.mark.parametrize("implicit", [False, True])
-def test_the_policy_learning_rate_of_learned_is_small(
-    policy: str, taken: float, implicit: bool
+@pytest.mark.parametrize(
+    ("policy", "initial", "implicit", "taken"),
+    [
+        ("learned", None, False, 3e-3),
+        ("learned", None, True, 1e-3),
+        ("learned", "last", False, 3e-3),
+        ("learned", "last", True, 3e-3),
+        ("learned", "rule", False, 1e-3),
+        ("learned", "pretrained", False, 1e-3),
+        ("dips", None, False, 3e-3),
+        ("dips", "rule", False, 3e-3),
+    ],
+)
+def test_an_informed_start_has_a_small_policy_learning_rate(
+    policy: str, initial: str | None, implicit: bool, taken: float
 ) -> None:
-    assert decide(policy=policy, implicit=implicit).policy_training.policy_lr == taken
+    found = decide(policy=policy, initial_policy=initial, implicit=implicit).policy_training
+    assert found.policy_lr == taken
+    assert found.initial_policy == (initial or ("rule" if implicit else "best"))
 
 
 def test_cross_fitting_halves_the_policy_batches() -> None:

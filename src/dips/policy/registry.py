@@ -27,10 +27,14 @@ from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import SetNetwork
 
+LEARNED = "learned"
+"""The policy of a trained set network."""
 PRETRAINED = "pretrained"
 """The policy with the shipped parameters, and the name of that start of `learned`."""
-INITIAL_POLICIES = (PRETRAINED, "rule", "last")
+INITIAL_POLICIES = ("last", "rule", PRETRAINED)
 """Where the parameters of `learned` start."""
+BEST_START = "best"
+"""Train `learned` from `last` and from `rule`; the better one on validation is kept."""
 NEWEST = 4
 """Number of newest entries that the initial policy of `learned` protects in larger sketches."""
 SHORTEST_HALF_LIFE = 4
@@ -113,6 +117,19 @@ def _paper(spec: PolicySpec, seed: int) -> Policy:
     )
 
 
+def starts(initial: str) -> tuple[str, ...]:
+    """Return the initial policies from which `learned` is trained.
+
+    Args:
+        initial: One of INITIAL_POLICIES, or BEST_START.
+
+    Example:
+        >>> starts("best"), starts("pretrained")
+        (('last', 'rule'), ('pretrained',))
+    """
+    return ("last", "rule") if initial == BEST_START else (initial,)
+
+
 def initial_half_life(size: int) -> int:
     """Return the half-life H in steps of `hardest:H`, from which `learned` starts on ratings.
 
@@ -173,7 +190,7 @@ POLICIES: dict[str, Callable[[PolicySpec, int], Policy]] = {
     "all": lambda spec, seed: KeepAll(),
     "dips": _paper,
     "dips@1": _paper,
-    "learned": _learned,
+    LEARNED: _learned,
     PRETRAINED: _learned,
 }
 WITH_ARGUMENT = {"hardest": "HALFLIFE", "influence": "HALFLIFE", "mix": "M", "last-top": "M"}

@@ -15,7 +15,7 @@ from dips.data.side_information import SideInformation
 from dips.data.splitting import FRACTIONS, Parts, by_date, by_fold, by_time
 from dips.errors import ConfigError, PluginError
 from dips.plugins.loading import describe_error
-from dips.policy.registry import PolicySpec, learns
+from dips.policy.registry import PolicySpec, learns, starts
 from dips.recommender.losses import EXPLICIT, IMPLICIT
 from dips.recommender.registry import (
     RECOMMENDERS,
@@ -195,7 +195,7 @@ def policy_spec(train: Interactions, config: TrainConfig) -> PolicySpec:
         size=config.sketch.size,
         damping=config.sketch.damping,
         items=train.items,
-        initial=config.policy_training.initial_policy,
+        initial=starts(config.policy_training.initial_policy)[0],
         residual=bool(config.policy_training.residual),
         predicted_score=bool(config.policy_training.predicted_score),
         repeat_feature=bool(config.model.repeat_feature),

@@ -296,7 +296,7 @@ class Comparison:
 
         def report(epoch: EpochReport) -> None:
             nonlocal done
-            if not epoch.is_baseline:  # `total` counts the epochs of the runs themselves
+            if not epoch.beside:  # `total` counts the epochs of the runs themselves
                 done = finished + epoch.runs * epoch.epoch
             self.on_progress(StudyProgress(phase, done, total, epoch.interactions_per_second))
 

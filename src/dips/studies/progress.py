@@ -22,8 +22,8 @@ class EpochReport:
     """Mean training loss of each run."""
     valid: list[float]
     """Primary validation metric of each run, as a number to minimise."""
-    is_baseline: bool = False
-    """Whether these runs are baselines of other runs."""
+    beside: str = ""
+    """What these runs are, if they are trained beside others: baselines, or a further start."""
 
 
 @dataclass(frozen=True)

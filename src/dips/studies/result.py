@@ -20,7 +20,7 @@ from dips.evaluation.run_verdict import (
     measure_gain,
 )
 from dips.model.trained_model import TrainedModel
-from dips.policy.registry import PRETRAINED, build_policy, learns
+from dips.policy.registry import LEARNED, PRETRAINED, build_policy, learns
 from dips.stream.users import EventColumns, make_stream
 from dips.training.config import TrainConfig
 from dips.training.resolve import Resolved
@@ -167,6 +167,7 @@ class RunResult:
             "epochs": self.epochs,
             "best_epoch": self.best_epoch,
             "kept_policy": self.policy,
+            **self._initial_policy(),
             "valid": self.valid,
             "test": self.test.metrics if self.test else {},
             "verdict": self.verdict.to_dict() if self.verdict else {},
@@ -179,6 +180,24 @@ class RunResult:
                 else {}
             ),
         }
+
+    def _initial_policy(self) -> dict[str, str]:
+        """Return where `learned` started, if it was asked for."""
+        if self.own is None or self.own.name != LEARNED:
+            return {}
+        return {"initial_policy": self.own.trained.policy_spec.initial}
+
+    def or_better(self, other: RunResult) -> RunResult:
+        """Return the better of two starts of the policy, with the training time of both.
+
+        Args:
+            other: The run from another initial policy. On equal terms it is not chosen.
+        """
+        both = [one for one in (self, other) if one.own is not None]
+        kept = min(both, key=lambda one: one.kept.selection_loss) if both else self
+        kept.seconds = self.seconds + other.seconds
+        kept.peak_memory = max(self.peak_memory, other.peak_memory)
+        return kept
 
     def add_baseline(self, baseline: RunResult) -> None:
         """Record a baseline that was trained on the same split.

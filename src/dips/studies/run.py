@@ -25,7 +25,7 @@ from dips.model.trained_model import TrainedModel
 from dips.numerics.freed_memory import keep_freed_memory
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
-from dips.policy.registry import PolicySpec, build_policy, learns
+from dips.policy.registry import LEARNED, PolicySpec, build_policy, learns, starts
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.spectral_init import initialise_vectors
@@ -39,6 +39,7 @@ from dips.studies.checks import (
     device_of,
     policy_spec,
     recommender_spec,
+    resolved,
     side_information_of,
 )
 from dips.studies.progress import EpochCallback, EpochReport
@@ -98,16 +99,19 @@ def train_runs(
     results: dict[int, RunResult] = {}
     for stack in _stacks([config for _, config in jobs], device, all_sides):
         chosen, sides = [jobs[index] for index in stack], all_sides[stack[0]]
+        unresolved = [
+            (parts, given[index]) for index, (parts, _) in zip(stack, chosen, strict=True)
+        ]
         if sides not in columns:
             columns[sides] = EventColumns.of(chosen[0][0][0], device, sides)
         checkpoints = directory
         if directory is not None and len(jobs) > 1:
             checkpoints = directory / _fingerprint([config for _, config in chosen])
         with keep_freed_memory():
-            finished = _run_stack(
-                chosen, columns[sides], device, test, on_epoch, checkpoints, resume, process_group
-            )
-        unresolved = [(jobs[index][0], given[index]) for index in stack]
+            finished = _run_starts(
+                chosen, unresolved, columns[sides], device, test, on_epoch, checkpoints, resume,
+                process_group,
+            )  # fmt: skip
         _add_baselines(finished, unresolved, test, on_epoch, checkpoints, resume, process_group)
         for result in finished:
             result.judge(device)
@@ -117,6 +121,61 @@ def train_runs(
             if on_result is not None:
                 on_result(index, result)
     return [results[index] for index in range(len(jobs))]
+
+
+def _run_starts(
+    jobs: Sequence[tuple[Parts, TrainConfig]],
+    unresolved: Sequence[tuple[Parts, TrainConfig]],
+    columns: EventColumns,
+    device: str,
+    test: bool,
+    on_epoch: EpochCallback | None,
+    directory: Path | None,
+    resume: bool,
+    process_group: ProcessGroup,
+) -> list[RunResult]:
+    """Train stacked runs from each of their initial policies, and keep the better start of each.
+
+    Settings that were left open are decided for each start.
+
+    Args:
+        jobs: Parts and resolved settings of each run.
+        unresolved: The same with the settings as they were given.
+        columns: Events of the data set.
+        device: Where to train.
+        test: Whether to score the test users.
+        on_epoch: Called after each epoch.
+        directory: Where checkpoints are written.
+        resume: Whether to continue from them.
+        process_group: The processes that share the users.
+
+    Returns:
+        One result per run.
+    """
+    initial = starts(jobs[0][1].policy_training.initial_policy)
+    if jobs[0][1].sketch.policy != LEARNED or len(initial) == 1:
+        return _run_stack(jobs, columns, device, test, on_epoch, directory, resume, process_group)
+    finished: list[RunResult] = []
+    for start_name in initial:
+
+        def report(epoch: EpochReport, name: str = start_name) -> None:
+            if on_epoch is not None:
+                on_epoch(replace(epoch, beside=f"start at {name}" if name != initial[0] else ""))
+
+        from_start = [
+            (parts, resolved(parts[0], config.but(initial_policy=start_name)))
+            for parts, config in unresolved
+        ]
+        place = directory
+        if directory is not None and finished:
+            place = directory / checkpoint.START.format(start_name)
+        results = _run_stack(
+            from_start, columns, device, test, report, place, resume, process_group
+        )
+        finished = [
+            before.or_better(result) for before, result in zip(finished, results, strict=True)
+        ] if finished else results  # fmt: skip
+    return finished
 
 
 def _add_baselines(
@@ -136,7 +195,7 @@ def _add_baselines(
 
     def report(epoch: EpochReport) -> None:
         if on_epoch is not None:
-            on_epoch(replace(epoch, is_baseline=True))
+            on_epoch(replace(epoch, beside="baseline"))
 
     names = dict.fromkeys(
         name for result in results for name in result.config.policy_training.baselines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -14,6 +15,8 @@ from dips.errors import RunError
 from dips.training.state import Progress, TrainingState
 
 FILE = "checkpoint.safetensors"
+START = "start-{}"
+"""Subdirectory with the checkpoint of a further initial policy, by its name."""
 
 
 def save(state: TrainingState, directory: Path) -> None:
@@ -51,5 +54,7 @@ def load(state: TrainingState, directory: Path) -> bool:
 
 
 def remove(directory: Path) -> None:
-    """Delete the checkpoint of a finished run."""
+    """Delete the checkpoint of a finished run, and those of its further starts."""
     (directory / FILE).unlink(missing_ok=True)
+    for further in directory.glob(START.format("*")):
+        shutil.rmtree(further)

@@ -19,7 +19,7 @@ import torch
 from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
 from dips.numerics.hashing import combine
-from dips.policy.registry import INITIAL_POLICIES
+from dips.policy.registry import BEST_START, INITIAL_POLICIES
 from dips.recommender.losses import EXPLICIT
 from dips.recommender.losses import IMPLICIT as RANKING
 from dips.recommender.registry import SEQUENTIAL
@@ -209,10 +209,11 @@ class PolicyTrainingConfig:
         basic=True,
     )
     initial_policy: str = setting(
-        "rule",
-        "Where `learned` starts: pretrained (the shipped parameters), rule (close to hardest:K on "
-        "ratings, frequent where users repeat items, last-top or last otherwise), or last.",
-        choices=INITIAL_POLICIES,
+        None,
+        "Where `learned` starts: last, rule (close to hardest:K on ratings, frequent where users "
+        "repeat items, last-top or last otherwise), pretrained (the shipped parameters), or best "
+        "(train from last and from rule, keep the better one on validation).",
+        choices=(BEST_START, *INITIAL_POLICIES),
     )
     policy_lr: float = setting(None, "Learning rate of Adam for the policy.", low=0)
     policy_weight_decay: float = setting(0.0, "L2 penalty on the policy.", low=0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dips.policy.registry import NEWEST, PRETRAINED, initial_half_life
+from dips.policy.registry import BEST_START, LEARNED, NEWEST, PRETRAINED, initial_half_life
 from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
 from dips.recommender.registry import SEQUENTIAL
 from dips.training.config import TrainConfig
@@ -96,7 +96,12 @@ class Case:
     @property
     def learned(self) -> bool:
         """Whether the policy is `learned`."""
-        return self.config.sketch.policy == "learned"
+        return self.config.sketch.policy == LEARNED
+
+    @property
+    def informed_start(self) -> bool:
+        """Whether `learned` starts at a rule or at the pre-trained parameters only."""
+        return self.config.policy_training.initial_policy not in ("last", BEST_START)
 
     @property
     def has_baselines(self) -> bool:
@@ -314,8 +319,11 @@ RULES: tuple[Rule, ...] = (
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
     Rule("cross_fitting", _always, False, "default"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
-    Rule("policy_lr", lambda c: c.learned, 1e-3, "learned"),
-    Rule("policy_lr", _always, 3e-3, "default"),
+    Rule("initial_policy", lambda c: c.explicit, BEST_START,
+         "ratings are predicted: no start of `learned` is the best on all data"),
+    Rule("initial_policy", _always, "rule", "items are predicted"),
+    Rule("policy_lr", lambda c: c.learned and c.informed_start, 1e-3, "`learned` from a rule"),
+    Rule("policy_lr", _always, 3e-3, "default; 0.001 where `learned` starts at a rule"),
     Rule("policy_freeze_epochs", lambda c: c.learned, _freeze_epochs,
          "learned: a quarter of the epochs, at most 4"),
     Rule("policy_freeze_epochs", _always, 2, "default"),
