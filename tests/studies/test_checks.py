@@ -29,10 +29,6 @@ SAMPLED_INNER_LOSS: dict[str, Any] = {"task": "implicit", "negatives": 5, "inner
         ({"dropout": -0.1}, "dropout is -0.1: it must be at least 0"),
         ({"discount": 1.5}, "discount is 1.5: it must be between 0 and 1"),
         ({"policy": "learned", "estimator": "gumbel"}, "'gumbel' needs sampled choices"),
-        (
-            {"policy": "learned", "cross_fitting": True, "update_interval": 1},
-            "cross_fitting is for whole histories",
-        ),
         ({**SAMPLED, "estimator": "gumbel", "every": 2}, "'gumbel' works online only"),
         ({**SAMPLED, "estimator": "reinforce"}, "set credit = identity or discount"),
         ({"repeat_feature": True}, "leave --repeat-feature out"),

@@ -344,15 +344,6 @@ def test_an_informed_start_has_a_small_policy_learning_rate(
     assert found.initial_policy == (initial or ("rule" if implicit else "best"))
 
 
-def test_cross_fitting_halves_the_policy_batches() -> None:
-    whole, half = (
-        decide(rows=600_000, policy="learned", cross_fitting=on).policy_training
-        for on in (None, True)
-    )
-    assert (whole.cross_fitting, half.cross_fitting) == (False, True)
-    assert (whole.policy_batch_size, half.policy_batch_size) == (8192, 4096)
-
-
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (False, 0.0)), (0.1, (True, 3e-2))])
 @pytest.mark.parametrize("recommender", ["gru", "sasrec"])
 def test_sequential_models_decay_only_with_repeats(

@@ -13,7 +13,6 @@ import torch
 
 from dips.training import checkpoint, epoch, trainer
 from dips.training import state as state_module
-from dips.training.rollouts import with_auxiliary
 from dips.training.state import TrainingState
 from dips.training.trainer import fit
 
@@ -34,7 +33,6 @@ RUNS: dict[str, dict[str, Any]] = {
         "epochs": 5,
     },
     "learned-user_batches": {"policy": "learned", "user_batch": 3},
-    "learned-cross-fitting": {"policy": "learned", "cross_fitting": True, "user_batch": 3},
     "dips-steps": {
         "policy": "dips",
         "user_batch": 5,
@@ -74,7 +72,7 @@ def test_a_resumed_run_equals_the_uninterrupted_run(
     """Exactly, from every checkpoint: after epochs and after user batches."""
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     world = lab()
-    jobs = with_auxiliary([world.job(seed=seed, **{**QUICK, **settings}) for seed in (0, 1)])
+    jobs = [world.job(seed=seed, **{**QUICK, **settings}) for seed in (0, 1)]
     saves: list[tuple[int, int]] = []
     whole = world.train(
         jobs, save=lambda f: saves.append((f.progress.epoch, f.progress.user_batches_done))

@@ -283,10 +283,6 @@ def _check_ranges(config: TrainConfig) -> None:
 def _check_learning(config: TrainConfig) -> None:
     """Raise if the estimator does not support the credit, the periods or the selection."""
     settings, sketch = config.policy_training, config.sketch
-    if settings.cross_fitting and config.training.update_interval:
-        raise ConfigError(
-            "cross_fitting is for whole histories: leave --cross-fitting or --update-interval out"
-        )
     check_combination(
         settings.estimator, settings.credit, sketch.schedule.periods, sketch.selection
     )

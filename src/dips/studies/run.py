@@ -49,7 +49,7 @@ from dips.training.config import TrainConfig
 from dips.training.distributed import partition_users
 from dips.training.recipes import baseline_config
 from dips.training.resolve import resolve
-from dips.training.rollouts import Job, group_key, policy_of, with_auxiliary
+from dips.training.rollouts import Job, group_key, policy_of
 from dips.training.trainer import TrainingState, fit, start
 
 RunCallback = Callable[[int, RunResult], None]
@@ -58,9 +58,8 @@ STACK = {"cpu": 8, "cuda": 64}
 """Maximum number of runs that are stacked."""
 LEARNING = (
     "user_batch", "update_interval", "user_lr", "lr_schedule", "policy_batch_size",
-    "cross_fitting", "policy_warmup_epochs", "policy_freeze_epochs", "dropout", "residual",
-    "predicted_score", "initial_policy", "queue", "credit", "discount", "dropped_candidates",
-    "estimator",
+    "policy_warmup_epochs", "policy_freeze_epochs", "dropout", "residual", "predicted_score",
+    "initial_policy", "queue", "credit", "discount", "dropped_candidates", "estimator",
 )  # fmt: skip
 """Settings that stacked runs with a learned policy must share."""
 
@@ -270,22 +269,8 @@ class StartedStack(NamedTuple):
     policy_specs: list[PolicySpec]
     policies: list[Policy]
     work: list[Job]
-    """Training users, and the validation users that select the model; auxiliary ones included."""
+    """Training users, and the validation users that select the model."""
     state: TrainingState
-
-    @property
-    def without_auxiliary(self) -> StartedStack:
-        """The same without auxiliary runs, for reports and results."""
-        runs = [run for run, job in enumerate(self.work) if job.half is None]
-        if len(runs) == len(self.work):
-            return self
-        return StartedStack(
-            [self.specs[run] for run in runs],
-            [self.policy_specs[run] for run in runs],
-            [self.policies[run] for run in runs],
-            [self.work[run] for run in runs],
-            self.state.select(runs),
-        )
 
 
 def start_stack(jobs: Sequence[tuple[Parts, TrainConfig]], device: str) -> StartedStack:
@@ -295,19 +280,22 @@ def start_stack(jobs: Sequence[tuple[Parts, TrainConfig]], device: str) -> Start
         jobs: Parts and resolved settings of each run; all of one shape.
         device: Where to train.
     """
-    work = with_auxiliary(
-        [
-            Job(parts[0], parts[1].select(validation_halves(parts[1].users).selection), config)
-            for parts, config in jobs
-        ]
-    )
-    seeds = [job.config.training.training_seed for job in work]
-    specs = [recommender_spec(job.train, job.config) for job in work]
-    models = [make_recommender(spec, seed) for spec, seed in zip(specs, seeds, strict=True)]
-    for model, job, seed in zip(models, work, seeds, strict=True):
-        initialise_vectors(model, job.train, seed, device)
-    shapes = [policy_spec(job.train, job.config) for job in work]
-    policies = [build_policy(shape, seed) for shape, seed in zip(shapes, seeds, strict=True)]
+    specs = [recommender_spec(parts[0], config) for parts, config in jobs]
+    models = [
+        make_recommender(spec, job[1].training.training_seed)
+        for spec, job in zip(specs, jobs, strict=True)
+    ]
+    for model, (parts, config) in zip(models, jobs, strict=True):
+        initialise_vectors(model, parts[0], config.training.training_seed, device)
+    work = [
+        Job(parts[0], parts[1].select(validation_halves(parts[1].users).selection), config)
+        for parts, config in jobs
+    ]
+    shapes = [policy_spec(parts[0], config) for parts, config in jobs]
+    policies = [
+        build_policy(shape, job[1].training.training_seed)
+        for shape, job in zip(shapes, jobs, strict=True)
+    ]
     return StartedStack(specs, shapes, policies, work, start(work, models, device, policies))
 
 
@@ -334,17 +322,13 @@ def _run_stack(
 
     def after_epoch(state: TrainingState) -> None:
         if on_epoch is not None:
-            shown = started.without_auxiliary
-            on_epoch(_epoch_report(shown.state, shown.work, shown.specs))
+            on_epoch(_epoch_report(state, work, specs))
 
     def save(state: TrainingState) -> None:
         if directory is not None:
             checkpoint.save(state, directory)
 
     fit(state, work, columns, validate, after_epoch, save, process_group)
-    started = started.without_auxiliary
-    specs, state = started.specs, started.state
-    low, high = [spec.low for spec in specs], [spec.high for spec in specs]
     best, learned = state.best_models()
     scores = _score_all(
         best, learned, jobs, (1, 2) if test else (1,), columns, low, high, process_group

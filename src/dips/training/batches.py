@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -19,13 +20,10 @@ from dips.numerics.hashing import combine
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace
 from dips.training.config import TrainConfig
 from dips.training.policy_batches import (
-    NO_HALVES,
-    Halves,
     PolicyBatch,
     RefreshTable,
     interval_policy_batch,
     pack_policy_batches,
-    user_half,
 )
 
 
@@ -37,26 +35,12 @@ class TrainingBlock(ABC):
     """Whether it is the last block of its users."""
 
     @abstractmethod
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
-        """Return rows of the trace in batches of [runs, size]; -1 pads.
-
-        Args:
-            seeds: Seed of each run.
-            epoch: Number of the epoch.
-            size: Rows in a batch.
-            halves: The half of the users to which each run is fitted; None: all users.
-        """
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
+        """Return rows of the trace in batches of [runs, size]; -1 pads."""
 
     @abstractmethod
     def policy_batches(
-        self,
-        refresh_table: RefreshTable,
-        seeds: Sequence[int],
-        epoch: int,
-        config: TrainConfig,
-        halves: Halves = NO_HALVES,
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
         """Return batches of decisions with the predictions that give them credit."""
 
@@ -77,42 +61,31 @@ class FullHistoryBlock(TrainingBlock):
     trace: Trace
     is_last: bool = True
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return all predictions, in an order that is a function of the run's seed and the epoch.
 
         So a resumed run equals an uninterrupted one, and a stacked run equals the run alone.
         """
-        trace, orders = self.trace, []
-        for run, seed in enumerate(seeds):
-            first, last = trace.run_rows[run : run + 2]
-            fitted = torch.arange(last - first, device=trace.event.device)
-            if halves and halves[run] is not None:
-                fitted = fitted[user_half(trace.user[first:last], seed) == halves[run]]
-            order = fitted[combine(fitted, seed, epoch).argsort()]
+        trace = self.trace
+        counts = [last - first for first, last in pairwise(trace.run_rows)]
+        width = math.ceil(max(counts) / size) * size
+        rows = torch.full((len(counts), width), -1, dtype=torch.int64, device=trace.event.device)
+        for run, (count, seed) in enumerate(zip(counts, seeds, strict=True)):
+            first = trace.run_rows[run]
+            order = combine(torch.arange(count, device=rows.device), seed, epoch).argsort()
             if isinstance(trace, FullHistoryTrace):
-                order = _by_length(order, trace.step[first:last], size)
-            orders.append(first + order)
-        width = max(1, math.ceil(max(map(len, orders)) / size)) * size
-        rows = torch.full((len(orders), width), -1, dtype=torch.int64, device=trace.event.device)
-        for run, order in enumerate(orders):
-            rows[run, : len(order)] = order
+                order = _by_length(order, trace.step[first : first + count], size)
+            rows[run, :count] = first + order
         return torch.split(rows, size, 1)
 
     def policy_batches(
-        self,
-        refresh_table: RefreshTable,
-        seeds: Sequence[int],
-        epoch: int,
-        config: TrainConfig,
-        halves: Halves = NO_HALVES,
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
         """Return batches of whole users, in the order drawn for the epoch."""
         if not isinstance(self.trace, StoredTrace):
             return []
         size = config.policy_training.policy_batch_size
-        return pack_policy_batches(self.trace, refresh_table, seeds, epoch, size, halves)
+        return pack_policy_batches(self.trace, refresh_table, seeds, epoch, size)
 
 
 @final
@@ -126,23 +99,16 @@ class IntervalBlock(TrainingBlock):
     span: range  # steps
     is_last: bool = False
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return the predictions of these steps, by users whose history is that long."""
-        del seeds, epoch, halves
+        del seeds, epoch
         return _steps(self.base, self.length, self.span, size)
 
     def policy_batches(
-        self,
-        refresh_table: RefreshTable,
-        seeds: Sequence[int],
-        epoch: int,
-        config: TrainConfig,
-        halves: Halves = NO_HALVES,
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
         """Return one batch: these predictions give credit to the decisions of the queue."""
-        del seeds, epoch, halves
+        del seeds, epoch
         queue = config.policy_training.queue
         policy_batch = interval_policy_batch(
             refresh_table, queue, self.base, self.length, self.span
@@ -161,20 +127,13 @@ class FullHistoryIntervalBlock(TrainingBlock):
     span: range
     is_last: bool = False
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return the predictions of these steps, by users whose history is that long."""
-        del seeds, epoch, halves
+        del seeds, epoch
         return _steps(self.base, self.length, self.span, size)
 
     def policy_batches(
-        self,
-        refresh_table: RefreshTable,
-        seeds: Sequence[int],
-        epoch: int,
-        config: TrainConfig,
-        halves: Halves = NO_HALVES,
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
         """Return none: there are no decisions."""
         return []

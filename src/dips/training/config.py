@@ -222,11 +222,6 @@ class PolicyTrainingConfig:
         "Predictions in a gradient step of the policy. Default: by the number of predictions.",
         low=1,
     )
-    cross_fitting: bool = setting(
-        None,
-        "Train the policy on credit from two auxiliary recommenders: each is fitted to one half of "
-        "the users, and gives the credit for the other half.",
-    )
     policy_warmup_epochs: int = setting(1, "Epochs before the policy is trained.", low=0)
     policy_freeze_epochs: int = setting(None, "Last epochs, in which the policy is frozen.", low=0)
     residual: bool = setting(

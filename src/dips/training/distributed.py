@@ -20,7 +20,7 @@ from dips.rollout.trace import FullHistoryTrace, RecordedInputs, StoredTrace, Tr
 from dips.stream.users import Stream
 from dips.training.batches import TrainingBlock
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import NO_HALVES, Halves, PolicyBatch, RefreshTable
+from dips.training.policy_batches import PolicyBatch, RefreshTable
 
 Make = Callable[[Trace], TrainingBlock]
 """From a trace to the block that is trained on."""
@@ -125,22 +125,15 @@ class ShardedBlock(TrainingBlock):
         """Return whether it is the last block of its users."""
         return self.plan.is_last
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return the batches of all ranks."""
-        return self.plan.batches(seeds, epoch, size, halves)
+        return self.plan.batches(seeds, epoch, size)
 
     def policy_batches(
-        self,
-        refresh_table: RefreshTable,
-        seeds: Sequence[int],
-        epoch: int,
-        config: TrainConfig,
-        halves: Halves = NO_HALVES,
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
         """Return the policy batches of all ranks."""
-        return self.plan.policy_batches(refresh_table, seeds, epoch, config, halves)
+        return self.plan.policy_batches(refresh_table, seeds, epoch, config)
 
     def local_rows(self, batch: Tensor) -> Tensor:
         """Return the rows of local users."""

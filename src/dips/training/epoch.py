@@ -22,10 +22,10 @@ from dips.training.batches import TrainingBlock, interleave
 from dips.training.config import TrainConfig
 from dips.training.lazy_adam import LazyAdam, touched_rows
 from dips.training.negative_sampling import NegativeSampler
-from dips.training.policy_batches import PolicyBatch, RefreshTable, user_half
+from dips.training.policy_batches import PolicyBatch, RefreshTable
 from dips.training.policy_gradients import policy_gradients
 from dips.training.recommender_gradients import items_read, recommender_gradients, touched_sums
-from dips.training.rollouts import AUXILIARY, Job
+from dips.training.rollouts import Job
 from dips.training.sequences import dropouts, sequence_gradients
 from dips.training.state import TrainingState, store_sums
 
@@ -86,15 +86,6 @@ def is_policy_trained(config: TrainConfig, epoch: int) -> bool:
     return warmup < epoch <= max(warmup + 1, last)
 
 
-def _predictions(job: Job) -> int:
-    """Return the number of predictions in an epoch on which the recommender is trained."""
-    counted = torch.from_numpy(job.train.lengths - job.train.warmup)
-    if job.half is not None:
-        half = user_half(torch.arange(len(counted)), job.config.training.training_seed)
-        counted = counted[half == job.half]
-    return max(1, int(counted.sum()))
-
-
 class _EpochUpdates:
     """The updates of one epoch, from where it was interrupted."""
 
@@ -111,9 +102,8 @@ class _EpochUpdates:
         self.epoch = self.progress.epoch
         self.seeds = [job.config.training.training_seed for job in jobs]
         device = next(iter(state.stack.state.values())).device
-        self.policies = state.policies if is_policy_trained(self.config, self.epoch) else None
-        self.halves = [job.half for job in jobs] if len(jobs) > 1 and jobs[1].half == 0 else []
-        self.sizes = torch.tensor([_predictions(job) for job in jobs], device=device)
+        counted = [int((job.train.lengths - job.train.warmup).sum()) for job in jobs]
+        self.sizes = torch.tensor(counted, device=device)
         self.predictions = torch.zeros_like(self.sizes)
         self.loss_sums = torch.zeros(len(jobs), dtype=torch.float64, device=device)
         if self.progress.user_batches_done:
@@ -127,6 +117,7 @@ class _EpochUpdates:
             for group, setting in RATES.items()
         }
         self.peaks["policy"] *= torch.tensor(self.progress.policy_lr_scale, device=device)
+        self.policies = state.policies if is_policy_trained(self.config, self.epoch) else None
         contrasts = isinstance(state.stack.template.loss, SampledLoss)
         self.negatives = NegativeSampler(jobs, device) if contrasts else None
         self.unchecked_steps = 0
@@ -137,12 +128,11 @@ class _EpochUpdates:
 
     def learn(self, block: TrainingBlock) -> None:
         """Update by the predictions of a block in batches, with policy updates in between."""
-        size = self.config.training.batch_size
-        batches = block.batches(self.seeds, self.epoch, size, self.halves)
+        batches = block.batches(self.seeds, self.epoch, self.config.training.batch_size)
         policy_batches = []
         if self.policies is not None:
             policy_batches = block.policy_batches(
-                self.refresh_table, self.seeds, self.epoch, self.config, self.halves
+                self.refresh_table, self.seeds, self.epoch, self.config
             )
         update_recommender = self._recommender_update(block.trace)
         update_policy = self._policy_update(block.trace)
@@ -266,20 +256,10 @@ class _EpochUpdates:
             _, gradients, _ = self.process_group.mean_over_predictions(
                 torch.zeros_like(rate), gradients, count
             )
-            if self.halves:
-                gradients = {name: _shared(value, AUXILIARY) for name, value in gradients.items()}
-                rate = rate[:: AUXILIARY + 1].repeat_interleave(AUXILIARY + 1)
-                active = (_shared(active, 1) > 0).float()
             parameters = {name: policies.state[name] for name in gradients}
             self.state.optimizers["policy"].step(parameters, gradients, rate, active)
 
         return step
-
-
-def _shared(value: Tensor, divisor: int) -> Tensor:
-    """Return the sum over each run and its auxiliary runs, divided, for each of them."""
-    total = value.view(-1, AUXILIARY + 1, *value.shape[1:]).sum(1) / divisor
-    return total.repeat_interleave(AUXILIARY + 1, 0)
 
 
 def _finite(state: dict[str, Tensor]) -> Tensor:

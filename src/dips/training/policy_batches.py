@@ -20,12 +20,6 @@ from dips.stream.schedule import Schedule
 
 ORDER = 0xBA7C4
 """Salt of the hash that orders users, so that other random numbers do not depend on it."""
-HALVES = 0x5A3B1
-"""Salt of the hash that divides users into two halves."""
-Halves = Sequence[int | None]
-"""Cross-fitting: the half of the users to which each run is fitted; None: all users."""
-NO_HALVES: Halves = ()
-"""No run is fitted to a half: policy and recommender are trained on all users."""
 
 
 class PolicyBatch(NamedTuple):
@@ -64,27 +58,10 @@ class RefreshTable(NamedTuple):
         return cls(period.to(device), following.to(device), schedule.longest, steps)
 
 
-def user_half(user: Tensor, seed: int) -> Tensor:
-    """Return the half, 0 or 1, to which users belong in cross-fitting.
-
-    It depends on user and seed only, so it is the same in all epochs.
-
-    Args:
-        user: Index of users in their part.
-        seed: Seed of the run.
-    """
-    return combine(user, seed, HALVES) & 1
-
-
 def pack_policy_batches(
-    trace: StoredTrace,
-    refresh_table: RefreshTable,
-    seeds: Sequence[int],
-    epoch: int,
-    width: int,
-    halves: Halves = NO_HALVES,
+    trace: StoredTrace, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, width: int
 ) -> list[PolicyBatch]:
-    """Pack whole histories of the users on whom the policy is trained into batches.
+    """Pack whole histories of all users into batches.
 
     Args:
         trace: Trace of a rollout that recorded the decision inputs.
@@ -92,17 +69,13 @@ def pack_policy_batches(
         seeds: Seed of each run; with the epoch it fixes the order of users.
         epoch: Number of the epoch.
         width: Predictions per batch, about; a longer history has a batch of its own.
-        halves: The half of the users to which each run is fitted. With cross-fitting the policy is
-            trained on the other half; on none in runs that are fitted to all users.
 
     Returns:
-        Batches that together hold every prediction of these users once.
+        Batches that together hold every prediction once.
     """
     # [batches, rows] each
-    packed = [_packed(trace, run, seed, epoch, width, halves) for run, seed in enumerate(seeds)]
+    packed = [_packed(trace, run, seed, epoch, width) for run, seed in enumerate(seeds)]
     batches, rows = max(len(p) for p in packed), max(p.shape[1] for p in packed)
-    if not batches:
-        return []
     device = trace.event.device
     predicted = torch.full((batches, len(seeds), rows), -1, dtype=torch.int64, device=device)
     for run, found in enumerate(packed):
@@ -137,17 +110,11 @@ def _prediction_places(
     return torch.where(good, inside, -1)
 
 
-def _packed(
-    trace: StoredTrace, run: int, seed: int, epoch: int, width: int, halves: Halves
-) -> Tensor:
+def _packed(trace: StoredTrace, run: int, seed: int, epoch: int, width: int) -> Tensor:
     """Return rows [batches, rows] of one run: users in the order of the epoch."""
     first, last = trace.run_rows[run], trace.run_rows[run + 1]
     user, counts = torch.unique_consecutive(trace.user[first:last], return_counts=True)
     starts = first + counts.cumsum(0) - counts
-    if halves:
-        half = halves[run]
-        chosen = user_half(user, seed) == (-1 if half is None else 1 - half)
-        user, counts, starts = user[chosen], counts[chosen], starts[chosen]
     order = combine(user, seed, epoch, ORDER).argsort()
     counts, starts = counts[order], starts[order]
     lengths = counts.tolist()
@@ -161,7 +128,7 @@ def _packed(
     batches = -(-end // width)
     rows = torch.full((batches * width,), -1, dtype=torch.int64, device=user.device)
     target = torch.tensor(slots, dtype=torch.int64, device=user.device)
-    within = torch.arange(sum(lengths), device=user.device)
+    within = torch.arange(last - first, device=user.device)
     within = within - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
     places = torch.repeat_interleave(target, counts) + within
     rows[places] = torch.repeat_interleave(starts, counts) + within

@@ -181,8 +181,7 @@ def _batch_size(case: Case) -> int:
 
 def _policy_batch_size(case: Case) -> int:
     """Return a batch size that gives an epoch of the policy about 64 steps."""
-    rows = case.data.rows // (2 if case.config.policy_training.cross_fitting else 1)
-    return max(256, min(_power_of_two(rows // 64), 4096 if case.implicit else 16384))
+    return max(256, min(_power_of_two(case.data.rows // 64), 4096 if case.implicit else 16384))
 
 
 def _inner_lr(case: Case) -> float:
@@ -317,7 +316,6 @@ RULES: tuple[Rule, ...] = (
          "gru and sasrec, or histories that are predicted in part"),
     Rule("user_batches_per_epoch", _always, _user_batches, "by predictions in a batch of users"),
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
-    Rule("cross_fitting", _always, False, "default"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
     Rule("initial_policy", lambda c: c.explicit, BEST_START,
          "ratings are predicted: no start of `learned` is the best on all data"),

@@ -10,7 +10,7 @@ parameters. An interval of 1 is the paper's Algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import Protocol
@@ -50,24 +50,6 @@ class Job:
     train: Interactions
     valid: Interactions
     config: TrainConfig
-    half: int | None = None
-    """Cross-fitting: the half of the training users to which an auxiliary run is fitted."""
-
-
-AUXILIARY = 2
-"""Auxiliary runs of a run with cross-fitting; they stand behind it in a stack."""
-
-
-def with_auxiliary(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs, each followed by its auxiliary ones if it has cross-fitting.
-
-    An auxiliary recommender is fitted to one half of the training users. It gives the credit for
-    the decisions of the other half, to whom it was not fitted. All three runs share the policy.
-    """
-    first = jobs[0].config
-    if not (first.policy_training.cross_fitting and learns(policy_of(first))):
-        return list(jobs)
-    return [replace(job, half=half) for job in jobs for half in (None, 0, 1)]
 
 
 def policy_of(config: TrainConfig) -> Policy:

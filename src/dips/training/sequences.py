@@ -22,7 +22,7 @@ from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.trace import FullHistoryTrace, Trace
 from dips.training.batches import FullHistoryBlock, TrainingBlock
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import NO_HALVES, Halves, PolicyBatch, RefreshTable
+from dips.training.policy_batches import PolicyBatch, RefreshTable
 
 LENGTH_JITTER = 0.3
 """Random change of log lengths before users are sorted: batches vary between epochs."""
@@ -38,11 +38,8 @@ class SequenceBlock(TrainingBlock):
     trace: FullHistoryTrace
     is_last: bool = True
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return batches of about `size` predictions, in an order drawn for the epoch."""
-        del halves  # there is no policy
         runs = [self._run(run, seed, epoch, size) for run, seed in enumerate(seeds)]
         nothing = torch.zeros(0, dtype=torch.int64, device=self.trace.event.device)
         count = max(len(batches) for batches in runs)
@@ -71,12 +68,7 @@ class SequenceBlock(TrainingBlock):
         return [batches[place] for place in order.tolist()]
 
     def policy_batches(
-        self,
-        refresh_table: RefreshTable,
-        seeds: Sequence[int],
-        epoch: int,
-        config: TrainConfig,
-        halves: Halves = NO_HALVES,
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
     ) -> list[PolicyBatch]:
         """Return none: there are no decisions."""
         return []

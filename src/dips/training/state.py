@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -80,30 +80,6 @@ class TrainingState:
     def best_models(self) -> StackedModels:
         """Return recommenders and policies of the best epoch of each run."""
         return self.models_with(self.best)
-
-    def select(self, runs: Sequence[int]) -> TrainingState:
-        """Return the parameters and the progress of some runs; optimizers are those of all runs."""
-        progress = self.progress
-        chosen = replace(
-            progress,
-            best=[progress.best[run] for run in runs],
-            best_epoch=[progress.best_epoch[run] for run in runs],
-            diverged=[progress.diverged[run] for run in runs],
-            policy_lr_scale=[progress.policy_lr_scale[run] for run in runs],
-            history=[
-                line | {name: [line[name][run] for run in runs] for name in ("train_loss", "valid")}
-                for line in progress.history
-            ],
-        )
-        places = torch.tensor(list(runs), device=next(iter(self.best.values())).device)
-        return TrainingState(
-            self.stack.select(runs),
-            None if self.policies is None else self.policies.select(runs),
-            {name: value[places] for name, value in self.best.items()},
-            {name: value[places] for name, value in self.rollout_parameters.items()},
-            self.optimizers,
-            chosen,
-        )
 
     def revert_policy(self, run: int, before: StateDict) -> None:
         """Restore a run's policy, reset its momentum and halve its learning rate."""

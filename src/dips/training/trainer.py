@@ -162,12 +162,10 @@ def _revert_worse_policies(
     progress, reverted = state.progress, False
     if not before or not is_policy_trained(jobs[0].config, progress.epoch):
         return False
-    main = 0
-    for run, job in enumerate(jobs):
-        main = run if job.half is None else main  # auxiliary runs share the policy before them
+    for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
         tolerance = job.config.policy_training.revert_tolerance
-        bound = progress.best[main] + tolerance * abs(progress.best[main])
-        if math.isfinite(bound) and scores[main] > bound:
+        bound = progress.best[run] + tolerance * abs(progress.best[run])
+        if math.isfinite(bound) and score > bound:
             state.revert_policy(run, before)
             reverted = True
         else:
