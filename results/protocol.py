@@ -6,7 +6,8 @@
 Needs only torch, numpy and safetensors if DATA is a file of `dips data prepare`. All policies
 have the same epochs, patience and trials. Writes rows.csv, summary.csv, paired.csv, best_rules.csv,
 trials.csv and origin.json (command, commit, settings, environment) into OUT, runs into OUT/runs;
-exits with 130 if the time is over; the same command resumes.
+exits with 130 if the time is over; the same command resumes. With --finished-only nothing is
+trained: the tables have the cells of which all runs are in OUT/runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ from dips.api import load
 from dips.cli.origin import environment
 from dips.data.interactions import Interactions
 from dips.data.splitting import FOLDS
-from dips.studies.compare import Comparison, ComparisonPlan, ComparisonTable, write_table
+from dips.studies.compare import (
+    Comparison,
+    ComparisonPlan,
+    ComparisonTable,
+    RunKey,
+    has_run,
+    make_table,
+    run_name,
+    table_rows,
+    write_table,
+    write_tables,
+)
 from dips.studies.progress import StudyProgress
 from dips.studies.run import STACK
 from dips.studies.run_directory import read_json, write_json
@@ -47,6 +59,19 @@ def run_comparison(
         tick(f"{progress.phase} {', '.join(plan.policies)}: {done}")
 
     return Comparison(data, plan, out, source=source, on_progress=report).run()
+
+
+def finished_table(plan: ComparisonPlan, source: str, out: Path) -> ComparisonTable:
+    """Write and return the tables of the cells of which all runs are finished."""
+    whole: dict[RunKey, Path] = {}
+    for cell in plan.cells():
+        places = {key: out / "runs" / run_name(*key) for key in plan.runs([cell])}
+        wanted = {key: {**plan.config(key, {}).to_dict(), "data": source} for key in places}
+        if all(has_run(place, wanted[key]) for key, place in places.items()):
+            whole |= places
+    table = make_table(*table_rows(whole), plan.rules())
+    write_tables(table, out)
+    return table
 
 
 def clock(name: str, seconds: float) -> Callable[[str], None]:
@@ -152,6 +177,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--recipe", default=None)
     found.add_argument("--stack", default=0, type=int, help="maximum number of stacked runs")
     found.add_argument("--max-seconds", default=1e9, type=float)
+    found.add_argument("--finished-only", action="store_true", help="train nothing")
     return found
 
 
@@ -177,8 +203,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     write_origin(given.out, given.data, ["results/protocol.py", *typed], about)
     try:
-        tick = clock(given.out.name, given.max_seconds)
-        table = run_comparison(data, plan, given.data, given.out, tick)
+        if given.finished_only:
+            table = finished_table(plan, given.data, given.out)
+        else:
+            tick = clock(given.out.name, given.max_seconds)
+            table = run_comparison(data, plan, given.data, given.out, tick)
     except KeyboardInterrupt:
         print("stopped: the same command resumes", file=sys.stderr)
         return 130

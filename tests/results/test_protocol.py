@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import gains
 import protocol
@@ -91,3 +92,27 @@ def test_without_runs_there_are_no_gains(tmp_path, capsys):
     assert gains.main([str(tmp_path), str(tmp_path / "out")]) == 2
     assert "no finished runs" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_tables_of_finished_cells_train_nothing(results, tmp_path):
+    data, out = results
+    copied = tmp_path / "out"
+    shutil.copytree(out / "runs", copied / "runs")
+    untuned = [*WHAT, "--trials", "0", "--finished-only"]
+    given = protocol.parser().parse_args([str(data), str(copied), *untuned])
+    settings = protocol.chosen_settings(protocol.load(given.data), given.set, None, None)
+    for run in (copied / "runs").iterdir():  # tuned rates are other settings
+        path = run / "config.json"
+        config = json.loads(path.read_text())
+        own = settings(config["asked"]["policy"]).to_dict()
+        for name in ("weight_decay", "learning_rate", "inner_lr"):
+            config["asked"][name] = own[name]
+        path.write_text(json.dumps(config))
+    shutil.rmtree(copied / "runs" / "learned-k3-t1-f1-r0")
+    assert protocol.main([str(data), str(copied), *untuned]) == 0
+    cells = {(row["policy"], row["size"]) for row in table(copied / "rows.csv")}
+    assert cells == {("last", "2"), ("last", "3"), ("learned", "2")}
+    assert not (copied / "runs" / "learned-k3-t1-f1-r0").exists()
+    pairs = {(row["a"], row["b"], row["size"]) for row in table(copied / "paired.csv")}
+    assert any("learned" in pair for pair in pairs)
+    assert all("learned" not in pair or pair[2] == "2" for pair in pairs)
