@@ -25,7 +25,7 @@ from dips.stream.users import EventColumns
 from dips.studies import run as run_module
 from dips.training.batches import TrainingBlock
 from dips.training.config import TrainConfig
-from dips.training.policy_batches import NO_HALVES, Halves, PolicyBatch, RefreshTable
+from dips.training.policy_batches import PolicyBatch, RefreshTable
 from dips.training.rollouts import Job, StackedModels, TrainingRollouts
 from dips.training.trainer import TrainingState, fit
 
@@ -52,21 +52,18 @@ class BlockWrapper(TrainingBlock, ABC):
 class AlternatingUpdates(BlockWrapper):
     """Trains the recommender in odd epochs and the policy in even ones."""
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return an empty batch in even epochs."""
-        found = self.inner.batches(seeds, epoch, size, halves)
+        found = self.inner.batches(seeds, epoch, size)
         return found if epoch % 2 else [torch.full_like(found[0], -1)]
 
     def policy_batches(
-        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig,
-        halves: Halves = NO_HALVES,
-    ) -> list[PolicyBatch]:  # fmt: skip
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
+    ) -> list[PolicyBatch]:
         """Return no policy batch in odd epochs."""
         if epoch % 2:
             return []
-        return self.inner.policy_batches(refresh_table, seeds, epoch, config, halves)
+        return self.inner.policy_batches(refresh_table, seeds, epoch, config)
 
 
 @final
@@ -94,25 +91,22 @@ class HeldOutUsers(BlockWrapper):
         self.train_policy, self.each_epoch = train_policy, each_epoch
         self.train_recommender = train_recommender
 
-    def batches(
-        self, seeds: Sequence[int], epoch: int, size: int, halves: Halves = NO_HALVES
-    ) -> Sequence[Tensor]:
+    def batches(self, seeds: Sequence[int], epoch: int, size: int) -> Sequence[Tensor]:
         """Return batches without the held-out users."""
-        found = self.inner.batches(seeds, epoch, size, halves)
+        found = self.inner.batches(seeds, epoch, size)
         if self.train_recommender:
             return found
         held = self._held(seeds, epoch)
         return [torch.where(held[rows.clamp_min(0)], -1, rows) for rows in found]
 
     def policy_batches(
-        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig,
-        halves: Halves = NO_HALVES,
-    ) -> list[PolicyBatch]:  # fmt: skip
+        self, refresh_table: RefreshTable, seeds: Sequence[int], epoch: int, config: TrainConfig
+    ) -> list[PolicyBatch]:
         """Return policy batches of the usual size, of the users that train the policy."""
         used = self._held(seeds, epoch) == self.train_policy
         share = 1 / PARTS if self.train_policy else 1 - 1 / PARTS
         wide = config.but(policy_batch_size=round(config.policy_training.policy_batch_size / share))
-        found = self.inner.policy_batches(refresh_table, seeds, epoch, wide, halves)
+        found = self.inner.policy_batches(refresh_table, seeds, epoch, wide)
         return [_only(used, policy_batch) for policy_batch in found]
 
     def _held(self, seeds: Sequence[int], epoch: int) -> Tensor:

@@ -52,11 +52,14 @@ ABLATIONS = {
 }
 """Folders of ablations, and the titles of their columns."""
 FOLD_TABLES = {
-    "ml-1m-folds": ("learned",),
-    "ml-1m-folds-k4": ("learned",),
-    "starts-ml-100k": ("pretrained", "learned-pretrained", "learned-rule"),
+    "ml-1m-folds": ("ml-1m-folds", "rmse", ("learned",)),
+    "starts-ml-100k": (
+        "starts-ml-100k",
+        "rmse",
+        ("pretrained", "learned-pretrained", "learned-rule"),
+    ),
 }
-"""Folders of comparisons over folds, and the policies that are held against the best rule."""
+"""Tables over folds: folder, metric, and the policies that are held against the best rule."""
 DATA, METRIC = "ml-1m", "rmse"
 FIGURE = HERE / "ml-1m.png"
 ORDER = (
@@ -196,9 +199,13 @@ def main(arguments: Sequence[str], results: Path, ablations: Path) -> int:
     summary = summary_of(merged(parts))
     others = read_results([HERE / name for name in IMPLICIT]).comparisons
     titled = [(IMPLICIT[part.name], part) for part in others]
-    by_fold = read_results([HERE / name for name in FOLD_TABLES]).comparisons
+    folders = [HERE / folder for folder, _, _ in FOLD_TABLES.values()]
+    by_fold = {part.name: part for part in read_results(folders).comparisons}
     blocks = {
-        **{part.name: fold_table(part, METRIC, FOLD_TABLES[part.name]) for part in by_fold},
+        **{
+            name: fold_table(by_fold[folder], metric, focus)
+            for name, (folder, metric, focus) in FOLD_TABLES.items()
+        },
         "versus": versus(by_name["ml-1m-table"]),
         "all": policy_table(summary),
         "implicit": tables(titled, header),

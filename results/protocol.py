@@ -6,8 +6,8 @@
 Needs only torch, numpy and safetensors if DATA is a file of `dips data prepare`. All policies
 have the same epochs, patience and trials. Writes rows.csv, summary.csv, paired.csv, best_rules.csv,
 trials.csv and origin.json (command, commit, settings, environment) into OUT, runs into OUT/runs;
-exits with 130 if the time is over; the same command resumes. With --finished-only nothing is
-trained: the tables have the cells of which all runs are in OUT/runs.
+exits with 130 if the time is over; the same command resumes. With --finished-only and --trials 0
+nothing is trained: the tables have the cells of which all runs are in OUT/runs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dips.api import load
 from dips.cli.origin import environment
 from dips.data.interactions import Interactions
 from dips.data.splitting import FOLDS
+from dips.errors import RunError
 from dips.studies.compare import (
     Comparison,
     ComparisonPlan,
@@ -62,13 +63,19 @@ def run_comparison(
 
 
 def finished_table(plan: ComparisonPlan, source: str, out: Path) -> ComparisonTable:
-    """Write and return the tables of the cells of which all runs are finished."""
+    """Write and return the tables of the cells of which all runs are finished.
+
+    Raises:
+        RunError: No cell is finished, or a run has other settings.
+    """
     whole: dict[RunKey, Path] = {}
     for cell in plan.cells():
         places = {key: out / "runs" / run_name(*key) for key in plan.runs([cell])}
         wanted = {key: {**plan.config(key, {}).to_dict(), "data": source} for key in places}
         if all(has_run(place, wanted[key]) for key, place in places.items()):
             whole |= places
+    if not whole:
+        raise RunError(f"{out / 'runs'} has all runs of no cell: leave --finished-only out")
     table = make_table(*table_rows(whole), plan.rules())
     write_tables(table, out)
     return table
@@ -185,6 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison, as far as the time allows."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
     given = parser().parse_args(typed)
+    if given.finished_only and given.trials:
+        parser().error("--finished-only is for runs without tuning: add --trials 0")
     data = load(given.data)
     settings = chosen_settings(data, given.set, given.task, given.recipe)
     plan = ComparisonPlan(
@@ -201,16 +210,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tuned": "once" if given.tune_once else "in each cell",
         "settings": {policy: settings(policy).to_dict() for policy in plan.policies},
     }
-    write_origin(given.out, given.data, ["results/protocol.py", *typed], about)
     try:
         if given.finished_only:
             table = finished_table(plan, given.data, given.out)
+            write_origin(given.out, given.data, ["results/protocol.py", *typed], about)
         else:
+            write_origin(given.out, given.data, ["results/protocol.py", *typed], about)
             tick = clock(given.out.name, given.max_seconds)
             table = run_comparison(data, plan, given.data, given.out, tick)
     except KeyboardInterrupt:
         print("stopped: the same command resumes", file=sys.stderr)
         return 130
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
     finally:
         write_trials(given.out)
     for row in table.summary:

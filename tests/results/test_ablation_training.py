@@ -23,10 +23,10 @@ class Known(TrainingBlock):
         self.trace = SimpleNamespace(user=user, run_rows=[0, 3 * USERS, 6 * USERS])
         self.is_last, self.rows, self.widths = True, torch.arange(6 * USERS).view(2, -1), []
 
-    def batches(self, seeds, epoch, size, halves=()):
+    def batches(self, seeds, epoch, size):
         return list(torch.split(self.rows, size, 1))
 
-    def policy_batches(self, clock, seeds, epoch, config, halves=()):
+    def policy_batches(self, clock, seeds, epoch, config):
         self.widths.append(config.policy_training.policy_batch_size)
         places = torch.arange(3 * USERS).repeat(2, 1)
         return [PolicyBatch(self.rows, self.rows, places[..., None])]

@@ -116,3 +116,14 @@ def test_tables_of_finished_cells_train_nothing(results, tmp_path):
     pairs = {(row["a"], row["b"], row["size"]) for row in table(copied / "paired.csv")}
     assert any("learned" in pair for pair in pairs)
     assert all("learned" not in pair or pair[2] == "2" for pair in pairs)
+
+
+def test_finished_tables_need_finished_runs_and_no_tuning(results, tmp_path, capsys):
+    data, _ = results
+    typed = [str(data), str(tmp_path / "out"), *WHAT, "--finished-only"]
+    with pytest.raises(SystemExit):
+        protocol.main(typed)
+    assert "--trials 0" in capsys.readouterr().err
+    assert protocol.main([*typed, "--trials", "0"]) == 2
+    assert "all runs of no cell" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())

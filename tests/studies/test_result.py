@@ -46,7 +46,7 @@ def test_a_better_baseline_is_kept(tmp_path):
     assert [line["baseline"] for line in found.history] == [
         line["valid"] for line in baseline.history
     ]
-    assert [report.epoch for report in seen if report.beside == "baseline"] == [1, 2, 3, 4]
+    assert [report.epoch for report in seen if report.role == "baseline"] == [1, 2, 3, 4]
     assert not (tmp_path / "baseline").exists()
 
 
@@ -99,14 +99,14 @@ def test_interrupted_baselines_resume(tmp_path):
     whole, seen, again = train_runs([(parts, chosen)])[0], [], []
 
     def stop(report):
-        seen.append(report.beside == "baseline")
+        seen.append(report.role == "baseline")
         if sum(seen) == 6:  # after the second epoch of the second baseline
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_runs([(parts, chosen)], on_epoch=stop, directory=tmp_path)
     found = train_runs([(parts, chosen)], on_epoch=again.append, directory=tmp_path, resume=True)[0]
-    assert [report.epoch for report in again if report.beside == "baseline"] == [3, 4]
+    assert [report.epoch for report in again if report.role == "baseline"] == [3, 4]
     assert (found.metrics()["baselines"], found.valid) == (
         whole.metrics()["baselines"],
         whole.valid,

@@ -7,11 +7,15 @@ import pytest
 import torch
 
 from dips.data.synthetic import stream
+from dips.errors import RunError
 from dips.policy.registry import starts
 from dips.studies.checks import resolved, split
-from dips.studies.progress import EpochReport
+from dips.studies.compare import Comparison, ComparisonPlan
+from dips.studies.progress import EpochReport, StudyProgress
 from dips.studies.result import RunResult
 from dips.studies.run import train_runs
+from dips.studies.run_directory import prepare_directory
+from dips.training import checkpoint
 from dips.training.config import TrainConfig
 
 EXPLICIT = stream(users=40, items=64, events=14)
@@ -42,9 +46,10 @@ def test_the_better_start_on_the_selection_users_is_kept(seed: int) -> None:
     assert same(best, single[wanted])
     assert not same(single["last"], single["rule"])
     assert best.metrics()["initial_policy"] == wanted
+    assert best.metrics()["starts"] == {name: one.valid for name, one in single.items()}
+    assert f"of the start at {wanted}" in best.kept_epoch()
     assert best.history == single[wanted].history
     assert best.config.policy_training.initial_policy is None
-    assert best.seconds > max(one.seconds for one in single.values()) / 2
 
 
 def test_both_starts_are_kept_by_some_seed() -> None:
@@ -81,21 +86,25 @@ def test_an_interrupted_start_resumes(tmp_path) -> None:
 
     def stop(report: EpochReport) -> None:
         seen.append(report)
-        if report.beside and report.epoch == 2:
+        if report.role == "start at rule" and report.epoch == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config(), on_epoch=stop, directory=tmp_path)
     [found] = train(config(), on_epoch=again.append, directory=tmp_path, resume=True)
-    assert [one.epoch for one in seen if not one.beside] == [1, 2, 3, 4]
-    assert [(one.beside, one.epoch) for one in again] == [("start at rule", n) for n in (3, 4)]
+    assert [one.epoch for one in seen] == [1, 2, 3, 4, 5, 6]
+    assert {one.epochs for one in seen} == {8}
+    assert [(one.role, one.epoch) for one in again] == [("start at rule", n) for n in (7, 8)]
     assert same(found, whole)
 
 
 def test_a_start_that_diverges_leaves_the_other() -> None:
     left, right = (train(config(initial_policy=name))[0] for name in starts("best"))
-    failed = replace(left, own=None, error="the policy was not finite")
+    failed = replace(left, own=None, error="the policy was not finite", seconds=2.0)
+    right.seconds = 3.0
     assert failed.or_better(right) is right
+    assert right.seconds == 5.0  # of both
+    assert right.starts == {"last": "the policy was not finite", "rule": right.valid}
     assert replace(right).or_better(failed).own is right.own
     assert failed.or_better(replace(failed)).error
 
@@ -106,3 +115,41 @@ def test_other_policies_have_one_start() -> None:
         [found] = train(config().but(policy=policy), on_epoch=seen.append)
         assert [one.epoch for one in seen] == [1, 2, 3, 4]
         assert "initial_policy" not in found.metrics()
+
+
+def test_progress_of_a_comparison_counts_both_starts(tmp_path) -> None:
+    seen: list[StudyProgress] = []
+    plan = ComparisonPlan(
+        policies=["last", "learned"], sizes=[3], every=[1], folds=1,
+        settings=lambda policy: config().but(policy=policy),
+    )  # fmt: skip
+    Comparison(EXPLICIT, plan, tmp_path / "out", source="made", on_progress=seen.append).run()
+    assert {one.total for one in seen} == {12}
+    assert [one.done for one in seen] == list(range(1, 13))
+
+
+def test_only_checkpoints_are_removed(tmp_path) -> None:
+    for name in ("start-rule", "start-last", "start-scripts"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "start-notes.txt").write_text("mine")
+    (tmp_path / "start-scripts" / "mine.py").write_text("")
+    (tmp_path / "start-last" / "mine.txt").write_text("")
+    for place in (tmp_path, tmp_path / "start-last", tmp_path / "start-rule"):
+        (place / checkpoint.FILE).write_bytes(b"")
+        (place / f"{checkpoint.FILE}.1.part").write_bytes(b"")
+    assert checkpoint.exists(tmp_path)
+    checkpoint.remove(tmp_path)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert found == [
+        "start-last", "start-last/mine.txt", "start-notes.txt", "start-scripts",
+        "start-scripts/mine.py",
+    ]  # fmt: skip
+    assert not checkpoint.exists(tmp_path)
+
+
+def test_a_checkpoint_of_the_second_start_is_of_an_interrupted_run(tmp_path) -> None:
+    place = checkpoint.of_start(tmp_path, "rule")
+    place.mkdir()
+    (place / checkpoint.FILE).write_bytes(b"")
+    with pytest.raises(RunError, match="interrupted run"):
+        prepare_directory(tmp_path, config(), "made", resume=False)

@@ -336,12 +336,17 @@ def test_baselines_that_keep_what_last_keeps_are_left_out(
         ("dips", "rule", False, 3e-3),
     ],
 )
-def test_an_informed_start_has_a_small_policy_learning_rate(
+def test_a_start_at_a_rule_has_a_small_policy_learning_rate(
     policy: str, initial: str | None, implicit: bool, taken: float
 ) -> None:
     found = decide(policy=policy, initial_policy=initial, implicit=implicit).policy_training
     assert found.policy_lr == taken
-    assert found.initial_policy == (initial or ("rule" if implicit else "best"))
+    several = policy == "learned" and not implicit
+    assert found.initial_policy == (initial or ("best" if several else "rule"))
+
+
+def test_without_residuals_both_starts_are_the_same() -> None:
+    assert decide(policy="learned", residual=False).policy_training.initial_policy == "rule"
 
 
 @pytest.mark.parametrize(("repeats", "taken"), [(0.09, (False, 0.0)), (0.1, (True, 3e-2))])

@@ -116,8 +116,8 @@ def _epoch_line(epoch: EpochReport) -> str:
 
 def _validation(epoch: EpochReport) -> str:
     rate = epoch.interactions_per_second / 1000
-    beside = f"{epoch.beside}, " if epoch.beside else ""
-    return f"{beside}validation {abs(epoch.valid[0]):.4f}, {rate:.0f}K interactions/s"
+    role = f"{epoch.role}, " if epoch.role else ""
+    return f"{role}validation {abs(epoch.valid[0]):.4f}, {rate:.0f}K interactions/s"
 
 
 def print_json(value: Mapping[str, Any]) -> None:

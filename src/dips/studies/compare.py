@@ -29,9 +29,9 @@ from dips.evaluation.tuning import trials
 from dips.evaluation.verdict import comparison_verdict
 from dips.policy.registry import is_rule, make_policy
 from dips.studies.checks import check, resolved, split
-from dips.studies.progress import EpochReport, StudyCallback, StudyProgress
+from dips.studies.progress import BASELINE, EpochReport, StudyCallback, StudyProgress
 from dips.studies.result import RunResult
-from dips.studies.run import train_runs
+from dips.studies.run import starts_of, train_runs
 from dips.studies.run_directory import (
     changed_settings,
     is_finished,
@@ -290,13 +290,14 @@ class Comparison:
         *,
         test: bool,
     ) -> None:
-        epochs = [resolved(self.data, config).training.epochs for config in configs]
+        decided = [resolved(self.data, config) for config in configs]
+        epochs = [config.training.epochs * len(starts_of(config)) for config in decided]
         total = sum(epochs)
         finished = done = 0
 
         def report(epoch: EpochReport) -> None:
             nonlocal done
-            if not epoch.beside:  # `total` counts the epochs of the runs themselves
+            if epoch.role != BASELINE:  # `total` counts the epochs of the runs themselves
                 done = finished + epoch.runs * epoch.epoch
             self.on_progress(StudyProgress(phase, done, total, epoch.interactions_per_second))
 

@@ -28,6 +28,7 @@ from dips.studies.checks import device_of, resolved
 from dips.studies.compare import ComparisonTable, run_name
 from dips.studies.paper_plan import PaperPlan
 from dips.studies.progress import StudyCallback, StudyProgress
+from dips.studies.run import starts_of
 from dips.studies.run_directory import read_split
 from dips.studies.stages import Journal, Stage, StageProgress, run_stages
 from dips.training.config import TrainConfig
@@ -298,6 +299,7 @@ class PaperStudy:
         return (
             EPOCH_COST.get(policy, 1.0)
             * config.training.epochs
+            * len(starts_of(config))
             * (UPDATE_EVERY_STEP_COST if config.training.update_interval else 1.0)
         )
 

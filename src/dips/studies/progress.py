@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+BASELINE = "baseline"
+"""Role of runs that are trained beside the policy that was asked for."""
+
 
 @dataclass(frozen=True)
 class EpochReport:
@@ -13,8 +16,9 @@ class EpochReport:
     runs: int
     """Number of runs that are trained together."""
     epoch: int
+    """Number of the epoch; those of a second start follow those of the first."""
     epochs: int
-    """Number of epochs that the settings allow."""
+    """Number of epochs that the settings allow, of all starts."""
     seconds: float
     """Training time so far."""
     interactions_per_second: float
@@ -22,8 +26,8 @@ class EpochReport:
     """Mean training loss of each run."""
     valid: list[float]
     """Primary validation metric of each run, as a number to minimise."""
-    beside: str = ""
-    """What these runs are, if they are trained beside others: baselines, or a further start."""
+    role: str = ""
+    """BASELINE, or where the runs started, if they are trained from several initial policies."""
 
 
 @dataclass(frozen=True)

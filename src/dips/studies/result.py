@@ -66,7 +66,7 @@ class RunResult:
     """The policy that was asked for; None if it diverged."""
     epochs: int
     seconds: float
-    """Training time, baselines included."""
+    """Training time, that of other starts and of baselines included."""
     history: list[dict[str, Any]]
     """One line per epoch; `valid` is the primary metric of the users that select the model."""
     peak_memory: int
@@ -74,6 +74,8 @@ class RunResult:
     """Why the policy that was asked for has no model: training diverged. Empty otherwise."""
     baselines: list[PolicyResult] = field(default_factory=list)
     """The baselines that were trained beside the run."""
+    starts: dict[str, dict[str, float] | str] = field(default_factory=dict)
+    """By initial policy: its validation metrics, or why it diverged. Empty with one of them."""
     resolved: Resolved | None = None
     """All settings, and the decisions on those that were left open."""
     verdict: Verdict | None = None
@@ -120,6 +122,8 @@ class RunResult:
         epoch = f"epoch {self.best_epoch}"
         if self.baseline_kept:
             return f"{epoch} of the baseline {self.policy}, which is better on validation"
+        if self.starts:
+            epoch += f" of the start at {self._initial_policy}, the better one on validation"
         return epoch + (" (the policy has its initial parameters)" if self.kept.is_initial else "")
 
     def judge(self, device: str) -> None:
@@ -167,7 +171,8 @@ class RunResult:
             "epochs": self.epochs,
             "best_epoch": self.best_epoch,
             "kept_policy": self.policy,
-            **self._initial_policy(),
+            **({"initial_policy": self._initial_policy} if self._initial_policy else {}),
+            **({"starts": self.starts} if self.starts else {}),
             "valid": self.valid,
             "test": self.test.metrics if self.test else {},
             "verdict": self.verdict.to_dict() if self.verdict else {},
@@ -181,11 +186,12 @@ class RunResult:
             ),
         }
 
-    def _initial_policy(self) -> dict[str, str]:
-        """Return where `learned` started, if it was asked for."""
+    @property
+    def _initial_policy(self) -> str:
+        """Where `learned` started, if it was asked for."""
         if self.own is None or self.own.name != LEARNED:
-            return {}
-        return {"initial_policy": self.own.trained.policy_spec.initial}
+            return ""
+        return self.own.trained.policy_spec.initial
 
     def or_better(self, other: RunResult) -> RunResult:
         """Return the better of two starts of the policy, with the training time of both.
@@ -195,6 +201,12 @@ class RunResult:
         """
         both = [one for one in (self, other) if one.own is not None]
         kept = min(both, key=lambda one: one.kept.selection_loss) if both else self
+        kept.starts = {
+            one.config.policy_training.initial_policy: one.error
+            if one.own is None
+            else dict(one.own.valid.metrics)
+            for one in (self, other)
+        }
         kept.seconds = self.seconds + other.seconds
         kept.peak_memory = max(self.peak_memory, other.peak_memory)
         return kept

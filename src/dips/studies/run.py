@@ -42,7 +42,7 @@ from dips.studies.checks import (
     resolved,
     side_information_of,
 )
-from dips.studies.progress import EpochCallback, EpochReport
+from dips.studies.progress import BASELINE, EpochCallback, EpochReport
 from dips.studies.result import PolicyResult, RunResult
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
@@ -151,15 +151,17 @@ def _run_starts(
     Returns:
         One result per run.
     """
-    initial = starts(jobs[0][1].policy_training.initial_policy)
-    if jobs[0][1].sketch.policy != LEARNED or len(initial) == 1:
+    initial = starts_of(jobs[0][1])
+    if len(initial) == 1:
         return _run_stack(jobs, columns, device, test, on_epoch, directory, resume, process_group)
     finished: list[RunResult] = []
-    for start_name in initial:
+    for index, start_name in enumerate(initial):
 
-        def report(epoch: EpochReport, name: str = start_name) -> None:
+        def report(epoch: EpochReport, index: int = index) -> None:
             if on_epoch is not None:
-                on_epoch(replace(epoch, beside=f"start at {name}" if name != initial[0] else ""))
+                epochs, done = epoch.epochs, index * epoch.epochs + epoch.epoch
+                role = f"start at {initial[index]}"
+                on_epoch(replace(epoch, role=role, epoch=done, epochs=len(initial) * epochs))
 
         from_start = [
             (parts, resolved(parts[0], config.but(initial_policy=start_name)))
@@ -167,7 +169,7 @@ def _run_starts(
         ]
         place = directory
         if directory is not None and finished:
-            place = directory / checkpoint.START.format(start_name)
+            place = checkpoint.of_start(directory, start_name)
         results = _run_stack(
             from_start, columns, device, test, report, place, resume, process_group
         )
@@ -175,6 +177,12 @@ def _run_starts(
             before.or_better(result) for before, result in zip(finished, results, strict=True)
         ] if finished else results  # fmt: skip
     return finished
+
+
+def starts_of(config: TrainConfig) -> tuple[str, ...]:
+    """Return the initial policies from which a run with resolved settings is trained."""
+    initial = config.policy_training.initial_policy
+    return starts(initial) if config.sketch.policy == LEARNED else (initial,)
 
 
 def _add_baselines(
@@ -194,7 +202,7 @@ def _add_baselines(
 
     def report(epoch: EpochReport) -> None:
         if on_epoch is not None:
-            on_epoch(replace(epoch, beside="baseline"))
+            on_epoch(replace(epoch, role=BASELINE))
 
     names = dict.fromkeys(
         name for result in results for name in result.config.policy_training.baselines

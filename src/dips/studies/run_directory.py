@@ -55,7 +55,7 @@ def prepare_directory(
     """
     if is_finished(directory):
         raise RunError(f"{directory} is a finished run: choose another --out, or remove it")
-    begun = (directory / checkpoint.FILE).exists()
+    begun = checkpoint.exists(directory)
     if begun and not resume:
         raise RunError(
             f"{directory} holds an interrupted run: continue it with --resume, or remove it"

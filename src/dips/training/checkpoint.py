@@ -5,18 +5,31 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dips.errors import RunError
+from dips.policy.registry import BEST_START, starts
 from dips.training.state import Progress, TrainingState
 
 FILE = "checkpoint.safetensors"
-START = "start-{}"
-"""Subdirectory with the checkpoint of a further initial policy, by its name."""
+
+
+def of_start(directory: Path, name: str) -> Path:
+    """Return where the checkpoint of a further initial policy is: a subdirectory of the run's."""
+    return directory / f"start-{name}"
+
+
+def places(directory: Path) -> list[Path]:
+    """Return all directories in which a run may have checkpoints."""
+    return [directory, *(of_start(directory, name) for name in starts(BEST_START))]
+
+
+def exists(directory: Path) -> bool:
+    """Return whether a run has a checkpoint, from any initial policy."""
+    return any((place / FILE).exists() for place in places(directory))
 
 
 def save(state: TrainingState, directory: Path) -> None:
@@ -54,7 +67,9 @@ def load(state: TrainingState, directory: Path) -> bool:
 
 
 def remove(directory: Path) -> None:
-    """Delete the checkpoint of a finished run, and those of its further starts."""
-    (directory / FILE).unlink(missing_ok=True)
-    for further in directory.glob(START.format("*")):
-        shutil.rmtree(further)
+    """Delete the checkpoints of a finished run, whole or not."""
+    for place in places(directory):
+        for file in place.glob(f"{FILE}*"):
+            file.unlink()
+        if place != directory and place.is_dir() and not any(place.iterdir()):
+            place.rmdir()

@@ -181,7 +181,10 @@ class TrainingConfig:
         None, "cpu, cuda or cuda:1. Default: cuda where there is one.", basic=True
     )
     max_seconds: float | None = setting(
-        None, "Stop training after this many seconds.", low=0, basic=True
+        None,
+        "Stop training after this many seconds; each start and each baseline has as many.",
+        low=0,
+        basic=True,
     )
     max_users: int | None = setting(
         None, "Use this many users of the data only.", low=1, basic=True
@@ -210,9 +213,10 @@ class PolicyTrainingConfig:
     )
     initial_policy: str = setting(
         None,
-        "Where `learned` starts: last, rule (close to hardest:K on ratings, frequent where users "
-        "repeat items, last-top or last otherwise), pretrained (the shipped parameters), or best "
-        "(train from last and from rule, keep the better one on validation).",
+        "Where `learned` starts: last; rule (on ratings close to hardest:H, H = K, at least 4; "
+        "otherwise frequent where users repeat items, last-top or last); pretrained (the shipped "
+        "parameters); or best (train from last and from rule, keep the better one on validation). "
+        "Default: best on ratings, rule otherwise.",
         choices=(BEST_START, *INITIAL_POLICIES),
     )
     policy_lr: float = setting(None, "Learning rate of Adam for the policy.", low=0)

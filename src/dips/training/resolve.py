@@ -99,9 +99,14 @@ class Case:
         return self.config.sketch.policy == LEARNED
 
     @property
-    def informed_start(self) -> bool:
-        """Whether `learned` starts at a rule or at the pre-trained parameters only."""
-        return self.config.policy_training.initial_policy not in ("last", BEST_START)
+    def starts_at_last(self) -> bool:
+        """Whether `learned` starts, or first starts, at `last`."""
+        return self.config.policy_training.initial_policy in ("last", BEST_START)
+
+    @property
+    def reads_residuals(self) -> bool:
+        """Whether the policy is `learned` on ratings, and reads residuals as `hardest:H` does."""
+        return self.learned and self.explicit and self.config.policy_training.residual is not False
 
     @property
     def has_baselines(self) -> bool:
@@ -317,11 +322,12 @@ RULES: tuple[Rule, ...] = (
     Rule("user_batches_per_epoch", _always, _user_batches, "by predictions in a batch of users"),
     Rule("user_batch", _always, _user_batch, "users divided by user_batches_per_epoch"),
     Rule("policy_batch_size", _always, _policy_batch_size, "about 64 steps in an epoch"),
-    Rule("initial_policy", lambda c: c.explicit, BEST_START,
-         "ratings are predicted: no start of `learned` is the best on all data"),
-    Rule("initial_policy", _always, "rule", "items are predicted"),
-    Rule("policy_lr", lambda c: c.learned and c.informed_start, 1e-3, "`learned` from a rule"),
-    Rule("policy_lr", _always, 3e-3, "default; 0.001 where `learned` starts at a rule"),
+    Rule("initial_policy", lambda c: c.reads_residuals, BEST_START,
+         "from `last` and from a rule; the better one on validation is kept"),
+    Rule("initial_policy", _always, "rule", "default"),
+    Rule("policy_lr", lambda c: c.learned and not c.starts_at_last, 1e-3, "start at a rule"),
+    Rule("policy_lr", lambda c: c.reads_residuals, 3e-3, "start at `last`; 0.001 at the rule"),
+    Rule("policy_lr", _always, 3e-3, "default"),
     Rule("policy_freeze_epochs", lambda c: c.learned, _freeze_epochs,
          "learned: a quarter of the epochs, at most 4"),
     Rule("policy_freeze_epochs", _always, 2, "default"),
