@@ -20,7 +20,7 @@ def fold_table(part: Comparison, metric: str, focus: Sequence[str]) -> str:
 
     Below stands the difference of each policy of `focus` to the rule that is best on validation:
     mean and t-interval over the folds, and in how many folds it has that sign. Bold: "better" or
-    "worse" by the rule of docs/protocol.md.
+    "worse" by the rule of docs/protocol.md. With one split: the interval over its users, not bold.
 
     Args:
         part: The comparison.
@@ -61,6 +61,9 @@ def _difference(paired: Sequence[Row], policy: str, cell: Cell, metric: str) -> 
         same = (row["every"], row["size"], row["metric"]) == (*cell, metric)
         if same and {row["a"], row["b"]} == {policy, BEST_RULE}:
             sign = 1 if row["a"] == policy else -1
+            if len(row["folds"]) == 1:  # one split: there is an interval over users only
+                low, high = sorted((sign * row["low"], sign * row["high"]))
+                return f"{sign * row['diff']:+.4f} [{low:+.4f}, {high:+.4f}]"
             value, half = t_interval([sign * one for one in row["folds"]])
             text = f"{value:+.4f} ± {half:.4f}, {agreeing_folds(row)} of {len(row['folds'])} folds"
             return f"**{text}**" if is_significant(row) else text

@@ -53,3 +53,16 @@ def test_the_order_of_a_pair_does_not_matter():
     turned |= {"diff": -row["diff"], "low": -row["high"], "high": -row["low"]}
     other = replace(given, paired=[turned])
     assert fold_table(other, "rmse", ["learned"]) == fold_table(given, "rmse", ["learned"])
+
+
+def test_one_split_has_an_interval_over_users():
+    given = part("rmse", MEANS, [0.02])
+    (row,) = given.paired
+    for swapped in (False, True):
+        turned = {**row, "diff": 0.02, "low": 0.01, "high": 0.04, "folds": [0.02]}
+        if swapped:
+            turned |= {"a": row["b"], "b": row["a"], "diff": -0.02, "low": -0.04, "high": -0.01}
+        last = fold_table(replace(given, paired=[turned]), "rmse", ["learned"]).splitlines()[-1]
+        sign = 1 if row["a"] == "learned" else -1
+        wanted = "+0.0200 [+0.0100, +0.0400]" if sign == 1 else "-0.0200 [-0.0400, -0.0100]"
+        assert last == f"| `learned` less best rule | {wanted} |  |"
