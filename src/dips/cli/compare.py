@@ -63,8 +63,7 @@ def compare(
     agree in sign, and if the t-interval over five folds excludes zero.
     best-rule is the static policy that is best on validation in each fold.
 
-    Each policy has defaults of its own where the list below says so, and
-    dips and dips@1 the slow recipe paper unless --recipe says otherwise.
+    All policies have the same settings of recommender and training.
     A flag or a recipe is for all of them; --tune chooses for each.
 
     Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results

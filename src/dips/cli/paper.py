@@ -44,7 +44,7 @@ def paper(
     epochs: Annotated[
         int | None,
         typer.Option(
-            help="Passes over the training users. \\[default: by policy; quick: 5]",
+            help="Passes over the training users. \\[default: by the data; quick: 5]",
             show_default=False,
         ),
     ] = None,

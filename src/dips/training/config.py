@@ -40,8 +40,8 @@ class SketchConfig:
     policy: str = setting(
         "last",
         "Which interactions stay: last, last-distinct, reservoir, mix:M, last-top:M, frequent, "
-        "hardest, hardest:H, influence, all; learned policies: learned, dips, dips@1; or "
-        "package.module:Class.",
+        "hardest, hardest:H, influence, influence:H, all; pretrained; learned policies: learned, "
+        "dips, dips@1; or package.module:Class.",
         basic=True,
     )
     size: int = setting(4, "How many interactions a sketch keeps (K).", low=1, basic=True)
