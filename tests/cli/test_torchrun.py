@@ -35,7 +35,7 @@ def test_two_processes_train_one_run(command, worlds: dict[str, Path], tmp_path:
     done = launch(worlds["explicit"], two)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1  # only one of them talks
-    assert done.stderr.count("epoch 2 of 2: validation") == 1
+    assert done.stderr.count("epoch 4 of 4: start at rule, validation") == 1
     together = json.loads(done.stdout)
     assert together["kept_policy"] == "learned"
     for part in ("valid", "test"):

@@ -18,7 +18,7 @@ KEYS = [
     "best_epoch", "kept_policy", "valid", "test", "verdict", "train_seconds",
     "interactions_per_second", "peak_memory_bytes",
 ]  # fmt: skip
-ALONE = ("--policy", "learned", "--baselines", "")
+ALONE = ("--policy", "learned", "--baselines", "", "--initial-policy", "last")
 RANKING = ["recall@20", "mrr@20", "ndcg@20"]
 METRICS = {
     "mse": ["rmse"],
@@ -225,6 +225,7 @@ def test_every_setting_is_a_flag_with_a_sentence(command):
         (("--policy", "last"), "epoch 1."),
         (ALONE, "epoch 1 (the policy has its initial parameters)."),
         ((*ALONE, "--policy-warmup-epochs", 0), "epoch 1."),
+        (ALONE[:-2], "epoch 1 of the start at "),
         (("--policy", "learned", "--baselines", "reservoir", "--policy-lr", 0), ""),
     ],
 )
