@@ -194,7 +194,7 @@ class EpochPhases:
         blocks = [FullHistoryBlock(self.training)]
         train_epoch(state, [self.run.job], blocks, self.rollouts.refresh_table)
         progress = state.progress
-        progress.user_batches_done, progress.predictions, progress.loss_sums = 0, [], []
+        progress.end_epoch()
 
     def policy_gradients(self, count: int) -> None:
         """Compute the gradients of some policy batches."""

@@ -91,7 +91,7 @@ def test_every_prediction_is_used_once_per_epoch(
     seen: list[Counter[tuple[int, int]]] = []
     plain = epoch._EpochUpdates.learn
 
-    def spy(policy_batches: Any, block: TrainingBlock) -> None:
+    def spy(policy_batches: Any, block: TrainingBlock, after_batch: Any) -> None:
         if len(seen) < policy_batches.epoch:
             seen.append(Counter())
         rows = torch.cat(
@@ -99,7 +99,7 @@ def test_every_prediction_is_used_once_per_epoch(
         )[0]
         trace = block.trace
         seen[-1].update((int(trace.user[r]), int(trace.step[r])) for r in rows.tolist() if r >= 0)
-        plain(policy_batches, block)
+        plain(policy_batches, block, after_batch)
 
     monkeypatch.setattr(epoch._EpochUpdates, "learn", spy)
     fit_state = world.train([job])

@@ -35,6 +35,8 @@ CAPTURE_STEPS = 8
 """Steps of one shape from which a CUDA graph pays."""
 CHECK_STEPS = 500
 """Steps between two checks that losses and parameters are finite."""
+AfterBatch = Callable[[Callable[[], bool]], None]
+"""Called with a function that brings the progress up to date and returns whether to save it."""
 
 
 def train_epoch(
@@ -42,19 +44,20 @@ def train_epoch(
     jobs: Sequence[Job],
     blocks: Iterable[TrainingBlock],
     refresh_table: RefreshTable,
-    after_user_batch: Callable[[], None] = lambda: None,
+    after_batch: AfterBatch = lambda record: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[float]:
     """Update all runs by all training predictions once. Ends early if every run has diverged.
 
     Args:
         state: Updated in place. Its progress tells how far the epoch has come, so that it can be
-            saved between user batches. Rollouts need not be saved: Algorithm 1 starts each batch
-            of users with empty sketches and an empty queue.
+            saved within it. Rollouts need not be saved: they start with empty sketches, and are
+            repeated with the parameters that they had.
         jobs: One per run.
         blocks: What to learn from, in order.
         refresh_table: The refresh schedule as tensors.
-        after_user_batch: Called when a batch of users is done.
+        after_batch: Called after each batch, with the function that brings `state.progress` up to
+            date, so that the state can be saved.
         process_group: Processes that share the users.
 
     Returns:
@@ -62,12 +65,12 @@ def train_epoch(
     """
     updates = _EpochUpdates(state, jobs, refresh_table, process_group)
     for block in blocks:
-        updates.learn(block)
+        updates.learn(block, after_batch)
         is_last = block.is_last
         del block  # frees its trace before the next one is made
         if is_last:
-            updates.record_progress()
-            after_user_batch()
+            updates.end_user_batch()
+            after_batch(updates.record)
         if updates.all_diverged:
             break
     means: list[float] = (updates.loss_sums / updates.sizes).tolist()
@@ -106,11 +109,14 @@ class _EpochUpdates:
         self.sizes = torch.tensor(counted, device=device)
         self.predictions = torch.zeros_like(self.sizes)
         self.loss_sums = torch.zeros(len(jobs), dtype=torch.float64, device=device)
-        if self.progress.user_batches_done:
+        if self.progress.predictions:
             self.predictions += torch.tensor(self.progress.predictions, device=device)
             self.loss_sums += torch.tensor(
                 self.progress.loss_sums, dtype=torch.float64, device=device
             )
+        self.longest = max(counted)
+        self.rows_done = max(self.progress.predictions, default=0)
+        self.batches_done = 0
         self.running = torch.tensor([not text for text in self.progress.diverged], device=device)
         self.peaks = {
             group: torch.tensor([job.config[setting] or 0.0 for job in jobs], device=device)
@@ -123,11 +129,14 @@ class _EpochUpdates:
         self.unchecked_steps = 0
         sums = state.stack.state.get("stored_sums")
         self.has_sums = sums is not None and sums.numel() > 0
-        if self.has_sums and not self.progress.user_batches_done:
+        if self.has_sums and not self.progress.predictions:
             store_sums(state.stack)  # removes the rounding errors of the last epoch
 
-    def learn(self, block: TrainingBlock) -> None:
-        """Update by the predictions of a block in batches, with policy updates in between."""
+    def learn(self, block: TrainingBlock, after_batch: AfterBatch) -> None:
+        """Update by the predictions of a block in batches, with policy updates in between.
+
+        Batches that were done before an interruption are passed over.
+        """
         batches = block.batches(self.seeds, self.epoch, self.config.training.batch_size)
         policy_batches = []
         if self.policies is not None:
@@ -142,12 +151,18 @@ class _EpochUpdates:
             update_recommender = CapturedGraph(update_recommender, batches[0], still, still, still)
         if single and len(policy_batches) >= CAPTURE_STEPS:
             update_policy = CapturedGraph(update_policy, *policy_batches[0], still, still)
+        skip, self.progress.batches_done = self.progress.batches_done, 0
+        if skip:
+            self.predictions -= sum((batch >= 0).sum(1) for batch in batches[:skip])
         level = self._schedule_factor()
-        for batch, due in interleave(batches, policy_batches):
+        for index, (batch, due) in enumerate(interleave(batches, policy_batches)):
             present = (batch >= 0).sum(1)
             active = ((present > 0) & self.running).float()
             # A run without rows in this batch keeps the rate of its last one.
             level = torch.where(present > 0, self._schedule_factor(), level)
+            if index < skip:
+                self.predictions += present
+                continue
             rates = self.peaks["items"] * level, self.peaks["user"] * level
             update_recommender(block.local_rows(batch), *rates, active)
             self.predictions += present
@@ -163,21 +178,51 @@ class _EpochUpdates:
                 self.check_finite()
             if self.all_diverged:
                 return
+            self.batches_done, self.rows_done = index + 1, self.rows_done + batch.shape[1]
+            self.progress.share = min(1.0, self.rows_done / max(1, self.longest))
+            if self.batches_done < len(batches):
+                after_batch(self.record)
+        self.batches_done = self.progress.batches_done = 0
 
-    def record_progress(self) -> None:
-        """Record how far the epoch has come: a batch of users is done."""
+    def end_user_batch(self) -> None:
+        """Count a batch of users, and stop the runs whose numbers are not finite."""
         self.check_finite()
         self.progress.user_batches_done += 1
+        self.rows_done = int(self.predictions.max())  # without padding
+
+    def record(self) -> bool:
+        """Bring the progress up to date; return whether the state can be saved here.
+
+        It cannot within a rollout that goes on while parameters change, at the end of the epoch,
+        which is saved after its validation, or if a number is not finite.
+        """
+        ended = bool((self.predictions >= self.sizes).all())
+        if self.config.training.update_interval if self.batches_done else ended:
+            return False
+        self.progress.batches_done = self.batches_done
         self.progress.predictions = self.predictions.tolist()
         self.progress.loss_sums = self.loss_sums.tolist()
+        # Not `check_finite`: all processes must stop a run at the same step.
+        model_finite, policy_finite = self._finite_runs()
+        return all(
+            finite or stopped
+            for finite, stopped in zip(
+                (model_finite & policy_finite).tolist(), self.progress.diverged, strict=True
+            )
+        )
 
-    def check_finite(self) -> None:
-        """Stop the runs whose losses or parameters are not finite, with a message."""
-        self.unchecked_steps = 0
+    def _finite_runs(self) -> tuple[Tensor, Tensor]:
+        """Return whether losses and recommender, and the policy, of each run are finite, [runs]."""
         model_finite = self.loss_sums.isfinite() & _finite(self.state.stack.state)
         policy_finite = torch.ones_like(model_finite)
         if self.state.policies is not None:
             policy_finite = _finite(self.state.policies.state)
+        return model_finite, policy_finite
+
+    def check_finite(self) -> None:
+        """Stop the runs whose losses or parameters are not finite, with a message."""
+        self.unchecked_steps = 0
+        model_finite, policy_finite = self._finite_runs()
         pairs = zip(model_finite.tolist(), policy_finite.tolist(), strict=True)
         for run, (model, policy) in enumerate(pairs):
             if not (model and policy) and not self.progress.diverged[run]:

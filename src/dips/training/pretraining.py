@@ -68,7 +68,7 @@ def _train(participant: Participant, epoch: int) -> float:
     state.progress.epoch = epoch
     blocks = rollouts.blocks(epoch, state.stack, state.policies)
     (loss,) = train_epoch(state, [participant.job], blocks, rollouts.refresh_table)
-    state.progress.user_batches_done = 0
+    state.progress.end_epoch()
     if state.progress.diverged[0]:
         raise TrainingDiverged(state.progress.diverged[0])
     return loss

@@ -47,6 +47,15 @@ class Progress:
     """Predictions that each run was updated by in the current epoch."""
     loss_sums: list[float] = field(default_factory=list)
     """Sum of their losses."""
+    batches_done: int = 0
+    """Batches that are done in the current user batch; 0 between user batches."""
+    share: float = 0.0
+    """Share of the current epoch that is done."""
+
+    def end_epoch(self) -> None:
+        """Forget how far the epoch has come: it is done."""
+        self.user_batches_done = self.batches_done = 0
+        self.predictions, self.loss_sums, self.share = [], [], 0.0
 
 
 @dataclass(eq=False)
@@ -59,6 +68,8 @@ class TrainingState:
     best: StateDict
     rollout_parameters: StateDict
     """Parameters with which training users were last rolled out."""
+    policy_before: StateDict
+    """Parameters of the policies at the start of the epoch; it may be reverted to them."""
     optimizers: dict[str, Optimizer]
     """By parameter group: items, user (if it has its own), policy (if it is trained)."""
     progress: Progress
@@ -66,9 +77,12 @@ class TrainingState:
     def parameters(self) -> StateDict:
         """Return the current parameters of recommenders and policies, by name."""
         named = {f"recommender.{name}": value for name, value in self.stack.state.items()}
-        if self.policies is not None:
-            named |= {f"policy.{name}": value for name, value in self.policies.state.items()}
-        return named
+        return named | self.policy_parameters()
+
+    def policy_parameters(self) -> StateDict:
+        """Return the current parameters of policies, by name; none, if they have none."""
+        state = {} if self.policies is None else self.policies.state
+        return {f"policy.{name}": value for name, value in state.items()}
 
     def models_with(self, state: StateDict) -> StackedModels:
         """Return recommenders and policies with these parameters."""
@@ -81,10 +95,10 @@ class TrainingState:
         """Return recommenders and policies of the best epoch of each run."""
         return self.models_with(self.best)
 
-    def revert_policy(self, run: int, before: StateDict) -> None:
+    def revert_policy(self, run: int) -> None:
         """Restore a run's policy, reset its momentum and halve its learning rate."""
-        for name, value in before.items():
-            self.parameters()[name][run] = value[run]
+        for name, value in self.policy_parameters().items():
+            value[run] = self.policy_before[name][run]
         policy = self.optimizers["policy"]
         assert isinstance(policy, StackedAdam)
         policy.reset_momentum(run)
@@ -102,6 +116,7 @@ class TrainingState:
         named = {f"now.{name}": value for name, value in self.parameters().items()}
         named |= {f"best.{name}": value for name, value in self.best.items()}
         named |= {f"rollout.{name}": value for name, value in self.rollout_parameters.items()}
+        named |= {f"before.{name}": value for name, value in self.policy_before.items()}
         for group, optimizer in self.optimizers.items():
             named |= {f"{group}.{name}": value for name, value in optimizer.state().items()}
         return named
@@ -109,14 +124,15 @@ class TrainingState:
     def load(self, tensors: dict[str, Tensor], progress: Progress) -> None:
         """Restore a checkpoint; an unfinished epoch is continued."""
         for prefix, state in (
-            ("now.", self.parameters()), ("best.", self.best), ("rollout.", self.rollout_parameters)
+            ("now.", self.parameters()), ("best.", self.best),
+            ("rollout.", self.rollout_parameters), ("before.", self.policy_before),
         ):  # fmt: skip
             for name, value in state.items():
                 value.copy_(tensors[prefix + name])
         for group, optimizer in self.optimizers.items():
             optimizer.load(strip_prefix(f"{group}.", tensors))
         self.progress = progress
-        if progress.user_batches_done:
+        if progress.predictions:
             progress.epoch -= 1
 
     def synchronise(self, process_group: ProcessGroup) -> None:
@@ -173,12 +189,15 @@ def start(
         diverged=[""] * count,
         policy_lr_scale=[1.0] * count,
     )
-    fit_state = TrainingState(stack, networks, {}, {}, optimizers, progress)
-    fit_state.best = {name: value.clone() for name, value in fit_state.parameters().items()}
-    fit_state.rollout_parameters = {
-        name: value.clone() for name, value in fit_state.parameters().items()
-    }
+    fit_state = TrainingState(stack, networks, {}, {}, {}, optimizers, progress)
+    fit_state.best = _copy(fit_state.parameters())
+    fit_state.rollout_parameters = _copy(fit_state.parameters())
+    fit_state.policy_before = _copy(fit_state.policy_parameters())
     return fit_state
+
+
+def _copy(state: StateDict) -> StateDict:
+    return {name: value.clone() for name, value in state.items()}
 
 
 def store_sums(stack: StackedRecommenders) -> None:

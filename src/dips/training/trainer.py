@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.recommender.stacked import StackedRecommenders, StateDict
@@ -41,6 +41,8 @@ LR_RECOVERY = 1.5
 """Factor by which a reduced policy learning rate grows after an epoch that is not reverted."""
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints within an epoch."""
+REPORT_SECONDS = 0.5
+"""Least time between two reports of progress within an epoch."""
 
 
 def fit(
@@ -52,6 +54,7 @@ def fit(
     save: StateCallback = lambda state: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     traces: TraceSource | None = None,
+    on_batch: StateCallback = lambda state: None,
 ) -> None:
     """Train stacked runs in place; `state.best` holds the best epoch of each run.
 
@@ -64,49 +67,50 @@ def fit(
         columns: Events of the data set.
         validate: Scores the validation users of all runs.
         on_epoch: Called after each epoch.
-        save: Called after each epoch, and between user batches at most every `SAVE_SECONDS`.
+        save: Called after each epoch, and between batches every `SAVE_SECONDS`.
         process_group: Processes that train together. All take the same steps.
         traces: Where sketches come from; by default rollouts under the policies of the jobs.
+        on_batch: Called between batches every `REPORT_SECONDS`; `progress.share` tells how far the
+            epoch has come.
     """
     config, stack, progress = jobs[0].config, state.stack, state.progress
     traces = traces or TrainingRollouts(jobs, columns, process_group)
     training = None if traces.interleaved else _roll_out(state, traces, config)[0]
-    lap_start = time.monotonic()
+    lap_start = reported = time.monotonic()
 
     def add_time() -> None:
         nonlocal lap_start
         progress.seconds += time.monotonic() - lap_start
         lap_start = time.monotonic()
 
-    def after_user_batch() -> None:
-        if traces.interleaved and time.monotonic() - lap_start >= SAVE_SECONDS:
+    def after_batch(record: Callable[[], bool]) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if now - reported >= REPORT_SECONDS:
+            reported = now
+            on_batch(state)
+        if now - lap_start >= SAVE_SECONDS and record():
             add_time()
             save(state)
 
     while progress.epoch < config.training.epochs and not _finished(progress, jobs):
         progress.epoch += 1
+        if not progress.predictions:
+            _copy_to(state.policy_before, state.policy_parameters())
         blocks: Iterable[TrainingBlock]
         if training is None:
-            done = progress.user_batches_done
-            blocks = traces.blocks(progress.epoch, stack, state.policies, done)
+            blocks = _interleaved_blocks(state, traces)
         else:
             blocks = [traces.block(training, stack.template)]
-        losses = train_epoch(
-            state, jobs, blocks, traces.refresh_table, after_user_batch, process_group
-        )
+        losses = train_epoch(state, jobs, blocks, traces.refresh_table, after_batch, process_group)
         if all(progress.diverged):
             return
-        before = {
-            name: value.clone()
-            for name, value in state.rollout_parameters.items()
-            if name.startswith("policy.")
-        }
+        progress.end_epoch()
         training, validation = _roll_out(state, traces, config)
         scores = validate(stack, validation)
         _keep_best(state, jobs, losses, scores)
-        if _revert_worse_policies(state, jobs, scores, before):
+        if _revert_worse_policies(state, jobs, scores):
             training, _ = _roll_out(state, traces, config)
-        progress.user_batches_done, progress.predictions, progress.loss_sums = 0, [], []
         add_time()
         # All processes must agree on the time, or not all would stop in the same epoch.
         progress.seconds = process_group.broadcast_object(progress.seconds)
@@ -119,14 +123,39 @@ def _roll_out(
 ) -> tuple[Trace | None, Trace]:
     """Return the training trace of the next epoch and the validation trace of the last one.
 
-    Training users are rolled out anew every `resketch_epochs` epochs.
+    Training users are rolled out anew every `resketch_epochs` epochs. Where an epoch is continued,
+    they are rolled out with the parameters of its start.
     """
-    if state.progress.epoch % config.training.resketch_epochs == 0:
-        for name, value in state.parameters().items():
-            state.rollout_parameters[name].copy_(value)
-    current = state.models_with(state.parameters())
     at_rollout = state.models_with(state.rollout_parameters)
+    if state.progress.predictions:
+        return traces.traces(state.progress.epoch + 1, at_rollout, at_rollout)
+    if state.progress.epoch % config.training.resketch_epochs == 0:
+        _copy_to(state.rollout_parameters, state.parameters())
+    current = state.models_with(state.parameters())
     return traces.traces(state.progress.epoch + 1, current, at_rollout)
+
+
+def _interleaved_blocks(state: TrainingState, traces: TraceSource) -> Iterator[TrainingBlock]:
+    """Yield the blocks of an epoch, each rolled out with the parameters at its start.
+
+    A block that was interrupted is rolled out with the parameters that it had.
+    """
+    progress = state.progress
+    at_rollout = state.models_with(state.rollout_parameters)
+    blocks = traces.blocks(progress.epoch, *at_rollout, progress.user_batches_done)
+    while True:
+        if not progress.batches_done:
+            _copy_to(state.rollout_parameters, state.parameters())
+        block = next(blocks, None)
+        if block is None:
+            return
+        yield block
+        del block  # frees its trace before the next one is made
+
+
+def _copy_to(target: StateDict, source: StateDict) -> None:
+    for name, value in source.items():
+        target[name].copy_(value)
 
 
 def _keep_best(
@@ -149,24 +178,24 @@ def _keep_best(
 
 
 def _revert_worse_policies(
-    state: TrainingState, jobs: Sequence[Job], scores: Sequence[float], before: StateDict
+    state: TrainingState, jobs: Sequence[Job], scores: Sequence[float]
 ) -> bool:
     """Revert policies whose epoch made validation worse by more than `revert_tolerance`.
 
     Credit is a linear estimate: it gives a direction, not a step size. The recommender keeps its
-    updates of the epoch, because they used sketches of the policy `before`.
+    updates of the epoch, because they used sketches of the policy before it.
 
     Returns:
         Whether any policy was reverted.
     """
     progress, reverted = state.progress, False
-    if not before or not is_policy_trained(jobs[0].config, progress.epoch):
+    if not state.policy_before or not is_policy_trained(jobs[0].config, progress.epoch):
         return False
     for run, (job, score) in enumerate(zip(jobs, scores, strict=True)):
         tolerance = job.config.policy_training.revert_tolerance
         bound = progress.best[run] + tolerance * abs(progress.best[run])
         if math.isfinite(bound) and score > bound:
-            state.revert_policy(run, before)
+            state.revert_policy(run)
             reverted = True
         else:
             scale = progress.policy_lr_scale[run] * LR_RECOVERY
@@ -177,7 +206,7 @@ def _revert_worse_policies(
 def _finished(progress: Progress, jobs: Sequence[Job]) -> bool:
     """Return whether every run has stopped, or the time is over."""
     limit = jobs[0].config.training.max_seconds
-    if limit and progress.seconds >= limit and not progress.user_batches_done:
+    if limit and progress.seconds >= limit and not progress.predictions:
         return True
     return all(_stopped(progress, job, run, progress.epoch) for run, job in enumerate(jobs))
 
