@@ -5,6 +5,7 @@ Composes the other packages; has no logic of its own.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,14 +31,22 @@ from dips.report.results import read_results
 from dips.serve.sizing import record_bytes
 from dips.stream.users import EventColumns
 from dips.studies import checks, run_directory
-from dips.studies.compare import Comparison, ComparisonPlan, ComparisonTable
+from dips.studies.compare import Comparison, ComparisonPlan, ComparisonTable, ConfigsCallback
 from dips.studies.cross import cross as cross
+from dips.studies.estimate import describe_estimate, estimate_seconds
 from dips.studies.gradients import GradientStudy, study_gradients
 from dips.studies.headroom import headroom as headroom
 from dips.studies.paper import STAGES, PaperStudy, StudyFunctions
 from dips.studies.paper_plan import FULL, QUICK
 from dips.studies.policy_transfer import TransferResult, target_config
-from dips.studies.progress import EpochCallback, StudyCallback
+from dips.studies.progress import (
+    EpochCallback,
+    EpochReport,
+    StudyCallback,
+    TrainingCallback,
+    TrainingReport,
+)
+from dips.studies.progress_lines import StudyLines, TrainingLines
 from dips.studies.result import RunResult
 from dips.studies.run import train_runs
 from dips.studies.session import study_sessions
@@ -86,6 +95,7 @@ def train(
     out: str | Path | None = None,
     recipe: str | None = None,
     resume: bool = False,
+    progress: bool = True,
     on_epoch: EpochCallback | None = None,
     **settings: Any,
 ) -> RunResult:
@@ -98,6 +108,7 @@ def train(
         out: Run directory to write.
         recipe: Name of a set of settings, for example `quick` or `paper`.
         resume: Whether to continue the interrupted run in `out`.
+        progress: Whether to print progress on standard error, every few seconds.
         on_epoch: Called after each epoch.
         **settings: Settings of `TrainConfig` by name: policy, size, every, epochs, ...
 
@@ -118,14 +129,25 @@ def train(
         >>> sorted(result.metrics()["test"])
         ['rmse']
     """
+    parts = train, valid, test or train.select([])
+    asked = build_config(recipe, flags=settings)
+    lines = TrainingLines(every_epoch=False)
+
+    def report(found: TrainingReport) -> None:
+        if progress:
+            lines(found)
+        if on_epoch is not None and isinstance(found, EpochReport):
+            on_epoch(found)
+
     return train_with(
-        (train, valid, test or train.select([])),
-        build_config(recipe, flags=settings),
+        parts,
+        asked,
         out=Path(out) if out else None,
         source=train.name,
         test=test is not None,
         resume=resume,
-        on_epoch=on_epoch,
+        on_start=lambda: print_estimate(parts, [asked]) if progress and not resume else None,
+        on_progress=report,
     )
 
 
@@ -138,7 +160,7 @@ def train_with(
     test: bool,
     resume: bool = False,
     on_start: Callable[[], None] = lambda: None,
-    on_epoch: EpochCallback | None = None,
+    on_progress: TrainingCallback = lambda report: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> RunResult:
     """Train and write a run with given parts and settings; the function behind `dips train`.
@@ -151,7 +173,7 @@ def train_with(
         test: Whether to score the test users.
         resume: Whether to continue the interrupted run in `out`.
         on_start: Called after all checks, before training.
-        on_epoch: Called after each epoch.
+        on_progress: Called within epochs and after each.
         process_group: Processes that share the users.
 
     Raises:
@@ -169,7 +191,7 @@ def train_with(
     (result,) = train_runs(
         [job],
         test=test,
-        on_epoch=on_epoch,
+        on_progress=on_progress,
         directory=out,
         resume=resume,
         process_group=process_group,
@@ -181,6 +203,32 @@ def train_with(
         run_directory.write_run(result, out, source=source)
         checkpoint.remove(out)
     return result
+
+
+def print_estimate(
+    parts: tuple[Interactions, Interactions, Interactions],
+    configs: Sequence[TrainConfig],
+    setting: str = "max_users=",
+) -> None:
+    """Print about how long training takes, on standard error; nothing if it takes seconds.
+
+    Args:
+        parts: Users for training, validation and test.
+        configs: Settings of each run.
+        setting: How the number of users is limited, as it is typed.
+    """
+    seconds = estimate_seconds(parts, configs)
+    if seconds is not None:
+        users = sum(part.users for part in parts)
+        print(describe_estimate(seconds, users, setting), file=sys.stderr, flush=True)
+
+
+def print_time(
+    data: Interactions, configs: Sequence[TrainConfig], setting: str = "max_users="
+) -> None:
+    """Print about how long a comparison takes: `print_estimate` of its first split."""
+    if configs:
+        print_estimate(checks.split(data, configs[0]), configs, setting)
 
 
 def evaluate(model: Model, data: Interactions) -> dict[str, float]:
@@ -224,6 +272,8 @@ def compare(
     tune: int = 0,
     tune_once: bool = False,
     recipe: str | None = None,
+    progress: bool = True,
+    on_start: ConfigsCallback | None = None,
     on_progress: StudyCallback | None = None,
     source: str | None = None,
     config: Callable[[str], TrainConfig] | None = None,
@@ -244,7 +294,9 @@ def compare(
         tune: Number of tuning trials on validation for each policy and cell.
         tune_once: Whether to tune each policy at its middle size only.
         recipe: Name of a set of settings.
-        on_progress: Called after each epoch.
+        progress: Whether to print progress on standard error, every few seconds.
+        on_start: Called with the settings of the runs that are missing, before training.
+        on_progress: Called within epochs and after each, in place of printing.
         source: Name of the data as the user gave it.
         config: From a policy's name to all its settings, instead of `settings`.
         **settings: Settings of `TrainConfig` by name.
@@ -265,6 +317,9 @@ def compare(
     """
     configs = _configs(data, recipe, config, settings)
     named = config or (lambda policy: configs(policy=policy))
+    if on_progress is None and progress:
+        on_progress = StudyLines(every_phase=False)
+        on_start = on_start or partial(print_time, data)
     if folds is None:
         by_time = bool(policies) and named(policies[0]).training.split != "users"
         folds = 1 if by_time else FOLDS
@@ -275,11 +330,13 @@ def compare(
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dips-") as folder:
             return Comparison(
-                data, plan, Path(folder), source=data.name, on_progress=on_progress
-            ).run()
+                data, plan, Path(folder), source=data.name, on_start=on_start,
+                on_progress=on_progress,
+            ).run()  # fmt: skip
     table = Comparison(
-        data, plan, Path(out), source=source or data.name, on_progress=on_progress
-    ).run()
+        data, plan, Path(out), source=source or data.name, on_start=on_start,
+        on_progress=on_progress,
+    ).run()  # fmt: skip
     metric = table.summary[0]["metric"]
     with atomic_write(Path(out) / "figure.png") as part:
         quality_by_size(table.summary, metric, part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -82,6 +83,7 @@ def compare(
             out=out,
             tune=tune,
             tune_once=tune_once,
+            on_start=partial(api.print_time, whole, setting="--max-users "),
             on_progress=on_progress,
             source=data,
             config=lambda policy: settings(policy=policy),

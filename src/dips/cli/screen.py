@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,15 +22,14 @@ from dips.report.markup import format_seconds
 from dips.studies.policy_transfer import TransferResult
 from dips.studies.progress import (
     CountCallback,
-    EpochCallback,
     EpochReport,
     StudyCallback,
     StudyProgress,
+    TrainingCallback,
+    TrainingReport,
 )
+from dips.studies.progress_lines import StudyLines, TrainingLines
 from dips.training.resolve import Decision
-
-PLAIN_EVERY = 5.0
-"""Seconds between progress lines if standard error is no terminal."""
 
 
 @contextmanager
@@ -48,16 +47,29 @@ def _bar(title: str, total: int | None = None) -> Iterator[tuple[Progress, Any]]
 
 
 @contextmanager
-def show_epochs(epochs: int) -> Iterator[EpochCallback]:
-    """Yield a callback that shows a bar over epochs; without a terminal, a line per epoch."""
+def show_training() -> Iterator[TrainingCallback]:
+    """Yield a callback that shows a bar over epochs; without a terminal, lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda epoch: console.print(_epoch_line(epoch), highlight=False)
+        yield TrainingLines(partial(console.print, highlight=False))
         return
-    with _bar("training", epochs) as (progress, task):
-        yield lambda epoch: progress.update(
-            task, total=epoch.epochs, completed=epoch.epoch, speed=_validation(epoch)
-        )
+    with _bar("training") as (progress, task):
+        validation = ""
+
+        def update_bar(report: TrainingReport) -> None:
+            nonlocal validation
+            if isinstance(report, EpochReport):
+                validation = f"validation {abs(report.valid[0]):.4f}, "
+            rate = f"{report.interactions_per_second / 1000:.0f}K interactions/s"
+            progress.update(
+                task,
+                description=report.role or "training",
+                total=report.total,
+                completed=report.done,
+                speed=validation + rate,
+            )
+
+        yield update_bar
 
 
 @contextmanager
@@ -65,16 +77,7 @@ def show_study() -> Iterator[StudyCallback]:
     """Yield a callback that shows the progress of a study; without a terminal, as lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        last = time.monotonic()
-
-        def print_line(study: StudyProgress) -> None:
-            nonlocal last
-            if time.monotonic() - last >= PLAIN_EVERY or study.done == study.total:
-                last = time.monotonic()
-                text = f"{study.phase}: {study.done} of {study.total} {study.unit}"
-                console.print(text, highlight=False)
-
-        yield print_line
+        yield StudyLines(partial(console.print, highlight=False))
         return
     with _bar("comparing") as (progress, task):
 
@@ -96,28 +99,11 @@ def show_count(title: str, unit: str) -> Iterator[CountCallback]:
     """Yield a callback that shows a bar over a number of units; without a terminal, lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        last = time.monotonic()
-
-        def print_line(done: int, total: int) -> None:
-            nonlocal last
-            if time.monotonic() - last >= PLAIN_EVERY or done == total:
-                last = time.monotonic()
-                console.print(f"{title}: {done} of {total} {unit}", highlight=False)
-
-        yield print_line
+        lines = StudyLines(partial(console.print, highlight=False))
+        yield lambda done, total: lines(StudyProgress(title, done, total, unit=unit))
         return
     with _bar(title) as (progress, task):
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def _epoch_line(epoch: EpochReport) -> str:
-    return f"epoch {epoch.epoch} of {epoch.epochs}: {_validation(epoch)}"
-
-
-def _validation(epoch: EpochReport) -> str:
-    rate = epoch.interactions_per_second / 1000
-    role = f"{epoch.role}, " if epoch.role else ""
-    return f"{role}validation {abs(epoch.valid[0]):.4f}, {rate:.0f}K interactions/s"
 
 
 def print_json(value: Mapping[str, Any]) -> None:

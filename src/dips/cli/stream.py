@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from dips.cli.screen import PLAIN_EVERY, print_json
+from dips.cli.screen import print_json
 from dips.serve.dead_letters import DeadLetters
 from dips.serve.keeper import BATCH, ID_BYTES, open_keeper
 from dips.serve.sources.lines import read_lines, stream_lines
+from dips.studies.progress_lines import LINE_SECONDS
 
 
 def stream(
@@ -62,7 +63,7 @@ def stream(
                 _print_error("standard output was closed; what was committed stays in the store")
                 raise typer.Exit(2) from None
             applied, refused = applied + result.applied, refused + len(result.refused)
-            if monotonic() - printed >= PLAIN_EVERY:
+            if monotonic() - printed >= LINE_SECONDS:
                 printed = monotonic()
                 _print_error(f"{lines} lines, {applied / (printed - start):.0f} events/s")
         users = keeper.stats()["users"]

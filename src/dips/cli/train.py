@@ -12,7 +12,7 @@ import typer
 
 from dips import api
 from dips.cli.origin import write_origin
-from dips.cli.screen import print_decisions, print_json, print_metrics, print_verdict, show_epochs
+from dips.cli.screen import print_decisions, print_json, print_metrics, print_verdict, show_training
 from dips.cli.settings import Settings, with_settings
 from dips.data.catalog import read_data
 from dips.data.predefined_split import open_predefined_split
@@ -21,7 +21,7 @@ from dips.data.side_information import event_column_names
 from dips.errors import ConfigError
 from dips.numerics.process_group import ProcessGroup, open_process_group
 from dips.studies.checks import data_summary, device_of, split
-from dips.studies.progress import EpochCallback
+from dips.studies.progress import TrainingCallback
 from dips.studies.run_directory import Source
 from dips.training.resolve import resolve
 
@@ -73,12 +73,18 @@ def train(
     decided = resolve(config, data_summary(parts[0], config))
     with (
         open_process_group(device_of(config)) as process_group,
-        _progress(decided.config.training.epochs, process_group) as on_epoch,
+        _progress(process_group) as on_progress,
     ):
+
+        def on_start() -> None:
+            if process_group.is_main:
+                print_decisions(decided.decisions)
+                if not resume:
+                    api.print_estimate(parts, [config], "--max-users ")
+
         result = api.train_with(
             parts, config, out=out, source=source, test=not no_test, resume=resume,
-            on_start=lambda: print_decisions(decided.decisions) if process_group.is_main else None,
-            on_epoch=on_epoch, process_group=process_group,
+            on_start=on_start, on_progress=on_progress, process_group=process_group,
         )  # fmt: skip
     if not process_group.is_main:
         return
@@ -92,17 +98,18 @@ def train(
     asked = f" (the best baseline of {config.sketch.policy})" if result.baseline_kept else ""
     print_metrics(f"{result.policy}{asked}{size}, on {metrics['data']}", shown)
     print(
-        f"{metrics['epochs']} epochs in {metrics['train_seconds']:.1f} s. The model is from "
+        f"{result.all_epochs} epochs in {metrics['train_seconds']:.1f} s, "
+        f"{result.interactions_per_second / 1000:.0f}K interactions/s. The model is from "
         f"{result.kept_epoch()}. Files: {out}; learning curve: {out}/curve.png"
     )
     print_verdict(str(result.verdict) if result.verdict else "")
 
 
 @contextmanager
-def _progress(epochs: int, process_group: ProcessGroup) -> Iterator[EpochCallback | None]:
+def _progress(process_group: ProcessGroup) -> Iterator[TrainingCallback]:
     """Show progress in the main process only."""
     if not process_group.is_main:
-        yield None
+        yield lambda report: None
         return
-    with show_epochs(epochs) as on_epoch:
-        yield on_epoch
+    with show_training() as on_progress:
+        yield on_progress

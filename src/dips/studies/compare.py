@@ -29,7 +29,7 @@ from dips.evaluation.tuning import trials
 from dips.evaluation.verdict import comparison_verdict
 from dips.policy.registry import is_rule, make_policy
 from dips.studies.checks import check, resolved, split
-from dips.studies.progress import BASELINE, EpochReport, StudyCallback, StudyProgress
+from dips.studies.progress import StudyCallback, StudyProgress, TrainingReport
 from dips.studies.result import RunResult
 from dips.studies.run import starts_of, train_runs
 from dips.studies.run_directory import (
@@ -45,6 +45,8 @@ from dips.studies.run_directory import (
 )
 from dips.training.config import TrainConfig
 
+ConfigsCallback = Callable[[Sequence[TrainConfig]], None]
+"""Called with the settings of some runs."""
 ROW_METRICS = ("kept_policy", "valid", "test")
 """Entries of a run's metrics.json that a row of the table holds."""
 
@@ -185,7 +187,8 @@ class Comparison:
         plan: What to compare.
         out: Results directory.
         source: Name of the data as the user gave it, for config.json.
-        on_progress: Called after each epoch.
+        on_start: Called with the settings of the runs that are missing, before training.
+        on_progress: Called within epochs and after each.
     """
 
     def __init__(
@@ -195,9 +198,11 @@ class Comparison:
         out: Path,
         *,
         source: str,
+        on_start: ConfigsCallback | None = None,
         on_progress: StudyCallback | None = None,
     ) -> None:
         self.data, self.plan, self.out, self.source = data, plan, out, source
+        self.on_start = on_start or (lambda configs: None)
         self.on_progress = on_progress or (lambda progress: None)
 
     def run(self) -> ComparisonTable:
@@ -221,6 +226,7 @@ class Comparison:
         }
         missing = [key for key, config in wanted.items() if not self._has_run(key, config)]
 
+        self.on_start([wanted[key] for key in missing])
         diverged: list[RunResult] = []
 
         def keep(index: int, result: RunResult) -> None:
@@ -291,15 +297,17 @@ class Comparison:
         test: bool,
     ) -> None:
         decided = [resolved(self.data, config) for config in configs]
-        epochs = [config.training.epochs * len(starts_of(config)) for config in decided]
+        epochs = [
+            config.training.epochs
+            * (len(starts_of(config)) + len(config.policy_training.baselines))
+            for config in decided
+        ]
         total = sum(epochs)
-        finished = done = 0
+        finished = 0
 
-        def report(epoch: EpochReport) -> None:
-            nonlocal done
-            if epoch.role != BASELINE:  # `total` counts the epochs of the runs themselves
-                done = finished + epoch.runs * epoch.epoch
-            self.on_progress(StudyProgress(phase, done, total, epoch.interactions_per_second))
+        def report(found: TrainingReport) -> None:
+            done = min(total, finished + found.runs * found.done)
+            self.on_progress(StudyProgress(phase, done, total, found.interactions_per_second))
 
         def store(index: int, result: RunResult) -> None:
             nonlocal finished
@@ -310,7 +318,7 @@ class Comparison:
             jobs = [(split(self.data, config), config) for config in configs]
             stacks = self.out / "stacks"
             train_runs(
-                jobs, test=test, on_epoch=report, on_result=store, directory=stacks, resume=True
+                jobs, test=test, on_progress=report, on_result=store, directory=stacks, resume=True
             )
             shutil.rmtree(stacks, ignore_errors=True)
 

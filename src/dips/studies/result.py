@@ -65,8 +65,10 @@ class RunResult:
     own: PolicyResult | None
     """The policy that was asked for; None if it diverged."""
     epochs: int
+    all_epochs: int
+    """Epochs that were trained, those of other starts and of baselines included."""
     seconds: float
-    """Training time, that of other starts and of baselines included."""
+    """Training time of `all_epochs`."""
     history: list[dict[str, Any]]
     """One line per epoch; `valid` is the primary metric of the users that select the model."""
     peak_memory: int
@@ -177,7 +179,7 @@ class RunResult:
             "test": self.test.metrics if self.test else {},
             "verdict": self.verdict.to_dict() if self.verdict else {},
             "train_seconds": round(self.seconds, 3),
-            "interactions_per_second": round(len(train) * self.epochs / max(self.seconds, 1e-9), 1),
+            "interactions_per_second": round(self.interactions_per_second, 1),
             "peak_memory_bytes": self.peak_memory,
             **(
                 {"baselines": {one.name: dict(one.valid.metrics) for one in self.baselines}}
@@ -185,6 +187,11 @@ class RunResult:
                 else {}
             ),
         }
+
+    @property
+    def interactions_per_second(self) -> float:
+        """Training interactions of all epochs by the training time."""
+        return len(self.parts[0]) * self.all_epochs / max(self.seconds, 1e-9)
 
     @property
     def _initial_policy(self) -> str:
@@ -207,6 +214,7 @@ class RunResult:
             else dict(one.own.valid.metrics)
             for one in (self, other)
         }
+        kept.all_epochs = self.all_epochs + other.all_epochs
         kept.seconds = self.seconds + other.seconds
         kept.peak_memory = max(self.peak_memory, other.peak_memory)
         return kept
@@ -217,6 +225,7 @@ class RunResult:
         Args:
             baseline: Result of the baseline.
         """
+        self.all_epochs += baseline.all_epochs
         self.seconds += baseline.seconds
         if baseline.own is None:
             return

@@ -11,8 +11,9 @@ import resource
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,7 +43,13 @@ from dips.studies.checks import (
     resolved,
     side_information_of,
 )
-from dips.studies.progress import BASELINE, EpochCallback, EpochReport
+from dips.studies.progress import (
+    BASELINE,
+    EpochCallback,
+    EpochReport,
+    TrainingCallback,
+    TrainingReport,
+)
 from dips.studies.result import PolicyResult, RunResult
 from dips.training import checkpoint
 from dips.training.config import TrainConfig
@@ -68,7 +75,8 @@ def train_runs(
     jobs: Sequence[tuple[Parts, TrainConfig]],
     *,
     test: bool = True,
-    on_epoch: EpochCallback | None = None,
+    on_epoch: EpochCallback = lambda report: None,
+    on_progress: TrainingCallback = lambda report: None,
     on_result: RunCallback | None = None,
     directory: Path | None = None,
     resume: bool = False,
@@ -80,6 +88,7 @@ def train_runs(
         jobs: Parts (train, valid, test) and settings of each run.
         test: Whether to score the test users.
         on_epoch: Called after each epoch of each stack.
+        on_progress: Called after each epoch, and within epochs.
         on_result: Called with a run's place in `jobs` and its result, as soon as it is finished.
         directory: Where checkpoints are written after each epoch; each of several stacks has its
             own subdirectory. The caller removes it. Only the leading process needs one.
@@ -89,6 +98,12 @@ def train_runs(
     Returns:
         One result per job, in the order of `jobs`.
     """
+
+    def report(found: TrainingReport) -> None:
+        on_progress(found)
+        if isinstance(found, EpochReport):
+            on_epoch(found)
+
     given = [config for _, config in jobs]
     decided = [resolve(config, data_summary(parts[0], config)) for parts, config in jobs]
     jobs = [(job[0], found.config) for job, found in zip(jobs, decided, strict=True)]
@@ -108,10 +123,10 @@ def train_runs(
             checkpoints = directory / _fingerprint([config for _, config in chosen])
         with keep_freed_memory():
             finished = _run_starts(
-                chosen, unresolved, columns[sides], device, test, on_epoch, checkpoints, resume,
+                chosen, unresolved, columns[sides], device, test, report, checkpoints, resume,
                 process_group,
             )  # fmt: skip
-        _add_baselines(finished, unresolved, test, on_epoch, checkpoints, resume, process_group)
+        _add_baselines(finished, unresolved, test, report, checkpoints, resume, process_group)
         for result in finished:
             result.judge(device)
         for index, result in zip(stack, finished, strict=True):
@@ -128,7 +143,7 @@ def _run_starts(
     columns: EventColumns,
     device: str,
     test: bool,
-    on_epoch: EpochCallback | None,
+    on_progress: TrainingCallback,
     directory: Path | None,
     resume: bool,
     process_group: ProcessGroup,
@@ -143,7 +158,7 @@ def _run_starts(
         columns: Events of the data set.
         device: Where to train.
         test: Whether to score the test users.
-        on_epoch: Called after each epoch.
+        on_progress: Called within epochs and after each.
         directory: Where checkpoints are written.
         resume: Whether to continue from them.
         process_group: The processes that share the users.
@@ -152,17 +167,22 @@ def _run_starts(
         One result per run.
     """
     initial = starts_of(jobs[0][1])
+    trainings = len(initial) + len(_baselines_of([config for _, config in jobs]))
+
+    def report(found: TrainingReport, index: int = 0) -> None:
+        before = index * found.epochs
+        found = replace(found, done=before + found.done, total=trainings * found.epochs)
+        if len(initial) > 1:
+            found = replace(
+                found, role=f"start at {initial[index]}", epoch=before + found.epoch,
+                epochs=len(initial) * found.epochs,
+            )  # fmt: skip
+        on_progress(found)
+
     if len(initial) == 1:
-        return _run_stack(jobs, columns, device, test, on_epoch, directory, resume, process_group)
+        return _run_stack(jobs, columns, device, test, report, directory, resume, process_group)
     finished: list[RunResult] = []
     for index, start_name in enumerate(initial):
-
-        def report(epoch: EpochReport, index: int = index) -> None:
-            if on_epoch is not None:
-                epochs, done = epoch.epochs, index * epoch.epochs + epoch.epoch
-                role = f"start at {initial[index]}"
-                on_epoch(replace(epoch, role=role, epoch=done, epochs=len(initial) * epochs))
-
         from_start = [
             (parts, resolved(parts[0], config.but(initial_policy=start_name)))
             for parts, config in unresolved
@@ -171,7 +191,14 @@ def _run_starts(
         if directory is not None and finished:
             place = checkpoint.of_start(directory, start_name)
         results = _run_stack(
-            from_start, columns, device, test, report, place, resume, process_group
+            from_start,
+            columns,
+            device,
+            test,
+            partial(report, index=index),
+            place,
+            resume,
+            process_group,
         )
         finished = [
             before.or_better(result) for before, result in zip(finished, results, strict=True)
@@ -189,7 +216,7 @@ def _add_baselines(
     results: Sequence[RunResult],
     jobs: Sequence[tuple[Parts, TrainConfig]],
     test: bool,
-    on_epoch: EpochCallback | None,
+    on_progress: TrainingCallback,
     directory: Path | None,
     resume: bool,
     process_group: ProcessGroup,
@@ -199,15 +226,14 @@ def _add_baselines(
     Each baseline is trained for all runs at once, one baseline after the other.
     """
     place = None if directory is None else directory / "baseline"
+    names = _baselines_of([result.config for result in results])
+    before = len(starts_of(results[0].config))
 
-    def report(epoch: EpochReport) -> None:
-        if on_epoch is not None:
-            on_epoch(replace(epoch, role=BASELINE))
+    def report(found: TrainingReport, index: int) -> None:
+        done, total = (before + index) * found.epochs, (before + len(names)) * found.epochs
+        on_progress(replace(found, role=BASELINE, done=done + found.done, total=total))
 
-    names = dict.fromkeys(
-        name for result in results for name in result.config.policy_training.baselines
-    )
-    for name in names:
+    for index, name in enumerate(names):
         runs = [
             (result, (parts, baseline_config(config, name)))
             for result, (parts, config) in zip(results, jobs, strict=True)
@@ -217,7 +243,7 @@ def _add_baselines(
         baselines = train_runs(
             [job for _, job in runs],
             test=test,
-            on_epoch=report,
+            on_progress=partial(report, index=index),
             directory=own,
             resume=resume,
             process_group=process_group,
@@ -226,6 +252,13 @@ def _add_baselines(
             result.add_baseline(baseline)
     if place is not None:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _baselines_of(configs: Sequence[TrainConfig]) -> list[str]:
+    """Return the baselines of stacked runs with resolved settings, each once."""
+    return list(
+        dict.fromkeys(name for config in configs for name in config.policy_training.baselines)
+    )
 
 
 def _fingerprint(configs: Sequence[TrainConfig]) -> str:
@@ -312,7 +345,7 @@ def _run_stack(
     columns: EventColumns,
     device: str,
     test: bool,
-    on_epoch: EpochCallback | None,
+    on_progress: TrainingCallback,
     directory: Path | None,
     resume: bool,
     process_group: ProcessGroup,
@@ -329,14 +362,18 @@ def _run_stack(
         return [scores.objective for scores in found]
 
     def after_epoch(state: TrainingState) -> None:
-        if on_epoch is not None:
-            on_epoch(_epoch_report(state, work, specs))
+        on_progress(_epoch_report(state, work, specs))
+
+    def after_batch(state: TrainingState) -> None:
+        on_progress(_report_within_epoch(state, work))
 
     def save(state: TrainingState) -> None:
         if directory is not None:
             checkpoint.save(state, directory)
 
-    fit(state, work, columns, validate, after_epoch, save, process_group)
+    fit(
+        state, work, columns, validate, after_epoch, save, process_group, on_batch=after_batch
+    )  # fmt: skip
     best, learned = state.best_models()
     scores = _score_all(
         best, learned, jobs, (1, 2) if test else (1,), columns, low, high, process_group
@@ -416,20 +453,37 @@ def _score_all(
 def _epoch_report(
     state: TrainingState, work: Sequence[Job], specs: Sequence[RecommenderSpec]
 ) -> EpochReport:
-    progress, last = state.progress, state.progress.history[-1]
-    done = sum(len(job.train) for job in work) * progress.epoch
+    last = state.progress.history[-1]
     return EpochReport(
-        runs=len(work),
-        epoch=progress.epoch,
-        epochs=work[0].config.training.epochs,
-        seconds=progress.seconds,
-        interactions_per_second=done / max(progress.seconds, 1e-9),
+        **_progress_of(state, work, state.progress.epoch),
         train_loss=[
             _in_unit_of_data(loss, spec)
             for loss, spec in zip(last["train_loss"], specs, strict=True)
         ],
         valid=last["valid"],
     )
+
+
+def _report_within_epoch(state: TrainingState, work: Sequence[Job]) -> TrainingReport:
+    progress = state.progress
+    done = progress.epoch - 1 + progress.share
+    return TrainingReport(**_progress_of(state, work, done))
+
+
+def _progress_of(state: TrainingState, work: Sequence[Job], done: float) -> dict[str, Any]:
+    """Return what all reports have in common, with `done` epochs done."""
+    seconds = state.progress.seconds
+    epochs = work[0].config.training.epochs
+    interactions = sum(len(job.train) for job in work) * done
+    return {
+        "runs": len(work),
+        "epoch": state.progress.epoch,
+        "epochs": epochs,
+        "done": done,
+        "total": epochs,
+        "seconds": seconds,
+        "interactions_per_second": interactions / max(seconds, 1e-9),
+    }
 
 
 def _in_unit_of_data(loss: float, spec: RecommenderSpec) -> float:
@@ -461,6 +515,7 @@ def _run_result(
         parts=parts,
         own=own,
         epochs=epochs,
+        all_epochs=state.progress.epoch,
         seconds=state.progress.seconds / len(state.progress.best),
         history=history,
         peak_memory=_peak_memory(state.steps.device),

@@ -76,7 +76,7 @@ def fit(
     config, stack, progress = jobs[0].config, state.stack, state.progress
     traces = traces or TrainingRollouts(jobs, columns, process_group)
     training = None if traces.interleaved else _roll_out(state, traces, config)[0]
-    lap_start = reported = time.monotonic()
+    lap_start = reported = saved = time.monotonic()
 
     def add_time() -> None:
         nonlocal lap_start
@@ -84,12 +84,14 @@ def fit(
         lap_start = time.monotonic()
 
     def after_batch(record: Callable[[], bool]) -> None:
-        nonlocal reported
+        nonlocal reported, saved
         now = time.monotonic()
         if now - reported >= REPORT_SECONDS:
             reported = now
+            add_time()
             on_batch(state)
-        if now - lap_start >= SAVE_SECONDS and record():
+        if now - saved >= SAVE_SECONDS and record():
+            saved = now
             add_time()
             save(state)
 
@@ -115,6 +117,7 @@ def fit(
         # All processes must agree on the time, or not all would stop in the same epoch.
         progress.seconds = process_group.broadcast_object(progress.seconds)
         save(state)
+        saved = time.monotonic()
         on_epoch(state)
 
 
