@@ -236,6 +236,13 @@ def test_the_kept_epoch_is_printed(settings, said, command, worlds, tmp_path):
     assert verdict.startswith("verdict: ") == ("reservoir" in settings)
 
 
+def test_the_time_is_estimated_before_training(command, worlds, tmp_path, monkeypatch):
+    monkeypatch.setattr("dips.studies.estimate.SHORT_WORK", 0)
+    found = command("train", worlds["explicit"], "--out", tmp_path / "run", *FAST, "--json")
+    assert found.err.index("Training takes about ") < found.err.index("epoch 1 of 1")
+    assert "Training takes" not in found.out
+
+
 @pytest.mark.parametrize("world", ["explicit", "implicit"])
 def test_the_kept_epoch_is_the_best_on_validation(world, command, worlds, tmp_path):
     out = tmp_path / "run"
