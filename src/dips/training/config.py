@@ -38,7 +38,7 @@ class SketchConfig:
     """What a sketch keeps, and when that is decided."""
 
     policy: str = setting(
-        "last",
+        "learned",
         "Which interactions stay: last, last-distinct, reservoir, mix:M, last-top:M, frequent, "
         "hardest, hardest:H, influence, influence:H, all; pretrained; learned policies: learned, "
         "dips, dips@1; or package.module:Class.",
