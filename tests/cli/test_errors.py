@@ -65,7 +65,7 @@ def test_bad_settings_leave_nothing_behind(arguments, reason, command, worlds, t
     [
         (
             "sise = 3",
-            "unknown setting 'sise': known are baselines, batch_size",
+            "unknown setting 'sise': did you mean 'size'? known are baselines, batch_size",
         ),
         ("size = 0", "size is 0: it must be at least 1"),
         ('size = "four"', "size is 'four': it must be a whole number"),

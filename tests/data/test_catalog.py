@@ -9,7 +9,7 @@ from dips.data.catalog import CATALOG, fetch, open_data, prepared_copy
 from dips.data.interactions import from_arrays
 from dips.data.prepared import open_prepared, write
 from dips.data.readers import layouts
-from dips.errors import ConfigError, DataError
+from dips.errors import ConfigError, DataError, DataWarning
 
 CSV = "user,item,rating\na,x,1\nb,y,2\n"
 U_DATA = "1\t1\t5\t1\n2\t1\t4\t1\n"
@@ -89,7 +89,7 @@ def _parquet(path, rows):
 def test_raw_files_are_prepared_by_their_recipe_but_tables_are_not(packed, tmp_path):
     shared = tmp_path / "shared"
     (shared / "raw").mkdir(parents=True)
-    lines = "".join(f"{user},3,2005-01-01\n" for user in range(2)) * 12
+    lines = "".join(f"{user},{3 + user},2005-01-01\n" for user in range(2)) * 12
     packed({"combined_data_1.txt": f"1:\n{lines}5,3,2005-01-01\n2:\n{lines}"}).rename(
         shared / "raw" / "netflix.zip"
     )
@@ -186,3 +186,15 @@ def test_a_file_of_another_dataset_is_refused(packed, monkeypatch):
         fetch("ml-1m", origin=packed({"u.data": U_DATA}))
     assert not prepared_copy("ml-1m").exists()
     assert fetch("ml-100k", origin=packed({"u.data": U_DATA})).exists()
+
+
+def test_python_gets_the_summary_and_warnings(folder, caplog):
+    path = folder({"x.csv": "user,item,rating,created\na,x,3,2020-01-01\nb,x,3,2020-01-02\n"})
+    caplog.set_level("INFO", logger="dips")
+    with pytest.warns(DataWarning) as found:
+        data = open_data(str(path / "x.csv"))
+    assert [str(one.message).split(": ")[1][:20] for one in found] == [
+        "column 'created' loo",
+        "all ratings are 3, s",
+    ]
+    assert caplog.messages == [str(data.read_summary)]

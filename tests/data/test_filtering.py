@@ -95,7 +95,7 @@ def test_a_recipe_comes_before_single_filters(rated):
     data = filtering.prepare(rated, recipe="as-is", min_rating=3.5, core=1)
     assert data.about["recipe"] == "as-is"
     assert data.about["steps"] == ["rating > 3.5", "1-core"]
-    with pytest.raises(ConfigError, match="there is no recipe 'x'; there are as-is, netflix"):
+    with pytest.raises(ConfigError, match="unknown recipe 'x': choose one of as-is, netflix"):
         filtering.prepare(rated, recipe="x")
     with pytest.raises(ConfigError, match="a 0-core does not exist"):
         filtering.prepare(rated, core=0)

@@ -37,7 +37,11 @@ def test_arguments() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("lastt", "unknown policy 'lastt': choose one of all, dips, dips@1, frequent"),
+        ("hardst:8", "unknown policy 'hardst:8': did you mean 'hardest'? choose one of all"),
+        (
+            "lastt",
+            "unknown policy 'lastt': did you mean 'last'? choose one of all, dips, dips@1",
+        ),
         ("", "unknown policy ''"),
         ("last:3", "policy 'last' takes no argument, but got '3'"),
         ("mix", "policy 'mix' needs a whole number of newest, for example mix:2"),

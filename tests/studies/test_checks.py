@@ -12,7 +12,7 @@ import pytest
 
 from dips.data.interactions import Interactions
 from dips.data.synthetic import stream
-from dips.errors import ConfigError
+from dips.errors import ConfigError, DataError, DataWarning
 from dips.studies.checks import check, check_process_group, split
 from dips.training.config import TrainConfig
 
@@ -198,3 +198,27 @@ def test_a_split_by_time_has_no_folds() -> None:
     data = stream(users=20, items=64, events=6)
     with pytest.raises(ConfigError, match="fold is 1: a split by time has no folds; leave --fold"):
         split(data, TrainConfig.of(split="time", fold=1))
+
+
+def test_a_sketch_larger_than_most_histories_gets_one_warning(world: World) -> None:
+    data = world([2, 3, 4, 9], items=12, explicit=True)
+    with pytest.warns(DataWarning, match=r"K = 4 is at least the length of 75 % of the") as found:
+        check(data, TrainConfig.of(policy="learned", size=4))
+    assert len(found) == 1  # though the baselines have the same size
+    check(data, TrainConfig.of(policy="all", size=4))
+    check(data, TrainConfig.of(policy="last", size=2))
+
+
+def test_a_recommender_needs_two_items(world: World) -> None:
+    with pytest.raises(DataError, match="there is a single item, '0'"):
+        check(world([5, 5, 5], items=1, explicit=True), TrainConfig())
+
+
+@pytest.mark.parametrize("loss", ["bce", "cce"])
+def test_classes_need_two_different_ratings(world: World, loss: str) -> None:
+    data = world([9, 9, 9], items=12, explicit=True)
+    assert data.rating is not None
+    data = replace(data, rating=np.full_like(data.rating, 3.0))
+    with pytest.raises(ConfigError, match=f"loss '{loss}' needs two different ratings"):
+        check(data, TrainConfig.of(loss=loss))
+    check(data, TrainConfig.of(loss="mse"))

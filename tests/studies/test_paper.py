@@ -168,7 +168,7 @@ def test_bad_settings_are_refused_before_anything_is_written(settings, sentence,
 
 
 def test_unknown_stages_are_refused(tmp_path, bench):
-    with pytest.raises(ConfigError, match="no stage 'dinner': choose from compare, transfer"):
+    with pytest.raises(ConfigError, match="no stage 'dinner': choose one of compare, transfer"):
         study(rated(), tmp_path, bench).run(["dinner"], lambda progress: None)
 
 

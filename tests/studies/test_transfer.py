@@ -105,6 +105,7 @@ def test_only_policies_with_signals_or_parameters_are_trained(
     assert {row["policy"] for row in result.ratios} == {"hardest", "reservoir"}
 
 
+@pytest.mark.filterwarnings("ignore:K = 40 is at least")
 def test_a_large_sketch_equals_the_full_history(data: Interactions, tmp_path: Path) -> None:
     """With a large K, reading sketches equals reading full histories."""
     for target in ("gru", "sasrec"):

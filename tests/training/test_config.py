@@ -31,7 +31,7 @@ def test_names_of_leaves_are_unique() -> None:
         ({"every": -1}, "every is -1: it must be at least 1"),
         ({"learning_rate": -0.1}, "learning_rate is -0.1: it must be at least 0"),
         ({"epochs": 0}, "epochs is 0: it must be at least 1"),
-        ({"loss": "mae"}, "loss is 'mae': choose one of mse"),
+        ({"loss": "mae"}, "loss is 'mae': did you mean 'mse'? choose one of mse"),
         ({"selection": "best"}, "selection is 'best': choose one of greedy, sampled"),
         ({"recommender": "tree"}, "recommender is 'tree'"),
         ({"periods": (2, 0)}, "periods [2, 0]: each must be at least 1"),
@@ -54,7 +54,7 @@ def test_a_bad_value_is_refused(changes: dict[str, object], sentence: str) -> No
 
 
 def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'sise': known are .*size"):
+    with pytest.raises(ConfigError, match=r"'sise': did you mean 'size'\? known are .*size"):
         TrainConfig.of(sise=3)
 
 

@@ -64,9 +64,9 @@ def fetch(
     ] = None,
 ) -> None:
     """Download a dataset (resumed where it was cut) and prepare it for every later command."""
-    bars = Progress(
-        "{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn(), transient=True
-    )
+    console = Console(stderr=True)
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bars:
         task = bars.add_task(name, total=None)
         path = catalog.fetch(

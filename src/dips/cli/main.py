@@ -29,6 +29,7 @@ from dips.cli import (
     train,
     transfer,
 )
+from dips.cli.notes import print_notes
 from dips.cli.origin import record_command
 from dips.errors import DipsError
 
@@ -39,7 +40,8 @@ class Guarded(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with 2 on a `DipsError`, with 130 on an interrupt."""
         try:
-            return super().invoke(ctx)
+            with print_notes():
+                return super().invoke(ctx)
         except DipsError as error:
             print(f"dips: {error}", file=sys.stderr)
             raise typer.Exit(2) from None

@@ -6,7 +6,7 @@ from dips.credit.base import CreditAssignment
 from dips.credit.queue import DiscountedCredit, QueueCredit
 from dips.credit.replay import ReplayCredit
 from dips.credit.survival import SurvivalCredit
-from dips.errors import ConfigError
+from dips.errors import ConfigError, choose_from
 from dips.stream.schedule import Schedule
 
 CREDITS = ("identity", "discount", "survival", "replay")
@@ -45,4 +45,4 @@ def make_credit(
         return SurvivalCredit(length, dropped_candidates)
     if name == "replay":
         return ReplayCredit(schedule or Schedule())
-    raise ConfigError(f"unknown credit '{name}': choose one of {', '.join(CREDITS)}")
+    raise ConfigError(f"unknown credit '{name}': {choose_from(name, CREDITS)}")

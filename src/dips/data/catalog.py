@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -14,8 +16,9 @@ from dips.data.interactions import Interactions
 from dips.data.readers.columns import ColumnNames
 from dips.data.readers.layouts import read_source
 from dips.data.readers.source import open_source
-from dips.errors import ConfigError, DataError
+from dips.errors import ConfigError, DataError, DataWarning, choose_from, did_you_mean
 
+_LOG = logging.getLogger("dips")
 _GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 _SNAP = "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles"
 _YANG = "https://sites.google.com/site/yangdingqi/home/foursquare-dataset"
@@ -137,12 +140,22 @@ def open_data(
     Raises:
         DataError: If nothing is found, the files cannot be read, or there is one user only.
         ConfigError: If the layout or an option does not exist.
+
+    Warns:
+        DataWarning: If all ratings are equal; see also `read_data`.
     """
     data = read_data(spec, layout=layout, columns=columns, options=options)
     if data.users < 2:
         raise DataError(
             f"{spec}: there is a single user, '{data.user_id(0)}', and a policy is learned from "
             "many; check the column of users (--user-col)"
+        )
+    if data.explicit and len(set(data.rating_range())) == 1:
+        warnings.warn(
+            f"{data.name}: all ratings are {data.rating_range()[0]:g}, so there is nothing to "
+            "learn from them; predict items with --task implicit",
+            DataWarning,
+            stacklevel=3,
         )
     return data
 
@@ -162,11 +175,21 @@ def read_data(
         columns: Names of the columns of a table; by default they are guessed.
         options: Arguments of a synthetic dataset, such as `users` and `seed`.
 
+    Returns:
+        The dataset. `read_summary` names the columns of a table; the logger `dips` gets it, too.
+
     Raises:
         DataError: If nothing is found, the files cannot be read, or a side column is missing.
         ConfigError: If the layout or an option does not exist.
+
+    Warns:
+        DataWarning: If a column that looks useful is not read, or values look wrong.
     """
     data = _open_spec(spec, layout, columns, options)
+    if data.read_summary is not None:
+        _LOG.info("%s", data.read_summary)
+        for sentence in data.read_summary.warnings:
+            warnings.warn(sentence, DataWarning, stacklevel=4)
     for name in columns.side if columns is not None else ():
         if name not in data.side:
             known = ", ".join(data.side) or "no further columns"
@@ -185,6 +208,11 @@ def _open_spec(
     options: Mapping[str, Any] | None,
 ) -> Interactions:
     """Return the dataset of a catalogue name or a path."""
+    named = spec in SYNTHETIC or spec in CATALOG or spec.endswith(prepared.SUFFIX)
+    if named and (layout is not None or (columns and replace(columns, side=()) != ColumnNames())):
+        raise ConfigError(
+            f"{spec}: its layout and columns are known; leave --layout and names of columns out"
+        )
     if spec in SYNTHETIC:
         return _make(spec, options or {})
     if options:
@@ -192,13 +220,18 @@ def _open_spec(
             f"{', '.join(options)}: these options exist for {', '.join(SYNTHETIC)} only"
         )
     if spec in CATALOG:  # a directory of that name is meant by ./NAME
-        return _named(_open_known(spec), spec)
+        return replace(_named(_open_known(spec), spec), read_summary=None)
     path = Path(spec)
     if path.suffix == prepared.SUFFIX:
         return prepared.open_prepared(path)
     if not path.exists():
-        names = ", ".join([*CATALOG, *SYNTHETIC])
-        raise DataError(f"{spec}: neither a file or directory nor a known name ({names})")
+        names = [*CATALOG, *SYNTHETIC]
+        beside = [file.name for file in path.parent.glob("*")]
+        near = did_you_mean(path.name, [*names, *beside])
+        raise DataError(
+            f"{spec}: neither a file or directory nor a known name; {near}known are "
+            f"{', '.join(names)}"
+        )
     return _named(_read(path, layout, columns), path.name.partition(".")[0])
 
 
@@ -220,7 +253,7 @@ def fetch(
     """
     known = CATALOG.get(name)
     if known is None:
-        raise DataError(f"there is nothing to fetch for '{name}'; there are {', '.join(CATALOG)}")
+        raise DataError(f"there is nothing to fetch for '{name}': {choose_from(name, CATALOG)}")
     if origin is None and known.by_hand:
         raise DataError(
             f"{name} has to be downloaded by hand: get it from {known.url} and pass it with "

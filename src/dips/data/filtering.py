@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dips.data.interactions import Interactions, from_arrays, ragged
-from dips.errors import ConfigError, DataError
+from dips.errors import ConfigError, DataError, choose_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def recipe_by_name(name: str) -> FilterRecipe:
         ConfigError: If there is none.
     """
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe '{name}'; there are {', '.join(RECIPES)}")
+        raise ConfigError(f"unknown recipe '{name}': {choose_from(name, RECIPES)}")
     return RECIPES[name]
 
 
@@ -137,8 +137,10 @@ def shuffle_ties(data: Interactions, seed: int) -> Interactions:
     """Shuffle events of a user that have equal times, to measure the effect of the file's order.
 
     Raises:
-        ConfigError: If the data has no times.
+        ConfigError: If the data has no times, or the seed is negative.
     """
+    if seed < 0:
+        raise ConfigError(f"--shuffle-ties is {seed}: a seed must be at least 0")
     if data.time is None:
         raise ConfigError(f"{data.name} has no times, so there are no ties to shuffle")
     rows = _rows(data)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dips.data.read_summary import ReadSummary
 from dips.errors import DataError
 
 Int64 = npt.NDArray[np.int64]
@@ -158,6 +159,8 @@ class Interactions:
     """Further event columns by name (side information)."""
     about: dict[str, Any] = field(default_factory=dict)
     """Name, source, recipe and filter steps, for reports."""
+    read_summary: ReadSummary | None = None
+    """Which columns of a table were read; None for other sources and prepared data."""
 
     def __len__(self) -> int:
         return int(self.lengths.sum())

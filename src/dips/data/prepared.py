@@ -84,6 +84,7 @@ def open_prepared(path: Path) -> Interactions:
             categories=_open_categories(arrays) if "categories.codes" in arrays else None,
             side=_open_side(arrays),
             about=json.loads(facts["about"]),
+            read_summary=None,
         )
         _check(data)
     except (KeyError, ValueError) as error:

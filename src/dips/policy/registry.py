@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
 from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
-from dips.errors import ConfigError
+from dips.errors import ConfigError, did_you_mean
 from dips.plugins.loading import make_plugin
 from dips.policy.base import Policy
 from dips.policy.frequency import Frequent
@@ -227,11 +228,12 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
         if argument and head not in WITH_ARGUMENT:
             raise ConfigError(f"policy '{head}' takes no argument, but got '{argument}'")
         return POLICIES[head](spec, seed)
-    if "." in head or argument:
+    near = did_you_mean(head, POLICIES)
+    if "." in head or (argument and not (near and find_spec(head) is None)):
         return make_plugin("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
     known = ", ".join(f"{p}:M" if p in ("mix", "last-top") else p for p in sorted(POLICIES))
     raise ConfigError(
-        f"unknown policy '{spec.name}': choose one of {known}, or package.module:Class"
+        f"unknown policy '{spec.name}': {near}choose one of {known}, or package.module:Class"
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dips.errors import ConfigError
+from dips.errors import ConfigError, choose_from
 
 
 class Loss(ABC):
@@ -253,5 +253,4 @@ def make_loss(
         return BinaryCrossEntropy((low + high) / 2)
     if name == "cce":
         return CategoricalCrossEntropy(tuple(rating_values))
-    known = ", ".join((*EXPLICIT, *IMPLICIT))
-    raise ConfigError(f"unknown loss '{name}': choose one of {known}")
+    raise ConfigError(f"unknown loss '{name}': {choose_from(name, (*EXPLICIT, *IMPLICIT))}")

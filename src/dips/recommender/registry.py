@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dips.data.side_information import NO_SIDE_INFORMATION, SideInformation
-from dips.errors import ConfigError, PluginError
+from dips.errors import ConfigError, PluginError, choose_from
 from dips.plugins.loading import make_plugin
 from dips.recommender.base import Recommender
 from dips.recommender.dot import DotProduct
@@ -100,10 +100,8 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     if spec.kind in RECOMMENDERS:
         return construct_recommender(RECOMMENDERS[spec.kind], spec, seed)
     if ":" not in spec.kind:
-        known = ", ".join(RECOMMENDERS)
-        raise ConfigError(
-            f"unknown recommender '{spec.kind}': choose one of {known}, or package.module:Class"
-        )
+        known = choose_from(spec.kind, RECOMMENDERS)
+        raise ConfigError(f"unknown recommender '{spec.kind}': {known}, or package.module:Class")
     settings = settings_of(spec, seed)
     made = make_plugin("recommender", spec.kind, Recommender, seed, settings)  # type: ignore[type-abstract]
     for name in ("items", "loss"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
@@ -13,7 +14,7 @@ import torch
 from dips.data.interactions import Interactions
 from dips.data.side_information import SideInformation
 from dips.data.splitting import FRACTIONS, Parts, by_date, by_fold, by_time
-from dips.errors import ConfigError, PluginError
+from dips.errors import ConfigError, DataError, DataWarning, PluginError
 from dips.plugins.loading import describe_error
 from dips.policy.registry import PolicySpec, learns, starts
 from dips.recommender.losses import EXPLICIT, IMPLICIT
@@ -31,6 +32,8 @@ from dips.training.recipes import baseline_config
 from dips.training.resolve import DataSummary, resolve
 from dips.training.rollouts import policy_of
 
+MOST = 0.5
+"""Share of histories from which 'most' is said."""
 T = TypeVar("T")
 
 
@@ -121,6 +124,11 @@ def recommender_spec(train: Interactions, config: TrainConfig) -> RecommenderSpe
     stars = tuple(float(value) for value in np.unique(ratings)) if model.loss == "cce" else ()
     if len(stars) > 20:
         raise ConfigError(f"loss 'cce' needs star ratings; {train.name} has {len(stars)} values")
+    if low == high and model.loss != "mse":
+        raise ConfigError(
+            f"loss '{model.loss}' needs two different ratings, and all of {train.name} are "
+            f"{low:g}: predict items with --task implicit"
+        )
     spec = replace(spec, low=low, high=high, rating_values=stars)
     if model.loss != "mse":  # logits: they have no unit
         return spec
@@ -211,8 +219,31 @@ def check(train: Interactions, config: TrainConfig) -> None:
 
     Raises:
         ConfigError: Settings contradict each other, the task or the data.
+        DataError: There is one item only.
         PluginError: A class of the user does not fit.
+
+    Warns:
+        DataWarning: The sketch size is larger than most histories.
     """
+    if train.items < 2:
+        raise DataError(
+            f"{train.name}: there is a single item, '{train.item_ids[0]}', and a recommender "
+            "chooses among many; check the column of items (--item-col)"
+        )
+    _check_settings(train, config)
+    size, whole = config.sketch.size, float(np.mean(train.lengths <= config.sketch.size))
+    if whole > MOST and not policy_of(resolved(train, config)).keeps_all:
+        warnings.warn(
+            f"K = {size} is at least the length of {100 * whole:.0f} % of the histories: their "
+            "sketches keep everything; choose a smaller K (half of the histories have at most "
+            f"{np.median(train.lengths):g} interactions)",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def _check_settings(train: Interactions, config: TrainConfig) -> None:
+    """Refuse settings of a run and of its baselines that cannot work."""
     device_of(config)
     given, config = config, resolved(train, config)
     spec = recommender_spec(train, config)
@@ -237,7 +268,7 @@ def check(train: Interactions, config: TrainConfig) -> None:
         baseline = baseline_config(given, name)
         if policy_of(baseline).keeps_all:
             raise ConfigError(f"baseline '{name}' keeps everything, not K: leave it out")
-        check(train, baseline)
+        _check_settings(train, baseline)
 
 
 def check_process_group(parts: Sequence[Interactions], config: TrainConfig, processes: int) -> None:

@@ -19,7 +19,7 @@ from dips.data import prepared
 from dips.data.atomic_write import atomic_write
 from dips.data.filtering import recipe_by_name
 from dips.data.interactions import Interactions
-from dips.errors import ConfigError, DataError, RunError
+from dips.errors import ConfigError, DataError, RunError, choose_from
 from dips.evaluation.comparison import Cell
 from dips.recommender.session import LENGTH
 from dips.report.results import read_results
@@ -106,7 +106,7 @@ class PaperStudy:
         """
         for name in wanted:
             if name not in STAGES:
-                raise ConfigError(f"there is no stage '{name}': choose from {', '.join(STAGES)}")
+                raise ConfigError(f"there is no stage '{name}': {choose_from(name, STAGES)}")
         for policy in self.plan.grids["compare"].policies:
             device_of(self._config(policy))  # raises for bad settings, before anything is written
         about = {"data": self.source, "command": self.command}

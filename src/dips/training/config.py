@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 import torch
 
 from dips.data.splitting import FOLDS
-from dips.errors import ConfigError
+from dips.errors import ConfigError, choose_from, did_you_mean
 from dips.numerics.hashing import combine
 from dips.policy.registry import BEST_START, INITIAL_POLICIES
 from dips.recommender.losses import EXPLICIT
@@ -122,7 +122,7 @@ class ModelConfig(RecommenderSettings):
 class TrainingConfig:
     """How the recommender is trained, and on what."""
 
-    seed: int = setting(0, "Fixes split, initialisation and sampling.", basic=True)
+    seed: int = setting(0, "Fixes split, initialisation and sampling.", low=0, basic=True)
     fold: int = setting(
         0,
         "Which of five folds of the users: 60 % train, 20 % validate, 20 % test. The seed draws "
@@ -301,8 +301,8 @@ class TrainConfig:
         """
         for name in changes:
             if name not in LEAVES:
-                known = ", ".join(sorted(LEAVES))
-                raise ConfigError(f"unknown setting '{name}': known are {known}")
+                near, known = did_you_mean(name, [*LEAVES, *GROUPS]), ", ".join(sorted(LEAVES))
+                raise ConfigError(f"unknown setting '{name}': {near}known are {known}")
         parts = {}
         for group, kind in GROUPS.items():
             names = {leaf.name for leaf in dataclasses.fields(kind)}
@@ -391,8 +391,7 @@ def _check_group(group: Any) -> None:
         allowed = about["choices"]
         own = OWN_CLASS in allowed and ":" in str(value)
         if allowed and value not in allowed and not own:
-            known = ", ".join(allowed)
-            raise ConfigError(f"{leaf.name} is '{value}': choose one of {known}")
+            raise ConfigError(f"{leaf.name} is '{value}': {choose_from(str(value), allowed)}")
 
 
 def _fits(value: Any, kind: str) -> bool:

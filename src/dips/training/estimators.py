@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dips.credit.base import CreditAssignment
 from dips.credit.decisions import CreditedDecisions, DecisionInputs
-from dips.errors import ConfigError
+from dips.errors import ConfigError, choose_from
 from dips.numerics.straight_through import gumbel_keep, log_removal, soft_keep
 from dips.sketch.selection import gumbel_noise
 
@@ -134,7 +134,7 @@ def make_estimator(name: str) -> Estimator:
         Gumbel(temperature=1.0)
     """
     if name not in _ESTIMATORS:
-        raise ConfigError(f"unknown estimator '{name}': choose one of {', '.join(ESTIMATORS)}")
+        raise ConfigError(f"unknown estimator '{name}': {choose_from(name, ESTIMATORS)}")
     return _ESTIMATORS[name]()
 
 

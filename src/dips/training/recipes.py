@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dips.errors import ConfigError
+from dips.errors import ConfigError, choose_from
 from dips.training.config import TrainConfig, flatten
 
 PAPER: dict[str, Any] = {
@@ -54,7 +54,7 @@ def build_config(
     policy = asked.get("policy", "")
     recipe = recipe or "default"
     if recipe not in RECIPES:
-        raise ConfigError(f"unknown recipe '{recipe}': choose one of {', '.join(RECIPES)}")
+        raise ConfigError(f"unknown recipe '{recipe}': {choose_from(recipe, RECIPES)}")
     if "every" in asked and asked.get("periods"):
         raise ConfigError("every and periods contradict each other: give one of them")
     return TrainConfig.of(**{**RECIPES[recipe], **PAPER_POLICIES.get(policy, {}), **asked})

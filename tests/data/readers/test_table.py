@@ -160,7 +160,7 @@ def test_column_names_are_refused_for_a_fixed_layout(folder, read):
 
 
 def test_unknown_layouts(folder, read):
-    with pytest.raises(ConfigError, match="there is no layout 'x'; there are movielens"):
+    with pytest.raises(ConfigError, match="unknown layout 'x': choose one of movielens"):
         read(folder({"x.csv": CSV}), "x")
     with pytest.raises(DataError, match=r"no layout has these files \(x\.doc\)"):
         read(folder({"x.doc": CSV}, "other"))
@@ -173,3 +173,82 @@ def test_carriage_returns_alone_end_no_line(folder, read, text, line):
     path = folder({"x.csv": text}) / "x.csv"
     with pytest.raises(DataError, match=rf"x\.csv, line {line}: cannot be split .* end lines with"):
         read(path)
+
+
+def test_the_summary_names_columns_and_is_kept_by_parts(folder, read):
+    path = folder({"x.csv": "who,what,when,mood\na,x,2020-01-01,up\nb,y,2020-01-02,down\n"})
+    columns = ColumnNames(user="who", item="what", time="when", side=("mood",))
+    data = read(path, columns=columns)
+    assert data.read_summary.columns == {"user": "who", "item": "what", "time": "when"}
+    assert (data.read_summary.side, data.read_summary.ignored) == (("mood",), ())
+    assert str(data.select([0]).read_summary).endswith(
+        "x.csv: user = who, item = what, time = when; side information: mood"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "flag"),
+    [
+        ("created_at", ["2020-01-01", "2020-01-02"], "--time-col created_at"),
+        ("reviewTime", ["01/02/2020", "11/12/2020"], "--time-col reviewTime"),
+        ("event_date", ["5", "6"], "--time-col event_date"),
+        ("number", ["1600000000", "1600000001"], "--time-col number"),
+        ("number", ["1600000000000", "1600000000001"], "--time-col number"),
+        ("user_stars", ["40", "50"], "--rating-col user_stars"),
+        ("how", ["1", "2", "3.5"], "--rating-col how"),
+        ("flag", ["0", "1"], None),
+        ("device_id", ["1", "2", "3"], None),
+        ("price", ["12.99", "7"], None),
+        ("timezone", ["UTC", "CET"], None),
+        ("created_by", ["ann", "bob"], None),
+    ],
+)
+def test_columns_that_look_useful_get_a_warning(column, values, flag, folder, read):
+    lines = "".join(f"u{row},i{row},{value}\n" for row, value in enumerate(values))
+    summary = read(folder({"x.csv": f"user,item,{column}\n{lines}"})).read_summary
+    assert summary.ignored == (column,)
+    assert len(summary.warnings) == (flag is not None)
+    assert all(f"{flag} or" in warning for warning in summary.warnings)
+
+
+def test_a_second_column_of_times_names_the_first(folder, read):
+    text = "user,item,time,timestamp_exact\na,x,1,2\nb,y,2,3\n"
+    (warning,) = read(folder({"x.csv": text})).read_summary.warnings
+    assert "'timestamp_exact' looks like a time and is not read, as 'time' is" in warning
+    assert "--time-col timestamp_exact or --time-col time" in warning
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        ([1_600_000_000_000, 1_600_000_000_001], "look like milliseconds and count as seconds"),
+        ([1_600_000_000, 1_600_000_001, -1], "1 times are not between 1989 and 2103, the first"),
+        ([1_600_000_000, 1_600_000_001, 99_999_999_999], "one is 99999999999 (line 4); if"),
+        ([7, 7], "all times are equal; the order of the file is used"),
+        ([1, 2], None),
+        ([1_600_000_000, 1_600_000_001], None),
+    ],
+)
+def test_odd_times_get_a_warning(times, sentence, folder, read):
+    lines = "".join(f"u{row},i{row},{time}\n" for row, time in enumerate(times))
+    data = read(folder({"x.csv": f"user,item,time\n{lines}"}))
+    assert data.time.tolist() == times
+    assert len(data.read_summary.warnings) == (sentence is not None)
+    assert all(sentence in warning for warning in data.read_summary.warnings)
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["1970-01-01 00:01:40.25", "1970-01-01T00:01:40Z", "1970-01-01 01:01:40+01:00"],
+)
+def test_times_with_fractions_and_offsets(folder, read, time):
+    data = read(folder({"x.csv": f"user,item,time\n1,2,{time}\n2,2,{time}\n"}))
+    assert data.time.tolist() == [100, 100]
+
+
+def test_a_long_line_is_found_in_a_later_block(folder, read, monkeypatch):
+    monkeypatch.setattr("dips.data.readers.delimited._BLOCK", 64)
+    good = "user,item,title\n" + "".join(f'u{n},i{n},"a, {n}\nb"\n' for n in range(50))
+    assert len(read(folder({"x.csv": good}))) == 50
+    with pytest.raises(DataError, match=r"x\.csv, row 52: 4 fields, and line 1 has 3"):
+        read(folder({"x.csv": good + "a,b,c,d\n"}))

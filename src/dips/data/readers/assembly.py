@@ -6,7 +6,7 @@ Knows nothing about files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from dips.data.interactions import (
     Strings,
     from_arrays,
 )
+from dips.data.read_summary import ReadSummary
 from dips.data.readers.columns import SIDE
 from dips.errors import DataError
 
@@ -33,6 +34,8 @@ class RawRows:
     """The columns `user`, `item`, optionally `rating`, `time` and event columns (prefix `SIDE`)."""
     where: Callable[[int], str]
     """Return file and line of a row, for error messages."""
+    summary: ReadSummary | None = None
+    """Which columns of a table they come from."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +92,17 @@ def assemble(
         raise DataError(f"{rows.where(0)}: there are no interactions in this file")
     if "rating" in frame.columns:
         _check_ratings(rows, scale)
-    if "time" in frame.columns and frame["time"].dtype.is_float():
-        _refuse(rows, "time", ~frame["time"].is_finite(), "is not a time in seconds")
+    times = None
+    if "time" in frame.columns:
+        times = frame["time"].cast(pl.Int64, strict=False)
+        refuse(rows, "time", times.is_null(), "is not a time in seconds")
     users, user_ids = encode_ids(rows, "user")
     items, item_ids = encode_ids(rows, "item")
-    return from_arrays(
+    data = from_arrays(
         users,
         items,
         frame["rating"].to_numpy() if "rating" in frame.columns else None,
-        frame["time"].cast(pl.Int64).to_numpy() if "time" in frame.columns else None,
+        None if times is None else times.to_numpy(),
         user_ids=user_ids,
         item_ids=metadata.original_ids_of(item_ids),
         titles=metadata.titles_of(item_ids),
@@ -109,19 +114,22 @@ def assemble(
         },
         about=about,
     )
+    return replace(data, read_summary=rows.summary)
 
 
 def encode_ids(rows: RawRows, field: str) -> tuple[Int32, Strings]:
     """Return codes and vocabulary of an id column; integer ids are sorted by value."""
     ids = rows.frame[field]
     if ids.dtype.is_integer():
-        _refuse(rows, field, ids < 0, "is negative; ids count from 0")
+        refuse(rows, field, ids < 0, "is negative; ids count from 0")
         codes, present = encode_integers(ids.to_numpy())
         return codes, Strings.of(map(str, present.tolist()))
+    if ids.dtype.is_float():
+        refuse(rows, field, ids.is_nan(), "is missing")
     ids = ids.cast(pl.String)
     names = ids.unique()
     if names.str.contains(r"^-?(0|[1-9][0-9]{0,17})$").all():
-        _refuse(rows, field, ids.str.starts_with("-"), "is negative; ids count from 0")
+        refuse(rows, field, ids.str.starts_with("-"), "is negative; ids count from 0")
         names = names.cast(pl.Int64).sort().cast(pl.String)
     else:
         names = names.sort()
@@ -146,7 +154,7 @@ def _event_column(rows: RawRows, field: str) -> EventColumn:
     column = rows.frame[field]
     if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         numbers = column.cast(pl.Float64)
-        _refuse(rows, field, ~numbers.is_finite(), "is not a number")
+        refuse(rows, field, ~numbers.is_finite(), "is not a number")
         return EventColumn(numbers.cast(pl.Float32).to_numpy())
     texts = column.cast(pl.String)
     names = texts.unique().sort()
@@ -156,14 +164,16 @@ def _event_column(rows: RawRows, field: str) -> EventColumn:
 
 def _check_ratings(rows: RawRows, scale: tuple[float, float] | None) -> None:
     ratings = rows.frame["rating"]
-    _refuse(rows, "rating", ~ratings.is_finite(), "is not a number")
+    refuse(rows, "rating", ~ratings.is_finite(), "is not a number")
+    if ratings.dtype == pl.Float64:
+        refuse(rows, "rating", ratings.abs() > np.finfo(np.float32).max, "is too large")
     if scale is not None:
         low, high = scale
         outside = (ratings < low) | (ratings > high)
-        _refuse(rows, "rating", outside, f"is outside the scale from {low:g} to {high:g}")
+        refuse(rows, "rating", outside, f"is outside the scale from {low:g} to {high:g}")
 
 
-def _refuse(rows: RawRows, field: str, bad: pl.Series, why: str) -> None:
+def refuse(rows: RawRows, field: str, bad: pl.Series, why: str) -> None:
     """Raise `DataError` for the first row that is marked as bad."""
     row = bad.arg_max()
     if row is not None and bad[row]:

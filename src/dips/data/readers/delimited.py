@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from textwrap import shorten
 from typing import Literal
 
 import polars as pl
@@ -21,6 +23,7 @@ from dips.errors import DataError
 Kind = Literal["integer", "number", "text"]
 _TYPES = {"integer": pl.Int64, "number": pl.Float64, "text": pl.String}
 _BLOCK = 1 << 22
+_COMMA = re.compile(r"\s*-?\d+,\d+\s*")
 _ASKS = {"integer": "a whole number", "number": "a number", "text": "a value"}
 
 
@@ -45,6 +48,7 @@ def read_delimited(
     skip: int = 0,
     quote: str | None = None,
     latin1: bool = False,
+    width: int | None = None,
 ) -> RawRows:
     """Read fields of every line of a text file; every field must have a value.
 
@@ -56,21 +60,28 @@ def read_delimited(
         skip: Number of header lines.
         quote: Quote character, if values may be quoted.
         latin1: Whether the text is Latin-1 instead of UTF-8.
+        width: Largest number of fields of a line; None: further fields are ignored.
 
     Returns:
         One row per line.
 
     Raises:
-        DataError: If a line has too few fields, a value of another type, or is not decodable.
+        DataError: If a line has too few or too many fields, a value of another type, or is not
+            decodable.
     """
     place, step = source.place(name), len(separator)
     first = _line(source, name, skip + 1)
     if first is None:
-        raise DataError(f"{place}: there are no interactions in this file")
+        raise DataError(
+            f"{place}: there are no interactions: the file has {skip or 'no'} line"
+            f"{'s' if skip > 1 else ''} of header and no rows"
+        )
     where = f"{place}, line {skip + 1}"
     _check_width(first, separator, quote, fields, where)
     kinds = {field.place * step: field.kind for field in fields}
-    width = (len(split_line(first, separator, quote, where)) - 1) * step + 1
+    if width is not None:
+        _refuse_long_lines(source, name, separator, quote, width)
+    splits = (len(split_line(first, separator, quote, where)) - 1) * step + 1
     columns = {field.name: f"column_{field.place * step + 1}" for field in fields}
 
     def parse(raw: bytes | Path, skip: int = 0) -> pl.DataFrame:
@@ -80,7 +91,7 @@ def read_delimited(
             separator=separator[0],
             quote_char=quote,
             skip_lines=skip,
-            schema={f"column_{at + 1}": _TYPES[kinds.get(at, "text")] for at in range(width)},
+            schema={f"column_{at + 1}": _TYPES[kinds.get(at, "text")] for at in range(splits)},
             columns=list(columns.values()),
             ignore_errors=True,
             truncate_ragged_lines=True,
@@ -104,11 +115,41 @@ def read_delimited(
             row = rows.frame[field.name].is_null().arg_max() or 0
             line = _line(source, name, row + 1 + skip) or b""
             _check_width(line, separator, quote, fields, rows.where(row))
+            fix = "correct or remove this line"
+            if _COMMA.fullmatch(split_line(line, separator, quote, where)[field.place]):
+                fix = "write decimals with a point, as 4.5"
             raise DataError(
                 f"{rows.where(row)}: {field.name} is not {_ASKS[field.kind]} in {_shown(line)}; "
-                "correct or remove this line"
+                f"{fix}"
             )
     return rows
+
+
+def _refuse_long_lines(
+    source: Source, name: str, separator: str, quote: str | None, width: int
+) -> None:
+    """Raise `DataError` for the first line with more than `width` fields, blank ones left out."""
+    mark, most, row, held = separator.encode(), width - 1, 0, b""
+    for part in source.blocks(name, _BLOCK):
+        block, held = held + part, b""
+        if quote and quote.encode() in block:
+            if block.count(quote.encode()) % 2:
+                held = block  # a quoted field goes on in the next block
+                if len(held) < 16 * _BLOCK:
+                    continue
+                return  # a quote is not closed, or it is no quote
+            block = b"".join(block.split(quote.encode())[::2])  # what stands outside quotes
+        lines = block.count(b"\n")
+        if block.count(mark) != most * lines or not block.endswith(b"\n"):
+            for at, line in enumerate(block.split(b"\n")):
+                found = line.rstrip(mark + b" \t\r").count(mark)
+                if found > most:
+                    where = _where(source, name, 0, quote, row + at)
+                    raise DataError(
+                        f"{where}: {found + 1} fields, and line 1 has {width}; "
+                        "quote values that hold the separator, or correct this line"
+                    )
+        row += lines
 
 
 def decode_lines(source: Source, name: str, *, latin1: bool = False) -> list[str]:
@@ -190,8 +231,11 @@ def _undecodable(source: Source, name: str, error: Exception) -> DataError:
             line.decode()
         except UnicodeDecodeError:
             return _not_utf8(f"{source.place(name)}, line {number}", line)
-    place = source.place(name)
-    return DataError(f"{place}: cannot be read as a table ({error}); check the separator")
+    why = shorten(str(error), 80)
+    return DataError(
+        f"{source.place(name)}: cannot be read as a table ({why}); check the separator, and close "
+        "every quote"
+    )
 
 
 def _not_utf8(where: str, line: bytes) -> DataError:

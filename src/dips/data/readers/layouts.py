@@ -14,7 +14,7 @@ from typing import Any
 from dips.data.interactions import Interactions
 from dips.data.readers.columns import ColumnNames
 from dips.data.readers.source import Source
-from dips.errors import ConfigError, DataError
+from dips.errors import ConfigError, DataError, choose_from
 
 _AMAZON_REVIEW = re.compile(
     rb'{.*"reviewerID"|(A[0-9A-Z]+,)?(B[0-9A-Z]{9}|[0-9]{9}[0-9X]),(A[0-9A-Z]+,)?[0-9.]+,[0-9]+\r?\n'
@@ -101,7 +101,7 @@ def read_source(
         DataError: If no layout recognises the files, or they cannot be read.
     """
     if layout is not None and layout not in LAYOUTS:
-        raise ConfigError(f"there is no layout '{layout}'; there are {', '.join(LAYOUTS)}")
+        raise ConfigError(f"unknown layout '{layout}': {choose_from(layout, LAYOUTS)}")
     if layout is None:
         layout = recognise(source, columns or ColumnNames())
     return LAYOUTS[layout].read(source, columns or ColumnNames())
@@ -121,8 +121,11 @@ def recognise(source: Source, columns: ColumnNames) -> str:
             found = [member for member in found if member == source.given]
         if any(layout.fits(source, member) for member in found):
             return name
+    if source.given is not None and source.given.endswith((".xlsx", ".xls", ".ods")):
+        raise DataError(f"{source.path}: a spreadsheet is not read; save it as CSV in UTF-8")
     held = ", ".join(([source.given] if source.given else source.names)[:5])
     raise DataError(
-        f"{source.path}: no layout has these files ({held}); "
-        f"name one with --layout ({', '.join(LAYOUTS)})"
+        f"{source.path}: no layout has these files ({held or 'nothing'}); the name of a table ends "
+        "in .csv, .tsv or .parquet; another name needs --layout of dips data prepare "
+        f"({', '.join(LAYOUTS)})"
     )

@@ -57,6 +57,8 @@ def planted(
     (40, 0.85)
     """
     _check(users=users, items=items, events=events, genres=genres, noise=noise)
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}: it must be at least 0")
     rng = np.random.default_rng(seed)
     keys, fillers = KEYS_PER_GENRE * genres, _filler_items(items, genres)
     early = max(events // 3, genres)
