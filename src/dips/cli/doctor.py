@@ -38,8 +38,10 @@ def doctor(
 def _facts() -> dict[str, Any]:
     """Return the environment, the data directories, and available and missing things, by name."""
     missing = [f"{name} (pip install {name})" for name in NEEDED if installed(name) is None]
+    packages = environment()
+    del packages["cuda"]  # `GPU` says more
     return {
-        **environment(),
+        **packages,
         **_threads(),
         **_gpu(),
         **_kernels(),
@@ -52,10 +54,9 @@ def _facts() -> dict[str, Any]:
 def _threads() -> dict[str, Any]:
     """Return the cores of this process, and the variables that limit threads."""
     variables = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+    has_affinity = hasattr(os, "sched_getaffinity")
     return {
-        "cores of this process": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores of this process": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count(),
         **{name: os.environ.get(name, "not set") for name in variables},
     }
 
