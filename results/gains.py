@@ -25,7 +25,8 @@ from protocol import clock, numbers, write_origin
 from dips.api import load
 from dips.data.interactions import Interactions
 from dips.evaluation.comparison import Cell
-from dips.evaluation.headroom import LOOKAHEAD, share_of_oracle_gain
+from dips.evaluation.headroom import share_of_oracle_gain
+from dips.evaluation.settings import LOOKAHEAD
 from dips.studies.compare import run_name, write_table
 from dips.studies.cross import cross_runs
 from dips.studies.headroom import headroom

@@ -20,7 +20,7 @@ from protocol import clock, numbers, write_origin
 from dips.api import load
 from dips.data.interactions import Interactions
 from dips.evaluation.comparison import Cell, UserSums
-from dips.policy.registry import INITIAL_POLICIES
+from dips.policy.settings import INITIAL_POLICIES
 from dips.studies.compare import (
     Comparison,
     ComparisonPlan,

@@ -32,8 +32,10 @@ def run_python(code: str, folder: Path) -> None:
 
 
 def run_shell(line: str) -> None:
-    """Run a command in this process."""
+    """Run a command in this process; the directory is on the import path already."""
     program, *words = shlex.split(line)
+    if (program, *words) == ("export", "PYTHONPATH=."):
+        return
     assert program == "dips"
     with pytest.raises(SystemExit) as left:
         main(words)

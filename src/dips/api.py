@@ -20,8 +20,8 @@ from dips.data.interactions import Interactions
 from dips.data.readers.columns import ColumnNames
 from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
-from dips.evaluation.gradient_quality import TOLERANCE
 from dips.evaluation.scoring import score_users
+from dips.evaluation.settings import TOLERANCE
 from dips.evaluation.story import Story
 from dips.model.trained_model import TrainedModel
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
@@ -36,8 +36,8 @@ from dips.studies.cross import cross as cross
 from dips.studies.estimate import describe_estimate, estimate_seconds
 from dips.studies.gradients import GradientStudy, study_gradients
 from dips.studies.headroom import headroom as headroom
-from dips.studies.paper import STAGES, PaperStudy, StudyFunctions
-from dips.studies.paper_plan import FULL, QUICK
+from dips.studies.paper import PaperStudy, StudyFunctions
+from dips.studies.paper_plan import FULL, QUICK, STAGES, TRANSFER_POLICIES
 from dips.studies.policy_transfer import TransferResult, target_config
 from dips.studies.progress import (
     EpochCallback,
@@ -60,8 +60,6 @@ from dips.training.recipes import build_config
 
 Model = RunResult | TrainedModel | str | Path
 """A trained model: the result of `train`, an opened model, or a run directory."""
-TRANSFER_POLICIES = FULL.grids["transfer"].policies
-"""Policies of the paper's transfer experiment, with `last` and `learned`."""
 
 
 def load(data: str, *, side: Iterable[str] = ()) -> Interactions:

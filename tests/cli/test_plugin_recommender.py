@@ -44,10 +44,10 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where the command is called."""
+    """Write the module to a directory on the import path."""
     (tmp_path / f"{MODULE}.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop(MODULE, None)
 

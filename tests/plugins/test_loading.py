@@ -43,6 +43,7 @@ SETTINGS = {"size": 3, "color": "blue", "weight": 7}
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "plug_in_source.py").write_text(SOURCE)
     (tmp_path / "plug_in_broken.py").write_text("def (:")
+    (tmp_path / "plug_in_needy.py").write_text("import no_such_module")
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("plug_in_source").Base
     sys.modules.pop("plug_in_source")
@@ -73,7 +74,9 @@ def test_the_seed_decides_and_global_random_state_is_restored(base: Any) -> None
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("no_such_module:Thing", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("no_such_module:Thing", "there is no module 'no_such_module' on the import path; install"),
+        ("os.no_such:Thing", "there is no module 'os.no_such' on the import path; install it, or"),
+        ("plug_in_needy:Thing", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("plug_in_source:Nothing", "AttributeError: module 'plug_in_source' has no attribute"),
         ("plug_in_source", "AttributeError"),
         ("plug_in_broken:Thing", "SyntaxError: invalid syntax"),

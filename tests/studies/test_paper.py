@@ -10,8 +10,8 @@ import dips
 from dips.data.filtering import RECIPES
 from dips.data.synthetic import stream
 from dips.errors import ConfigError, DataError, RunError
-from dips.studies.paper import STAGES, PaperStudy, StudyFunctions, to_implicit, user_of_length
-from dips.studies.paper_plan import FULL, QUICK, Grid
+from dips.studies.paper import PaperStudy, StudyFunctions, to_implicit, user_of_length
+from dips.studies.paper_plan import FULL, QUICK, STAGES, Grid
 from tests.report.fixtures import write_comparison
 
 TINY = replace(

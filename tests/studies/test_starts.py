@@ -8,7 +8,7 @@ import torch
 
 from dips.data.synthetic import stream
 from dips.errors import RunError
-from dips.policy.registry import starts
+from dips.policy.settings import starts
 from dips.studies.checks import resolved, split
 from dips.studies.compare import Comparison, ComparisonPlan
 from dips.studies.progress import EpochReport, StudyProgress

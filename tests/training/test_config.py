@@ -9,14 +9,32 @@ from pathlib import Path
 
 import pytest
 
+from dips.credit.registry import CREDITS
 from dips.errors import ConfigError
-from dips.training.config import GROUPS, LEAVES, TrainConfig, leaf_fields
+from dips.policy.registry import POLICIES
+from dips.policy.settings import LEARNED, PRETRAINED
+from dips.recommender.losses import SAMPLED_LOSSES
+from dips.recommender.registry import RECOMMENDERS
+from dips.recommender.settings import SEQUENTIAL
+from dips.training.config import GROUPS, LEAVES, OWN_CLASS, TrainConfig, leaf_fields
+from dips.training.estimators import ESTIMATORS
 from dips.training.recipes import RECIPES, baseline_config, build_config
 
 
 def test_every_setting_has_a_description() -> None:
     for leaf in leaf_fields():
         assert leaf.metadata["help"].endswith("."), leaf.name
+
+
+def test_choices_are_the_names_that_exist() -> None:
+    """They are written out in `config`, which imports no torch."""
+    choices = {leaf.name: set(leaf.metadata["choices"]) for leaf in leaf_fields()}
+    assert choices["estimator"] == set(ESTIMATORS)
+    assert choices["credit"] == set(CREDITS) - {"replay"}
+    assert choices["recommender"] == {*RECOMMENDERS, OWN_CLASS}
+    assert choices["loss"] == {"mse", "bce", "cce", "softmax", *SAMPLED_LOSSES}
+    assert set(SEQUENTIAL) < set(RECOMMENDERS)
+    assert {LEARNED, PRETRAINED} < set(POLICIES)
 
 
 def test_names_of_leaves_are_unique() -> None:

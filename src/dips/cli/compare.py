@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dips import api
 from dips.cli.origin import write_origin
 from dips.cli.screen import (
     print_best_rules,
@@ -21,8 +20,9 @@ from dips.cli.screen import (
 )
 from dips.cli.settings import Repeats, Seed, Settings, numbers, policy_names, with_settings
 from dips.data.side_information import event_column_names
-from dips.evaluation.comparison import BEST_RULE
-from dips.studies.compare import ComparisonTable
+
+if TYPE_CHECKING:
+    from dips.studies.compare import ComparisonTable
 
 OWN = ("policy", "size", "every", "periods", "seed", "fold", "repeat", "max_seconds")
 """Settings that the comparison itself sets."""
@@ -69,6 +69,8 @@ def compare(
 
     Example: dips compare ml-100k --policies last,reservoir --sizes 2,4,8 --out results
     """
+    from dips import api
+
     names = policy_names(policies)
     whole = api.load(data, side=event_column_names(settings().model.side))
     with show_study() as on_progress:
@@ -97,6 +99,8 @@ def compare(
 
 def show(table: ComparisonTable, names: list[str], data: str, out: Path) -> None:
     """Print the tables of a comparison."""
+    from dips.evaluation.comparison import BEST_RULE
+
     metrics = list(dict.fromkeys(row["metric"] for row in table.summary))
     for metric in metrics[:2]:
         print_summary(table.summary, metric, f"test {metric} on {data}", table.paired)

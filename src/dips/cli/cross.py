@@ -10,9 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dips import api
 from dips.cli.screen import kept_baseline, print_json
-from dips.studies import run_directory
 
 
 def cross(
@@ -36,6 +34,9 @@ def cross(
 
     Example: dips cross runs/last-4 runs/learned-4
     """
+    from dips import api
+    from dips.studies import run_directory
+
     other = None if data is None else api.load(data, side=run_directory.open_run(first).side.names)
     found = api.cross(first, second, other, device=device)
     if as_json:

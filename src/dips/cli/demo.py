@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.compare import show
 from dips.cli.screen import show_study
 from dips.training.recipes import build_config
@@ -28,6 +27,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Results directory.")] = Path("demo"),
 ) -> None:
     """Compare static policies on the embedded synthetic data (under 3 minutes)."""
+    from dips import api
+
     print(INTRODUCTION)
     with show_study() as on_progress:
         table = api.compare(

@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
-from dips.studies import run_directory
-from dips.studies.sketches import prediction_columns
 
 
 def evaluate(
@@ -28,6 +25,10 @@ def evaluate(
 
     Training and validation users of the run are never scored.
     """
+    from dips import api
+    from dips.studies import run_directory
+    from dips.studies.sketches import prediction_columns
+
     if predictions is not None:
         check_suffix(predictions)
     trained = run_directory.open_run(run)

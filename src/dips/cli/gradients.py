@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.screen import print_gradients, print_json, show_count
-from dips.evaluation.gradient_quality import TOLERANCE
-from dips.studies import run_directory
+from dips.evaluation.settings import TOLERANCE
 
 
 def gradients(
@@ -47,6 +45,9 @@ def gradients(
 
     Example: dips gradients runs/dips-4 --users 32 --steps 20
     """
+    from dips import api
+    from dips.studies import run_directory
+
     other = None
     if data is not None:
         other = api.load(data, side=run_directory.open_run(run).side.names)

@@ -10,10 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dips import api
 from dips.cli.screen import kept_baseline, print_json, show_count
-from dips.evaluation.headroom import LOOKAHEAD
-from dips.studies import run_directory
+from dips.evaluation.settings import LOOKAHEAD
 
 
 def headroom(
@@ -46,6 +44,9 @@ def headroom(
 
     Example: dips headroom runs/learned-4 --recommender-of runs/last-4
     """
+    from dips import api
+    from dips.studies import run_directory
+
     other = None if data is None else api.load(data, side=run_directory.open_run(run).side.names)
     with show_count("scoring", "recommenders") as on_progress:
         found = api.headroom(

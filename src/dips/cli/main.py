@@ -56,7 +56,6 @@ app = typer.Typer(
     help="Learn which K interactions of each user's history to keep.",
     epilog="Start with: dips demo. Exit codes: 0 success, 2 bad usage or input, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
@@ -90,7 +89,6 @@ def _version(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its exit code."""
-    sys.path.insert(0, "")  # plug-ins are modules in the working directory
     typed = sys.argv[1:] if arguments is None else list(arguments)
     record_command(typed)
     app(typed, prog_name="dips")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import dips
-from dips.studies.run_directory import write_json
 
 FILE = "origin.json"
 NEEDED = ("torch", "numpy", "numba", "safetensors", "polars", "typer", "rich", "matplotlib")
@@ -32,6 +31,8 @@ def command() -> str:
 
 def write_origin(directory: Path) -> None:
     """Write the command and the environment of the results in a directory."""
+    from dips.studies.run_directory import write_json
+
     write_json({"command": command(), "environment": environment()}, directory / FILE)
 
 

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dips import api
 from dips.cli.origin import command, write_origin
 from dips.cli.screen import print_json, print_stages, print_verdict, show_study
 from dips.cli.settings import Seed
 from dips.report.markup import format_seconds
-from dips.studies.paper import STAGES
-from dips.studies.stages import StageProgress
+from dips.studies.paper_plan import STAGES
+
+if TYPE_CHECKING:
+    from dips.studies.stages import StageProgress
 
 
 def paper(
@@ -73,6 +74,8 @@ def paper(
 
     Example: dips paper ml-1m --quick --out paper
     """
+    from dips import api
+
     given = {"device": device, "epochs": epochs, "max_users": max_users}
     with show_paper() as on_progress:
         found = api.paper(

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.errors import ConfigError
 
 
@@ -27,6 +26,8 @@ def report(
 
     Example: dips report results runs/dips-4 --out report.html
     """
+    from dips import api
+
     if out.suffix != ".html":
         raise ConfigError(f"{out}: the name must end in .html")
     api.report(results, out)

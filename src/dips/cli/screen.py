@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -16,10 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dips.evaluation.metrics import LOWER_IS_BETTER
-from dips.evaluation.significance import agreeing_folds, best_policies, is_significant
 from dips.report.markup import format_seconds
-from dips.studies.policy_transfer import TransferResult
 from dips.studies.progress import (
     CountCallback,
     EpochReport,
@@ -29,7 +26,10 @@ from dips.studies.progress import (
     TrainingReport,
 )
 from dips.studies.progress_lines import StudyLines, TrainingLines
-from dips.training.resolve import Decision
+
+if TYPE_CHECKING:
+    from dips.studies.policy_transfer import TransferResult
+    from dips.training.resolve import Decision
 
 
 @contextmanager
@@ -153,6 +153,8 @@ def print_summary(
 
     The best policies are bold: those with the best mean, and those not significantly different.
     """
+    from dips.evaluation.significance import best_policies
+
     rows = [row for row in summary if row["metric"] == metric]
     columns = sorted({(row["every"], row["size"]) for row in rows})
     best = {
@@ -216,6 +218,9 @@ def print_pairs(
 
 def _gain(row: Mapping[str, Any], sign: int, base: float) -> str:
     """Return '+0.4 % (5 of 5)', bold if significant; above 0 is better."""
+    from dips.evaluation.metrics import LOWER_IS_BETTER
+    from dips.evaluation.significance import agreeing_folds, is_significant
+
     better = -sign if row["metric"] in LOWER_IS_BETTER else sign
     text = f"{100 * better * row['diff'] / base:+.1f} %" if base else ""
     folds = f" ({agreeing_folds(row)} of {len(row['folds'])})" if row.get("folds") else ""

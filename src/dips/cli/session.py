@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.origin import command, write_origin
 from dips.cli.screen import print_json, print_transfer, show_study
 from dips.cli.settings import Repeats, Seed, Settings, numbers, policy_names, with_settings
@@ -59,6 +58,8 @@ def session(
 
     Example: dips session foursquare-nyc --sizes 0,2,4,8 --out session
     """
+    from dips import api
+
     whole = api.load(data, side=event_column_names(settings().model.side))
     with show_study() as on_progress:
         result = api.session(

@@ -23,6 +23,8 @@ Repeats = Annotated[int, typer.Option(help="Training runs on each fold; their su
 """Option --repeats of commands that train on several folds."""
 BASIC, ADVANCED = "Settings", "Advanced settings"
 """Headings of the help."""
+TYPES = leaf_types()
+"""Type of each setting."""
 
 
 def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
@@ -35,7 +37,6 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        types = leaf_types()
         leaves = [leaf for leaf in leaf_fields() if leaf.name not in leave_out]
         own = [
             parameter
@@ -46,7 +47,7 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
         def call(**given: Any) -> None:
             names = {parameter.name for parameter in own}
             flags = {
-                leaf.name: _parse(leaf.name, types[leaf.name], given[leaf.name])
+                leaf.name: _parse(leaf.name, TYPES[leaf.name], given[leaf.name])
                 for leaf in leaves
                 if given[leaf.name] is not None
             }
@@ -56,7 +57,7 @@ def with_settings(leave_out: Collection[str] = ()) -> Callable[[Callable[..., No
 
             command(settings=settings, **{name: given[name] for name in names})
 
-        flags = [_flag(leaf, types[leaf.name]) for leaf in leaves]
+        flags = [_flag(leaf, TYPES[leaf.name]) for leaf in leaves]
         call.__signature__ = inspect.Signature([*own, *_FILES, *flags])  # type: ignore[attr-defined]
         call.__annotations__ = {p.name: p.annotation for p in [*own, *_FILES, *flags]}
         call.__doc__, call.__name__ = command.__doc__, command.__name__

@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.screen import print_json, print_sketch
 from dips.data.export import check_suffix, write_columns
 from dips.errors import ConfigError
-from dips.serve.reader import read_sketches
-from dips.studies import run_directory
 
 
 def sketch(
@@ -37,6 +34,8 @@ def sketch(
     Columns: user, t, position, item, rating, score.
     """
     if store is not None:
+        from dips.serve.reader import read_sketches
+
         if user is None or run is not None or data is not None:
             raise ConfigError("with --store give --user, and neither a run nor data")
         (found,) = read_sketches(store, [user])
@@ -47,6 +46,9 @@ def sketch(
         return
     if run is None or data is None or out is None:
         raise ConfigError("give a run, data and --out FILE; or --store URL and --user U")
+    from dips import api
+    from dips.studies import run_directory
+
     check_suffix(out)
     trained = run_directory.open_run(run)
     columns = api.sketches(trained, api.load(data, side=trained.side.names), at=at)

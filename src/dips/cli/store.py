@@ -12,10 +12,9 @@ import typer
 
 from dips.data.readers.item_lists import read_item_lists
 from dips.serve import maintenance
-from dips.serve.keeper import BATCH, open_keeper
+from dips.serve.settings import BATCH
 from dips.serve.stores.base import Store
 from dips.serve.stores.registry import open_store
-from dips.serve.warm_start import warm_start
 
 app = typer.Typer(help="Check, back up, restore, compact and resize a store.", no_args_is_help=True)
 Run = Annotated[Path, typer.Argument(help="A run directory.")]
@@ -64,6 +63,8 @@ def compact(store: Url) -> None:
 @app.command()
 def resize(run: Run, store: Url) -> None:
     """Reduce every sketch that is larger than the size of a run, by the policy of the run."""
+    from dips.serve.keeper import open_keeper
+
     _must_exist(store)
     with open_keeper(run, store) as keeper:
         print(f"{keeper.resize()} sketches were reduced to {keeper.stats()['size']} entries")
@@ -76,6 +77,8 @@ def forget(
     user: Annotated[list[str], typer.Option(help="User to erase; may be repeated.")],
 ) -> None:
     """Erase users, and the bytes of their records in the files."""
+    from dips.serve.keeper import open_keeper
+
     _must_exist(store)
     with open_keeper(run, store) as keeper:
         erased = sum(keeper.forget(name) for name in user)
@@ -96,6 +99,9 @@ def import_lists(
     Users that have a sketch already are skipped, so an interrupted import can be repeated.
     A list of more than 10,000 items is cut to its newest ones.
     """
+    from dips.serve.keeper import open_keeper
+    from dips.serve.warm_start import warm_start
+
     with open_keeper(run, store, batch=10 * BATCH) as keeper:
         found = read_item_lists(lists, newest_first=newest_first, prefix=prefix)
         result = warm_start(keeper, found, rating=rating)

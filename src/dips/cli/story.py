@@ -8,13 +8,9 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.screen import print_json
 from dips.data.atomic_write import atomic_write
 from dips.errors import ConfigError
-from dips.report.story import draw_story, story_text
-from dips.report.story_page import story_page
-from dips.studies import run_directory
 
 KINDS = (".png", ".svg", ".html")
 
@@ -46,6 +42,11 @@ def story(
         raise ConfigError(f"--steps is {steps}: it must be at least 0; 0 shows all predictions")
     if out is not None and out.suffix not in KINDS:
         raise ConfigError(f"{out}: the name must end in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    from dips import api
+    from dips.report.story import draw_story, story_text
+    from dips.report.story_page import story_page
+    from dips.studies import run_directory
+
     other = None
     if data is not None:
         other = api.load(data, side=run_directory.open_run(run).side.names)

@@ -11,9 +11,7 @@ from typing import Annotated
 import typer
 
 from dips.cli.screen import print_json
-from dips.serve.dead_letters import DeadLetters
-from dips.serve.keeper import BATCH, ID_BYTES, open_keeper
-from dips.serve.sources.lines import read_lines, stream_lines
+from dips.serve.settings import BATCH, ID_BYTES
 from dips.studies.progress_lines import LINE_SECONDS
 
 
@@ -48,6 +46,10 @@ def stream(
     durable. After a crash, send the lines after the last acknowledgement again. Events with id or
     seq are applied only once. Invalid lines go to the dead-letter file.
     """
+    from dips.serve.dead_letters import DeadLetters
+    from dips.serve.keeper import open_keeper
+    from dips.serve.sources.lines import read_lines, stream_lines
+
     place = Path(store.partition(":")[2] or "store")
     dead = DeadLetters(dead_letters or place.with_name(place.name + ".dead.jsonl"))
     with open_keeper(run, store, batch=batch, id_bytes=id_bytes) as keeper:

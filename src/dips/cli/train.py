@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dips import api
 from dips.cli.origin import write_origin
 from dips.cli.screen import print_decisions, print_json, print_metrics, print_verdict, show_training
 from dips.cli.settings import Settings, with_settings
@@ -19,11 +18,11 @@ from dips.data.predefined_split import open_predefined_split
 from dips.data.readers.columns import ColumnNames
 from dips.data.side_information import event_column_names
 from dips.errors import ConfigError
-from dips.numerics.process_group import ProcessGroup, open_process_group
-from dips.studies.checks import data_summary, device_of, split
-from dips.studies.progress import TrainingCallback
-from dips.studies.run_directory import Source
-from dips.training.resolve import resolve
+
+if TYPE_CHECKING:
+    from dips.numerics.process_group import ProcessGroup
+    from dips.studies.progress import TrainingCallback
+    from dips.studies.run_directory import Source
 
 
 @with_settings()
@@ -54,6 +53,11 @@ def train(
 
     Example: dips train ml-1m --policy last --size 4 --out runs/last-4
     """
+    from dips import api
+    from dips.numerics.process_group import open_process_group
+    from dips.studies.checks import data_summary, device_of, split
+    from dips.training.resolve import resolve
+
     if (valid_data is None) != (test_data is None):
         raise ConfigError("--valid-data and --test-data go together: give both, or neither")
     further = event_column_names(settings().model.side)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from dips import api
 from dips.cli.origin import command, write_origin
 from dips.cli.screen import print_json, print_transfer, show_study
 from dips.cli.settings import Repeats, Seed, Settings, numbers, policy_names, with_settings
 from dips.data.side_information import event_column_names
+from dips.studies.paper_plan import TRANSFER_POLICIES
 
 OWN = ("policy", "size", "every", "periods", "seed", "fold", "repeat", "recommender", "max_seconds")
 """Settings that the study itself sets."""
@@ -23,7 +23,7 @@ def transfer(
     out: Annotated[Path, typer.Option(help="Results directory; the same command resumes it.")],
     settings: Settings,
     policies: Annotated[str, typer.Option(help="Policies that keep the sketches.")] = ",".join(
-        api.TRANSFER_POLICIES
+        TRANSFER_POLICIES
     ),
     sizes: Annotated[str, typer.Option(help="Sketch sizes.")] = "1,2,4,8,16,32",
     recommender: Annotated[str, typer.Option(help="Target model: gru or sasrec.")] = "gru",
@@ -48,6 +48,8 @@ def transfer(
 
     Example: dips transfer foursquare-nyc --policies learned,reservoir,last --out transfer
     """
+    from dips import api
+
     whole = api.load(data, side=event_column_names(settings().model.side))
     with show_study() as on_progress:
         result = api.transfer(

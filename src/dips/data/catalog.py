@@ -301,6 +301,12 @@ def _candidate_paths(name: str) -> dict[str, Path]:
     return {**paths, "download": _downloaded(CATALOG[name])}
 
 
+def searched_directories() -> list[Path]:
+    """Return the directories in which public datasets are looked for, in order."""
+    shared = os.environ.get("DIPS_DATA")
+    return [cache(), *([Path(shared)] if shared else [])]
+
+
 def is_available(name: str) -> bool:
     """Return whether a public dataset opens without a download."""
     return any(path.exists() for path in _candidate_paths(name).values())

@@ -10,11 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-TOLERANCE = 1e-12
-"""An entry counts as zero up to this share of the largest entry of its gradient.
-
-Rounding errors of float64 gradients are far below it.
-"""
+from dips.evaluation.settings import TOLERANCE
 
 
 class SignCounts(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor
 from dips.evaluation.crossing import score_sketches, source_sketches
 from dips.evaluation.metrics import LOWER_IS_BETTER
 from dips.evaluation.progressive import Scores
+from dips.evaluation.settings import LOOKAHEAD
 from dips.evaluation.transfer import SourcePolicy
 from dips.evaluation.verdict import compare_scores
 from dips.model.trained_model import TrainedModel
@@ -35,8 +36,6 @@ from dips.sketch.records import Candidates
 from dips.sketch.signals import Signals
 from dips.stream.users import Stream
 
-LOOKAHEAD = 10
-"""How many interactions ahead the oracle sees."""
 CHUNK = 1 << 24
 """Maximum number of elements in the widest intermediate tensor."""
 

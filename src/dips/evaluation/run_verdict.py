@@ -20,7 +20,7 @@ from dips.evaluation.metrics import LOWER_IS_BETTER, pool_metrics, primary_metri
 from dips.evaluation.progressive import Scores
 from dips.evaluation.transfer import SourcePolicy
 from dips.model.trained_model import TrainedModel
-from dips.policy.registry import PRETRAINED
+from dips.policy.settings import PRETRAINED
 from dips.rollout.trace import StoredTrace
 from dips.stream.users import Stream
 

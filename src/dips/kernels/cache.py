@@ -17,6 +17,12 @@ from dips.numerics import fixed_point, hashing
 
 LAUNCHER = Path(__file__).with_name("numba_launch.py")
 """It calls compiled programs, but is not compiled."""
+KERNELS = (
+    "numba_decisions.roll_out", "numba_decisions.observe", "numba_decisions.set_network_scores",
+    "numba_inner_loop.residuals", "numba_softmax.loss_and_gradients",
+    "numba_softmax.entry_gradients", "numba_softmax.score",
+)  # fmt: skip
+"""Loops that are called from Python; all other compiled functions are parts of them."""
 
 
 def sources_hash() -> str:
@@ -44,6 +50,13 @@ def cache_directory() -> str:
     except (OSError, RuntimeError):  # no home directory is a RuntimeError
         return ""
     return str(folder)
+
+
+def compiled_kernels() -> list[str]:
+    """Return the names of KERNELS that are in `cache_directory`, without their files."""
+    folder = cache_directory()
+    found = {path.name.partition("-")[0] for path in Path(folder).rglob("*.nbi")} if folder else ()
+    return [name.partition(".")[2] for name in KERNELS if name in found]
 
 
 def _root() -> Path:

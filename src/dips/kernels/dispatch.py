@@ -45,6 +45,7 @@ import torch
 from torch import Tensor
 
 from dips.kernels import layout, numba_launch, triton_launch
+from dips.kernels.cache import cache_directory, compiled_kernels
 from dips.kernels.layout import (
     EventArrays,
     ResidualInputs,
@@ -78,6 +79,8 @@ __all__ = [
     "SoftmaxEntryGradients",
     "SoftmaxLoss",
     "SoftmaxProblem",
+    "cache_directory",
+    "compiled_kernels",
     "compiler_for",
     "computed_signals",
     "cuda_backward_pass",

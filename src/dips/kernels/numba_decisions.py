@@ -9,7 +9,7 @@ reference. A scorer is an integer code: numba cannot cache programs that take fu
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,8 +48,10 @@ from dips.kernels.numba_fixed_point import (
     add,
     copy,
     dot,
+    inlined,
     inner_loop,
-    loop,
+    kernel,
+    large_loop,
     multiply,
     quantize,
     to_state,
@@ -101,8 +103,9 @@ class Workspace(NamedTuple):
     inner: InnerWorkspace
 
 
-@loop
-def workspace(width, hidden, dim, entries, user_dim, influences):
+def workspace(
+    width: int, hidden: int, dim: int, entries: int, user_dim: int, influences: int
+) -> Workspace:
     """Return buffers for `width` candidates; matrices of `influences` candidates (or 0)."""
     whole = np.empty((5, width), np.int64)
     real = np.ones((5, width))
@@ -136,8 +139,7 @@ def workspace(width, hidden, dim, entries, user_dim, influences):
     )
 
 
-@loop
-def workspace_for(scorer, size, width):
+def workspace_for(scorer: Any, size: int, width: int) -> Workspace:
     """Return buffers for a scorer, sketches of `size` entries and `width` candidates."""
     hidden, dim = scorer.set_network.bias.shape[1], scorer.set_network.item_weight.shape[1]
     if scorer.code == PAPER_NETWORK:
@@ -153,12 +155,11 @@ def workspace_for(scorer, size, width):
 # --- Loops ------------------------------------------------------------------------------------
 
 
-@loop
-def roll_out(inputs, events, sketch, state, scorer, number, width, first, stride):
+@kernel
+def roll_out(inputs, events, sketch, state, scorer, number, buffers, first, stride):
     """Refresh the sketches of every `stride`-th user from refresh to refresh."""
-    rows, size = sketch.position.shape
+    rows = len(sketch.position)
     users = rows // scorer.runs
-    buffers = workspace_for(scorer, size, width)
     for row in range(first, rows, stride):
         run, start = row // users, inputs.start[row]
         for turn in range(inputs.refresh_count[row]):
@@ -170,28 +171,26 @@ def roll_out(inputs, events, sketch, state, scorer, number, width, first, stride
             record(inputs, sketch, state, row, seen, inputs.refreshes[turn, 2], new, buffers)
 
 
-@loop
-def observe(sketch, seen, user, events, key, number, scorer):
+@kernel
+def observe(sketch, seen, user, events, key, number, scorer, buffers):
     """Refresh the sketch of `user` [events] after each event, in their order, for one run.
 
     `seen` [users] counts events and is increased; `number` maps item codes to rows of the item
     tables, -1 for items that the run does not know. `key` [users] may be empty.
     """
-    size = sketch.position.shape[1]
-    buffers = workspace_for(scorer, size, size + 1)
+    run, new = np.int64(0), np.int64(1)  # all functions would be compiled again for literals
     for event in range(len(user)):
         row = user[event]
         seen[row] += 1
         user_key = key[row] if len(key) > 0 else 0
-        refresh(sketch, row, events, event, 1, seen[row], user_key, number, scorer, 0, buffers)
+        refresh(sketch, row, events, event, new, seen[row], user_key, number, scorer, run, buffers)
 
 
-@loop
-def set_network_scores(inputs, layers, scores, first, stride):
+@kernel
+def set_network_scores(inputs, layers, scores, buffers, first, stride):
     """Write the scores of a set network [rows, candidates] for every `stride`-th row."""
     rows, count = scores.shape
     users = rows // len(layers.bias)
-    buffers = workspace(count, layers.bias.shape[1], inputs.embedding.shape[2], 0, 0, 0)
     for row in range(first, rows, stride):
         run = row // users
         copy(buffers.position, inputs.position[row])
@@ -214,7 +213,7 @@ def set_network_scores(inputs, layers, scores, first, stride):
 # --- The transition ---------------------------------------------------------------------------
 
 
-@inner_loop
+@inlined
 def refresh(sketch, row, events, begin, new, seen, key, number, scorer, run, buffers):
     """Join `new` events from `begin` on to a sketch, score all, keep the highest, write them.
 
@@ -265,7 +264,7 @@ def join(sketch, row, events, begin, new, seen, number, buffers):
     return kept
 
 
-@inner_loop
+@inlined
 def score(scorer, run, seen, key, kept, count, buffers):
     """Write the scores of all candidates to `buffers.score`."""
     code = scorer.code
@@ -575,7 +574,7 @@ def _paper_network(layers, run, count, buffers):
 # --- Influence --------------------------------------------------------------------------------
 
 
-@inner_loop
+@large_loop
 def _influence(scorer, run, seen, size, count, buffers):
     """Score candidates by the order in which the greedy coreset adds them.
 

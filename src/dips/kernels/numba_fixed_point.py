@@ -7,14 +7,56 @@ the same bits there, with fused multiply-add and in any order.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, attr-defined"
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
 
 from numba import config, njit
+from numba.core import event
 
 from dips.kernels.cache import cache_directory
 from dips.numerics.fixed_point import STATE_BITS, STATE_LIMIT
+
+COMPILE_SECONDS = 10
+"""About how long the kernels of a training run compile, on one core."""
+
+
+class CompileNotice(event.Listener):
+    """Logs once, when the first kernel of this process is compiled and not loaded from the cache.
+
+    It is a warning, so that Python shows it on standard error where nothing else is configured.
+    """
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        """Log the notice, unless it is about a function of somebody else."""
+        if self.said or not event.data["dispatcher"].py_func.__module__.startswith("dips.kernels"):
+            return
+        self.said = True
+        folder = cache_directory()
+        often = "once" if folder else "in every process, as no directory for them is writable"
+        place = f"; they are kept in {folder}" if folder else "; set DIPS_CACHE to one that is"
+        text = "Compiling kernels for this machine: %s, about %d s%s"
+        logging.getLogger(__name__).warning(text, often, COMPILE_SECONDS, place)
+
+    def on_end(self, event: Any) -> None:
+        """Do nothing."""
+
+
+PART = {"_nrt": False, "no_cpython_wrapper": True}
+"""Options of functions that Python never calls; a wrapper takes as long to compile as they do."""
+NOTICE = CompileNotice()
+event.register("numba:compile", NOTICE)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function that Python calls and that allocates no arrays: without reference counts.
+
+    Its buffers are made by the caller.
+    """
+    return _compile(function, _nrt=False)
 
 
 def loop(function: Callable[..., Any]) -> Any:
@@ -28,7 +70,20 @@ def inner_loop(function: Callable[..., Any]) -> Any:
     The caller must hold all arrays. Each refresh passes named tuples of about 70 arrays: copying
     them and counting references took ten times as long as a refresh by `last`.
     """
-    return _compile(function, _nrt=False, forceinline=True)
+    return _compile(function, **PART, forceinline=True)
+
+
+def large_loop(function: Callable[..., Any]) -> Any:
+    """Compile a function like `inner_loop`, but do not inline it: it would be compiled again."""
+    return _compile(function, **PART)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Inline a function before compilation: it is compiled with its callers only.
+
+    For the two outermost parts of a kernel: compiled alone, they would be optimised three times.
+    """
+    return njit(inline="always", error_model="numpy")(function)
 
 
 def reassociating_loop(function: Callable[..., Any]) -> Any:
@@ -45,6 +100,7 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
     folder, before = cache_directory(), config.CACHE_DIR
     config.CACHE_DIR = folder or before
     try:
+        options = {"no_cfunc_wrapper": True, **options}
         return njit(cache=bool(folder), nogil=True, error_model="numpy", **options)(function)
     finally:
         config.CACHE_DIR = before

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dips.kernels.numba_fixed_point import STATE, add, copy, dot, inner_loop, loop, quantize
+from dips.kernels.numba_fixed_point import STATE, add, copy, dot, inner_loop, kernel, quantize
 
 
 class InnerWorkspace(NamedTuple):
@@ -27,8 +27,7 @@ class InnerWorkspace(NamedTuple):
     product: np.ndarray  # [dim] curvature times the change
 
 
-@loop
-def inner_workspace(size, dim):
+def inner_workspace(size: int, dim: int) -> InnerWorkspace:
     """Return buffers for `size` entries and user vectors of `dim` numbers."""
     gradient, user, product = np.empty(dim), np.empty(dim), np.empty(dim)
     gram = np.zeros((size, size))
@@ -153,12 +152,11 @@ def predict_linearised(model, run, item, change):
     return model.intercept[run, item] + dot(model.vectors[run, item], change)
 
 
-@loop
-def residuals(inputs, model, found, first, stride):
+@kernel
+def residuals(inputs, model, found, inner, first, stride):
     """Write 2 (rating - prediction), standardised, to `found` [rows, n]: every `stride`-th row."""
     rows, count = found.shape
     users = rows // len(model.prior)
-    inner = inner_workspace(inputs.sketch_item.shape[1], model.prior.shape[1])
     for row in range(first, rows, stride):
         run = row // users
         adapt(model, run, inputs.sketch_item[row], inputs.sketch_rating[row], inner)

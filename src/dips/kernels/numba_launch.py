@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,8 +43,10 @@ def roll_out(inputs: RolloutInputs, state: RolloutState, scorer: Scorer) -> None
         state.repeats, none.view(0, 0),
     )  # fmt: skip
     events = EventArrays(inputs.item, inputs.rating, inputs.time, none)
-    arguments = [*map(arrays, (inputs, events, sketch, _recorded(state), scorer)), none.numpy()]
-    share(numba_decisions.roll_out, [*arguments, width], len(state.position))
+    made = arrays(scorer)
+    arguments = [*map(arrays, (inputs, events, sketch, _recorded(state))), made, none.numpy()]
+    workspace = partial(numba_decisions.workspace_for, made, size, width)
+    share(numba_decisions.roll_out, arguments, len(state.position), workspace=workspace)
 
 
 def keeper(
@@ -59,9 +62,11 @@ def keeper(
         sketch: SketchArrays, seen: Tensor, user: Tensor, events: EventArrays, key: Tensor,
         number: Tensor,
     ) -> None:  # fmt: skip
+        size = sketch.position.shape[1]
         numba_decisions.observe(
             arrays(sketch), seen.numpy(), user.numpy(), arrays(events), key.numpy(),
             (number if has_tables else none).numpy(), made,
+            numba_decisions.workspace_for(made, size, size + 1),
         )  # fmt: skip
 
     return observe
@@ -73,7 +78,9 @@ def set_network_scores(inputs: SetNetworkInputs, layers: SetNetworkLayers) -> Te
 
     scores = torch.empty(inputs.position.shape, dtype=torch.float64)
     arguments = [arrays(inputs), arrays(layers), scores.numpy()]
-    share(numba_decisions.set_network_scores, arguments, len(scores), ROWS_PER_THREAD)
+    width, hidden, dim = scores.shape[1], layers.bias.shape[1], inputs.embedding.shape[2]
+    workspace = partial(numba_decisions.workspace, width, hidden, dim, 0, 0, 0)
+    share(numba_decisions.set_network_scores, arguments, len(scores), ROWS_PER_THREAD, workspace)
     return scores
 
 
@@ -83,18 +90,39 @@ def residuals(inputs: ResidualInputs, model: SquaredErrorModel) -> Tensor:
 
     found = torch.empty(inputs.item.shape, dtype=torch.float64)
     arguments = [arrays(inputs), arrays(model), found.numpy()]
-    share(numba_inner_loop.residuals, arguments, len(found), ROWS_PER_THREAD)
+    size, dim = inputs.sketch_item.shape[1], model.prior.shape[1]
+    workspace = partial(numba_inner_loop.inner_workspace, size, dim)
+    share(numba_inner_loop.residuals, arguments, len(found), ROWS_PER_THREAD, workspace)
     return found
 
 
-def share(loop: Callable[..., None], arguments: list[Any], rows: int, few: int = 1) -> None:
-    """Run a loop on every n-th row in each of n threads; loops release Python's lock."""
+def share(
+    loop: Callable[..., None],
+    arguments: list[Any],
+    rows: int,
+    few: int = 1,
+    workspace: Callable[[], Any] | None = None,
+) -> None:
+    """Run a loop on every n-th row in each of n threads; loops release Python's lock.
+
+    Args:
+        loop: Called with the arguments, the buffers, the first row and the number of threads.
+        arguments: Arguments of all threads.
+        rows: Number of rows.
+        few: Fewer rows than this are not divided.
+        workspace: Returns new buffers for a thread; None: the loop makes its own.
+    """
     threads = max(1, min(torch.get_num_threads(), rows // few))
+
+    def run(first: int) -> None:
+        buffers = () if workspace is None else (workspace(),)
+        loop(*arguments, *buffers, first, threads)
+
     if threads == 1:
-        loop(*arguments, 0, 1)
+        run(0)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(loop, *arguments, first, threads) for first in range(threads)]:
+        for done in [pool.submit(run, first) for first in range(threads)]:
             done.result()
 
 

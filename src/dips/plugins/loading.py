@@ -41,13 +41,25 @@ def make_plugin(
     try:
         plugin = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        raise PluginError(f"{kind} '{name}' cannot be made: {describe_error(error)}") from error
+        reason = _describe_import_error(error, module)
+        raise PluginError(f"{kind} '{name}' cannot be made: {reason}") from error
     if not (isinstance(plugin, type) and issubclass(plugin, base)):
         raise PluginError(f"{kind} '{name}' cannot be made: it is not a dips.{base.__name__}")
     try:
         return construct(plugin, base, seed, settings)
     except Exception as error:
         raise PluginError(f"{kind} '{name}' cannot be made: {describe_error(error)}") from error
+
+
+def _describe_import_error(error: Exception, module: str) -> str:
+    """Return why an import failed; for a module that is not found, with the fix."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if not missing or not f"{module}.".startswith(f"{missing}."):
+        return describe_error(error)
+    return (
+        f"there is no module '{missing}' on the import path; install it, or name its directory: "
+        "PYTHONPATH=. dips ..."
+    )
 
 
 def construct(

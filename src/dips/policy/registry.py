@@ -27,15 +27,8 @@ from dips.policy.pretrained import load_pretrained, signal_of
 from dips.policy.recency import KeepAll, Last, LastDistinct
 from dips.policy.reservoir import Mix, Reservoir
 from dips.policy.set_network import SetNetwork
+from dips.policy.settings import LEARNED, PRETRAINED
 
-LEARNED = "learned"
-"""The policy of a trained set network."""
-PRETRAINED = "pretrained"
-"""The policy with the shipped parameters, and the name of that start of `learned`."""
-INITIAL_POLICIES = ("last", "rule", PRETRAINED)
-"""Where the parameters of `learned` start."""
-BEST_START = "best"
-"""Train `learned` from `last` and from `rule`; the better one on validation is kept."""
 NEWEST = 4
 """Number of newest entries that the initial policy of `learned` protects in larger sketches."""
 SHORTEST_HALF_LIFE = 4
@@ -116,19 +109,6 @@ def _paper(spec: PolicySpec, seed: int) -> Policy:
         side=spec.side,
         generator=generator,
     )
-
-
-def starts(initial: str) -> tuple[str, ...]:
-    """Return the initial policies from which `learned` is trained.
-
-    Args:
-        initial: One of INITIAL_POLICIES, or BEST_START.
-
-    Example:
-        >>> starts("best"), starts("pretrained")
-        (('last', 'rule'), ('pretrained',))
-    """
-    return ("last", "rule") if initial == BEST_START else (initial,)
 
 
 def initial_half_life(size: int) -> int:

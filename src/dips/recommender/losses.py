@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dips.errors import ConfigError, choose_from
+from dips.recommender.settings import EXPLICIT, IMPLICIT
 
 
 class Loss(ABC):
@@ -216,12 +217,10 @@ def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
     return torch.tensor(values, dtype=dtype, device=device)
 
 
-EXPLICIT = ("mse", "bce", "cce")
 SAMPLED_LOSSES: dict[str, type[SampledLoss]] = {
     "bpr": BPR, "top1": TOP1, "bpr-max": BPRMax, "top1-max": TOP1Max,
 }  # fmt: skip
 """Losses with negatives, by name."""
-IMPLICIT = ("softmax", *SAMPLED_LOSSES)
 
 
 def make_loss(

@@ -31,8 +31,6 @@ RECOMMENDERS: dict[str, type[Recommender]] = {
     "gru": GRU,
     "sasrec": SASRec,
 }
-SEQUENTIAL = ("gru", "sasrec")
-"""Names of the recommenders that read items in order."""
 OPTIONS: dict[str, bool] = {
     "repeat_feature": False, "recency_decay": False, "cosine": False, "tie_embeddings": True,
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """Declare the settings of recommenders, each with its sentence for `--help`.
 
 A setting is declared here alone. It becomes a flag (`training.config.ModelConfig`), a field of the
-stored specification (`RecommenderSpec`), and an argument of every constructor that names it.
+stored specification (`RecommenderSpec`), and an argument of every constructor that names it. This
+file imports no torch, as `--help` is made from it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+EXPLICIT = ("mse", "bce", "cce")
+"""Names of the losses that predict ratings."""
+IMPLICIT = ("softmax", "bpr", "top1", "bpr-max", "top1-max")
+"""Names of the losses that predict items."""
+SEQUENTIAL = ("gru", "sasrec")
+"""Names of the recommenders that read items in order."""
 
 
 def setting(

@@ -28,6 +28,7 @@ from dips.serve.in_flight import CommitWriter, InFlightCommit
 from dips.serve.reader import UserSketch, to_sketches
 from dips.serve.recommend import recommend
 from dips.serve.records import UserRecords, decode, encode, find_fault
+from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
 from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 from dips.serve.stores.registry import open_store
@@ -35,10 +36,6 @@ from dips.serve.tombstones import tombstone_key
 from dips.serve.user_states import UserStates, scan_records
 from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
-BATCH = 1000
-"""Default of `batch`: most events in a commit."""
-ID_BYTES = 64 * 1024 * 1024
-"""Default of `id_bytes`: a deduplication window of a million event ids."""
 COUNTERS, OFFSETS = b"counters", b"offset/"
 """Metadata keys: counters as JSON; the offset of each source, by name."""
 COUNTER_NAMES = ("users", "applied", "repeated", "forgotten", "refused")

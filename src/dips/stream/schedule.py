@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from dips.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Schedule:
             size: Size of the sketch (K).
             seen: Number of interactions of each user so far.
         """
-        marks = torch.cumsum(torch.tensor(self.periods, device=seen.device), 0)
+        marks = seen.new_tensor(self.periods).cumsum(0)
         past = seen - size
         # The periods repeat every marks[-1] interactions: this maps `past` to 1, ..., marks[-1].
-        return (past > 0) & torch.isin((past - 1) % marks[-1] + 1, marks)
+        return (past > 0) & (((past - 1) % marks[-1] + 1)[..., None] == marks).any(-1)
 
     @property
     def longest(self) -> int:

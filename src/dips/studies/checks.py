@@ -16,15 +16,15 @@ from dips.data.side_information import SideInformation
 from dips.data.splitting import FRACTIONS, Parts, by_date, by_fold, by_time
 from dips.errors import ConfigError, DataError, DataWarning, PluginError
 from dips.plugins.loading import describe_error
-from dips.policy.registry import PolicySpec, learns, starts
-from dips.recommender.losses import EXPLICIT, IMPLICIT
+from dips.policy.registry import PolicySpec, learns
+from dips.policy.settings import starts
 from dips.recommender.registry import (
     RECOMMENDERS,
     RecommenderSpec,
     make_recommender,
 )
 from dips.recommender.sequential import Sequential
-from dips.recommender.settings import RecommenderSettings
+from dips.recommender.settings import EXPLICIT, IMPLICIT, RecommenderSettings
 from dips.testing import check_policy, check_recommender
 from dips.training.config import TrainConfig
 from dips.training.estimators import check_combination

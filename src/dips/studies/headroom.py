@@ -9,12 +9,12 @@ from typing import Any
 from dips.data.interactions import Interactions
 from dips.errors import ConfigError, RunError
 from dips.evaluation.headroom import (
-    LOOKAHEAD,
     oracle_gain_intervals,
     score_against_oracle,
     share_of_oracle_gain,
 )
 from dips.evaluation.metrics import primary_metric
+from dips.evaluation.settings import LOOKAHEAD
 from dips.evaluation.transfer import SourcePolicy
 from dips.model.trained_model import TrainedModel
 from dips.stream.users import Stream

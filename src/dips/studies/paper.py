@@ -26,7 +26,7 @@ from dips.report.results import read_results
 from dips.report.story_page import story_page
 from dips.studies.checks import device_of, resolved
 from dips.studies.compare import ComparisonTable, run_name
-from dips.studies.paper_plan import PaperPlan
+from dips.studies.paper_plan import STAGES, PaperPlan
 from dips.studies.progress import StudyCallback, StudyProgress
 from dips.studies.run import starts_of
 from dips.studies.run_directory import read_split
@@ -35,7 +35,6 @@ from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
 FILE, REPORT, STORY = "paper.json", "report.html", "story.html"
-STAGES = ("compare", "transfer", "session", "gradients", "story")
 STARS = (3.5, 5.0)
 """A highest rating between these two means stars; then ratings above the first are likes."""
 STORY_STEPS = 24

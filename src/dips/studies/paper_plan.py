@@ -9,6 +9,9 @@ from typing import Any
 from dips.data.splitting import FOLDS
 from dips.errors import ConfigError
 
+STAGES = ("compare", "transfer", "session", "gradients", "story")
+"""Stages of `dips paper`, in their order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
@@ -60,6 +63,8 @@ FULL = PaperPlan(
     settings={},
 )
 """The paper's experiments, with `last` and `learned`."""
+TRANSFER_POLICIES = FULL.grids["transfer"].policies
+"""Policies of the paper's transfer experiment, with `last` and `learned`."""
 QUICK = PaperPlan(
     grids={
         "compare": Grid(policies=(*POLICIES, "mix:1"), sizes=(2, 4)),

@@ -20,7 +20,8 @@ from dips.evaluation.run_verdict import (
     measure_gain,
 )
 from dips.model.trained_model import TrainedModel
-from dips.policy.registry import LEARNED, PRETRAINED, build_policy, learns
+from dips.policy.registry import build_policy, learns
+from dips.policy.settings import LEARNED, PRETRAINED
 from dips.stream.users import EventColumns, make_stream
 from dips.training.config import TrainConfig
 from dips.training.resolve import Resolved

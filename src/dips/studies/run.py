@@ -26,7 +26,8 @@ from dips.model.trained_model import TrainedModel
 from dips.numerics.freed_memory import keep_freed_memory
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
 from dips.policy.base import Policy
-from dips.policy.registry import LEARNED, PolicySpec, build_policy, learns, starts
+from dips.policy.registry import PolicySpec, build_policy, learns
+from dips.policy.settings import LEARNED, starts
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.registry import RecommenderSpec, make_recommender
 from dips.recommender.spectral_init import initialise_vectors

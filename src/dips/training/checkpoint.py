@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dips.errors import RunError
-from dips.policy.registry import BEST_START, starts
+from dips.policy.settings import BEST_START, starts
 from dips.training.state import Progress, TrainingState
 
 FILE = "checkpoint.safetensors"

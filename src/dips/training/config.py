@@ -3,7 +3,8 @@
 `TrainConfig` is a tree of four frozen dataclasses. The names of the leaves are unique; they are the
 flags of the command line and the keys of TOML files and of config.json. A default of `None` means
 that `dips.training.resolve` decides the value from the data. Where the type itself allows `None`,
-it may stay: no limit, or all. Knows nothing about data or files.
+it may stay: no limit, or all. Knows nothing about data or files, and imports no torch: `--help` of
+all commands is made from it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-import torch
-
 from dips.data.splitting import FOLDS
 from dips.errors import ConfigError, choose_from, did_you_mean
-from dips.numerics.hashing import combine
-from dips.policy.registry import BEST_START, INITIAL_POLICIES
-from dips.recommender.losses import EXPLICIT
-from dips.recommender.losses import IMPLICIT as RANKING
-from dips.recommender.registry import SEQUENTIAL
-from dips.recommender.settings import RecommenderSettings, setting
+from dips.policy.settings import BEST_START, INITIAL_POLICIES
+from dips.recommender.settings import EXPLICIT, SEQUENTIAL, RecommenderSettings, setting
+from dips.recommender.settings import IMPLICIT as RANKING
 from dips.stream.schedule import Schedule
-from dips.training.estimators import ESTIMATORS
 
 SEED_MASK = 2**31 - 1
 """Derived seeds are below this number."""
@@ -199,6 +194,10 @@ class TrainingConfig:
         """
         if not self.fold and not self.repeat:
             return self.seed
+        import torch
+
+        from dips.numerics.hashing import combine
+
         return int(combine(torch.tensor(self.seed), self.fold, self.repeat)) & SEED_MASK
 
 
@@ -250,7 +249,7 @@ class PolicyTrainingConfig:
     estimator: str = setting(
         "straight-through",
         "Gradient estimator of the choice: straight-through, gumbel or reinforce.",
-        choices=ESTIMATORS,
+        choices=("straight-through", "gumbel", "reinforce"),
     )
     revert_tolerance: float = setting(
         None,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dips.numerics.cuda_graph import CapturedGraph
 from dips.numerics.process_group import SINGLE_PROCESS, ProcessGroup
-from dips.policy.registry import PRETRAINED
+from dips.policy.settings import PRETRAINED
 from dips.recommender.losses import SampledLoss
 from dips.recommender.sequential import Sequential
 from dips.rollout.trace import FullHistoryTrace, StoredTrace, Trace

@@ -111,13 +111,11 @@ class Reinforce(Estimator):
         return value * torch.where(inputs.owner >= 0, log_probability, 0.0)
 
 
-_ESTIMATORS: dict[str, type[Estimator]] = {
+ESTIMATORS: dict[str, type[Estimator]] = {
     "straight-through": StraightThrough,
     "gumbel": Gumbel,
     "reinforce": Reinforce,
 }
-ESTIMATORS = tuple(_ESTIMATORS)
-"""Names that `make_estimator` knows."""
 
 
 def make_estimator(name: str) -> Estimator:
@@ -133,9 +131,9 @@ def make_estimator(name: str) -> Estimator:
         >>> make_estimator("gumbel")
         Gumbel(temperature=1.0)
     """
-    if name not in _ESTIMATORS:
+    if name not in ESTIMATORS:
         raise ConfigError(f"unknown estimator '{name}': {choose_from(name, ESTIMATORS)}")
-    return _ESTIMATORS[name]()
+    return ESTIMATORS[name]()
 
 
 def check_combination(estimator: str, credit: str, periods: Sequence[int], selection: str) -> None:

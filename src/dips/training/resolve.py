@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dips.policy.registry import BEST_START, LEARNED, NEWEST, PRETRAINED, initial_half_life
+from dips.policy.registry import NEWEST, initial_half_life
+from dips.policy.settings import BEST_START, LEARNED, PRETRAINED
 from dips.recommender.losses import NEGATIVES, SAMPLED_LOSSES
-from dips.recommender.registry import SEQUENTIAL
+from dips.recommender.settings import SEQUENTIAL
 from dips.training.config import TrainConfig
 
 REPEATS = 0.1
