@@ -50,7 +50,8 @@ def test_train_and_compare_print_notes_once(command, tmp_path):
     }.items():
         found = command(name, path, "--out", tmp_path / name, *arguments, *FAST)
         assert found.code == 0
-        notes = [line for line in found.err.splitlines() if line.startswith("dips: ")]
+        kinds = ("dips: read ", "dips: warning: ")
+        notes = [line for line in found.err.splitlines() if line.startswith(kinds)]
         assert notes == [
             f"dips: read {path}: user = user, item = item, rating = rating, time = date",
             "dips: warning: K = 9 is at least the length of 100 % of the histories: their sketches "
