@@ -162,10 +162,10 @@ def train_as(variant: TrainingVariant | None) -> AbstractContextManager[Any]:
     wrap = variant.wrap
 
     def changed_fit(
-        state: TrainingState, jobs: Sequence[Job], columns: EventColumns, *rest: Any
+        state: TrainingState, jobs: Sequence[Job], columns: EventColumns, *rest: Any, **more: Any
     ) -> None:
-        validate, on_epoch, save, process_group = rest
+        process_group = rest[-1]
         rollouts = _WrappedRollouts(TrainingRollouts(jobs, columns, process_group), wrap)
-        fit(state, jobs, columns, validate, on_epoch, save, process_group, traces=rollouts)
+        fit(state, jobs, columns, *rest, traces=rollouts, **more)
 
     return patch.object(run_module, "fit", changed_fit)

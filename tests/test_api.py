@@ -242,7 +242,8 @@ def test_resume_keeps_the_best_epoch(parts, tmp_path):
         if moment.epoch == 5:
             raise KeyboardInterrupt
 
-    settings = {**SMALL, "epochs": 6, "patience": 6, "batch_size": 32, "learning_rate": 0.2}
+    settings = {**SMALL, "policy": "last", "epochs": 6, "patience": 6, "batch_size": 32}
+    settings |= {"learning_rate": 0.2}
     whole = dips.train(*parts, **settings)
     scores = [line["valid"] for line in whole.history]
     assert min(scores) < min(scores[4:])  # the best was before the interrupt

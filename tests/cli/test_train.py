@@ -60,7 +60,7 @@ def test_the_json_output_is_metrics_json(command, worlds, tmp_path):
 def test_a_table_is_printed(command, worlds, tmp_path):
     found = command("train", worlds["explicit"], "--out", tmp_path / "run", *FAST)
     assert found.code == 0
-    assert "last, K = 4, on synthetic" in " ".join(found.out.split())
+    assert "learned, K = 4, on synthetic" in " ".join(found.out.split())
     assert "rmse" in found.out
     assert f"learning curve: {tmp_path / 'run'}/curve.png" in found.out.replace("\n", "")
     every = command(
@@ -246,7 +246,7 @@ def test_the_time_is_estimated_before_training(command, worlds, tmp_path, monkey
 @pytest.mark.parametrize("world", ["explicit", "implicit"])
 def test_the_kept_epoch_is_the_best_on_validation(world, command, worlds, tmp_path):
     out = tmp_path / "run"
-    found = command("train", worlds[world], "--out", out, *FAST, "--epochs", 5)
+    found = command("train", worlds[world], "--out", out, "--policy", "last", *FAST, "--epochs", 5)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     best = (min if world == "explicit" else max)(line["valid"] for line in lines)
     first = next(line["epoch"] for line in lines if line["valid"] == best)

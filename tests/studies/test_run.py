@@ -18,7 +18,7 @@ from dips.studies.sketches import prediction_columns
 from dips.training.config import TrainConfig
 from dips.training.recipes import build_config
 
-SMALL = {"epochs": 2, "dim": 6, "batch_size": 128, "device": "cpu"}
+SMALL = {"policy": "last", "epochs": 2, "dim": 6, "batch_size": 128, "device": "cpu"}
 EXPLICIT = stream(users=40, items=64, events=14)
 IMPLICIT = stream(users=40, items=64, events=14, implicit=True)
 
@@ -333,7 +333,7 @@ def test_a_stacked_run_reports_its_own_epochs():
 
 def test_runs_with_different_inner_loops_are_not_stacked():
     changes = [{}, {"lr_schedule": "constant"}, {"user_lr": 0.1}, {"user_lr": 0.2}]
-    configs = [TrainConfig.of(**change) for change in changes]
+    configs = [config(**change) for change in changes]
     assert _stacks(configs, "cpu") == [[0], [1], [2, 3]]
 
 

@@ -35,7 +35,8 @@ from dips.training.trainer import TrainingState, fit, start
 LENGTHS = [9, 3, 12, 1, 7, 11, 4, 8, 6, 5, 10, 2, 9, 7]
 SIZE = 2
 PLAIN: dict[str, Any] = {
-    "size": SIZE, "dim": 3, "batch_size": 16, "epochs": 3, "inner_lr": 0.1, "inner_steps": 3,
+    "policy": "last", "size": SIZE, "dim": 3, "batch_size": 16, "epochs": 3, "inner_lr": 0.1,
+    "inner_steps": 3,
     "learning_rate": 0.03, "weight_decay": 1e-3, "patience": 10, "policy_batch_size": 4096,
     "residual": True, "policy_lr": 3e-3, "policy_freeze_epochs": 2, "baselines": (),
     "revert_tolerance": math.inf, "user_batches_per_epoch": 1, "predicted_score": False,
