@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all check browser format bench bench-clicks bench-serving crash bench-gpu screenshot grid false-positives results pretrain clean
 
-demo: .venv/ready ## Compare the static policies on the embedded world (about 2 minutes after set-up)
+demo: .venv/ready ## A learned sketch beside rules on the embedded synthetic data (under 2 minutes after set-up)
 	rm -rf demo
 	$(BIN)/dips demo --out demo
 

@@ -53,19 +53,32 @@ def test_sizes_at_equal_quality():
     assert found["last"][4].size == pytest.approx(32**0.5)
     assert found["last"][8].bound == "above"
     assert equal_quality_sentence(
-        rows(learned=LEARNED, last=LAST), "rmse", 1, "learned", "last"
+        rows(learned=LEARNED, last=LAST), "rmse", 1, ("learned", 4), "last"
     ) == ("learned at 4 equals last at 5.66")
-    assert equal_quality_sentence(rows(learned=LEARNED), "rmse", 1, "learned", "last") == ""
+    assert equal_quality_sentence(rows(learned=LEARNED), "rmse", 1, ("learned", 4), "last") == ""
 
 
 def test_outside_the_tested_sizes_the_sentence_says_which_is_better():
     def sentence(learned):
         return equal_quality_sentence(
-            rows(learned={4: learned}, last=LAST), "rmse", 1, "learned", "last"
+            rows(learned={4: learned}, last=LAST), "rmse", 1, ("learned", 4), "last"
         )
 
     assert sentence(0.5) == "learned at 4 is better than last at 8"
     assert sentence(0.99) == "last at 2 is better than learned at 4"
+
+
+def test_a_sentence_never_contradicts_the_comparison_at_equal_size():
+    falling = {2: 0.90, 4: 0.94, 8: 0.95}  # fewer items are better, as noise can have it
+
+    def sentence(learned):
+        return equal_quality_sentence(
+            rows(learned={4: learned}, last=falling), "rmse", 1, ("learned", 4), "last"
+        )
+
+    assert sentence(0.93) == ""  # better at 4, but last at 2 is better still
+    assert sentence(0.96) == "last at 2 is better than learned at 4"
+    assert sentence(0.89) == "learned at 4 is better than last at 8"
 
 
 def test_known_ratios_are_coloured_and_unknown_ones_are_not():

@@ -1,12 +1,14 @@
 """The report: its content, and its behaviour in Chromium."""
 
 import csv
+import json
 import re
 from html import unescape as html_unescape
 
 import pytest
 
-from dips.report.report_page import metrics_of, reference_policy, report_page
+from dips.report.cards import metrics_of, reference_policy
+from dips.report.report_page import report_page
 from dips.report.results import read_results
 from tests.report.fixtures import (
     overflow,
@@ -124,6 +126,57 @@ def test_cards_say_what_is_not_significant(tmp_path):
     change(place / "paired.csv", "-0.005", "0.005")
     assert "not significant against last" in cards_of(place)
     assert "the difference is not significant" in cards_of(place)
+
+
+def with_means(place, **means):
+    """Give policies other means, by size."""
+    with (place / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    write_table(
+        place / "summary.csv",
+        [
+            {**row, "mean": means.get(row["policy"], {}).get(int(row["size"]), row["mean"])}
+            for row in rows
+        ],
+    )
+    return place
+
+
+def test_no_policy_wins_on_one_card_and_loses_on_another(tmp_path):
+    place = write_comparison(tmp_path / "noise")
+    with_means(place, last={2: 0.90, 4: 0.94, 8: 0.95})  # fewer are better
+    cards = cards_of(place)
+    assert "<b>learned</b>" in cards  # best at K = 4
+    assert "better than learned" not in cards
+    assert "learned at 4 equals last" not in cards
+
+    behind = with_means(write_comparison(tmp_path / "behind"), learned={2: 0.97, 4: 0.95, 8: 0.93})
+    cards = cards_of(behind)
+    assert "<b>last</b>" in cards
+    assert "<b>learned is 1.1 % behind last</b><span>by rmse on ml-1m at K = 4</span>" in cards
+    assert "<b>learned at 4 equals last at 2.83</b>" in cards
+
+
+def test_cards_of_one_comparison_are_about_a_size_that_policies_share(tmp_path):
+    place = write_comparison(tmp_path / "compare")
+    with (place / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    kept = [r for r in rows if r["policy"] == "last" or r["size"] in ("2", "8")]
+    kept = [r for r in kept if r["policy"] != "learned" or r["size"] == "2"]
+    write_table(place / "summary.csv", kept)
+    cards = cards_of(place)
+    assert "at K = 2:" in cards
+    assert "learned at 2 equals last at 2.83" in cards
+
+
+@pytest.mark.parametrize(("users", "said"), [(300, True), (6040, False)])
+def test_a_small_run_beside_the_paper_s_full_data_says_so(tmp_path, users, said):
+    place = write_comparison(tmp_path / "compare")
+    for file in place.glob("runs/*/metrics.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "users": users}))
+    sentence = "300 users, the paper has 6,000"
+    assert (sentence in cards_of(place)) == said
+    assert (f"Here are {sentence}: the difference says little" in render(place)) == said
 
 
 def test_the_primary_metric_comes_first():

@@ -51,7 +51,7 @@ def equal_quality_size(
     Raises:
         ValueError: If there are no sizes, or not as many qualities.
 
-    >>> equal_size([2, 4, 8], [0.1, 0.2, 0.3], 0.25).size  # doctest: +ELLIPSIS
+    >>> equal_quality_size([2, 4, 8], [0.1, 0.2, 0.3], 0.25).size  # doctest: +ELLIPSIS
     5.65...
     """
     if len(sizes) != len(quality) or not sizes:

@@ -15,6 +15,11 @@ METHOD_NAMES = {
     "dips": "DiPS",
 }  # fmt: skip
 TABLES = {"rmse": "Table 2", "recall@20": "Table 3", "mrr@20": "Table 4"}
+USERS = {
+    "ml-1m": 6_000, "ml-10m": 70_000, "netflix": 430_000, "amazon-books": 22_000,
+    "foursquare": 52_000,
+}  # fmt: skip
+"""Users of the paper's data sets, to thousands (its Table 1)."""
 CLAIMS = {
     "transfer": "The paper: DiPS needs up to 50 % fewer sketch items than reservoir sampling for "
     "the same recommendation quality of a GRU4Rec trained on whole histories.",

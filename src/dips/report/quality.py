@@ -279,23 +279,31 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def middle_size(rows: Sequence[Row], metric: str, every: int, of: str) -> int:
-    """Return the middle one of the sizes of a policy."""
-    mine = select_rows(rows, metric, every)
-    sizes = sorted(row["size"] for row in mine if row["policy"] == of and row["size"] > 0)
-    return int(sizes[len(sizes) // 2])
+def equal_quality_sentence(
+    rows: Sequence[Row], metric: str, every: int, cell: tuple[str, int], to: str
+) -> str:
+    """Return a sentence such as 'learned at 4 equals last at 5.6'.
 
+    Outside the tested sizes it says which one is better. It is empty if only one size of `to` was
+    tried, and if it contradicts the comparison at equal size: quality need not grow with the size.
 
-def equal_quality_sentence(rows: Sequence[Row], metric: str, every: int, of: str, to: str) -> str:
-    """Return a sentence such as 'learned at 4 equals last at 5.6', at the middle size.
-
-    Outside the tested sizes it says which one is better.
+    Args:
+        rows: Rows of means.
+        metric: The metric.
+        every: The refresh period.
+        cell: Policy and sketch size whose quality is reached.
+        to: The other policy.
     """
-    by_size = equal_quality_sizes(rows, metric, every, of).get(to)
-    if not by_size:
+    of, size = cell
+    found = equal_quality_sizes(rows, metric, every, of).get(to, {}).get(size)
+    if found is None:
         return ""
-    size = middle_size(rows, metric, every, of)
-    found = by_size[size]
+    mean = {row["policy"]: row["mean"] for row in select_rows(rows, metric, every)
+            if row["size"] == size}  # fmt: skip
+    needs_more = found.bound == "above" or found.size > size
+    better = of if needs_more else to
+    if to in mean and mean[better] != best_value([mean[of], mean[to]], metric):
+        return ""
     if found.bound == "above":
         return f"{of} at {size} is better than {to} at {found.size:g}"
     if found.bound == "below":

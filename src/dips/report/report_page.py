@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dips.evaluation.comparison import BEST_RULE
-from dips.evaluation.metrics import primary_metric
-from dips.evaluation.verdict import count_kept_policies
+from dips.report.cards import cards, data_name, fewer_users, metrics_of, reference_policy
 from dips.report.markup import (
     NOTHING,
     Cell,
@@ -24,19 +23,13 @@ from dips.report.page import page
 from dips.report.paper_tables import CLAIMS, TABLES, published_result
 from dips.report.quality import (
     NO_SKETCH,
-    WITHOUT_SIZE,
     best_rules_table,
-    best_value,
     difference_chart,
-    equal_quality_sentence,
     equal_quality_table,
-    is_not_significant,
     means_table,
-    middle_size,
     periods,
     policy_colours,
     policy_names,
-    select_rows,
     size_chart,
 )
 from dips.report.results import Comparison, Experiment, Results, Row
@@ -74,7 +67,7 @@ def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
     parts: list[tuple[str, str, Markup]] = [("stages", "Stages", stages)]
     for place, comparison in enumerate(results.comparisons):
         body = _comparison(comparison, colour, bytes_of)
-        parts.append((f"compare-{place}", _title(comparison, results.comparisons), body))
+        parts.append((f"compare-{place}", f"Policies on {data_name(comparison, results)}", body))
     for place, experiment in enumerate(results.experiments):
         data = Path(experiment.about.get("data", experiment.name)).stem
         title = f"{TITLES[experiment.kind]}: {data}"
@@ -91,39 +84,9 @@ def report_page(results: Results, *, bytes_of: Bytes, version: str) -> str:
 <p class="summary">{escape(_summary_sentence(results))}</p>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 </header>
-<main id="main">{_cards(results)}{"".join(section(*part) for part in sections)}</main>
+<main id="main">{cards(results)}{"".join(section(*part) for part in sections)}</main>
 <footer>Made by dips {escape(version)}. This page loads nothing from the network.</footer>"""
     return page("dips: which interactions to keep", content)
-
-
-def _title(found: Comparison, others: Sequence[Comparison]) -> str:
-    """Return a title, with the directory if several comparisons have the same data."""
-    same_data = [other for other in others if other.data == found.data]
-    return f"Policies on {found.data}" + (f" ({found.name})" if len(same_data) > 1 else "")
-
-
-def metrics_of(summary: Sequence[Row]) -> list[str]:
-    """Return the metrics to show: the primary one, and at most one more."""
-    names = list(dict.fromkeys(row["metric"] for row in summary))
-    first = primary_metric(dict.fromkeys(names, 0.0))
-    return [first, *(name for name in names if name != first)][:2]
-
-
-def best_at_middle_size(summary: Sequence[Row], metric: str) -> Mapping[str, Any]:
-    """Return the row of the best policy at the middle size and the shortest period."""
-    rows = select_rows(summary, metric, periods(summary)[0])
-    rows = [row for row in rows if row["policy"] not in (*WITHOUT_SIZE, BEST_RULE)] or rows
-    sizes = sorted({row["size"] for row in rows})
-    middle = [row for row in rows if row["size"] == sizes[len(sizes) // 2]]
-    best = best_value([row["mean"] for row in middle], metric)
-    return next(row for row in middle if row["mean"] == best)
-
-
-def reference_policy(summary: Sequence[Row], metric: str) -> str:
-    """Return the policy that others are compared with: `learned`, or else the best."""
-    if "learned" in policy_names(summary):
-        return "learned"
-    return str(best_at_middle_size(summary, metric)["policy"])
 
 
 def _summary_sentence(results: Results) -> str:
@@ -140,57 +103,6 @@ def _summary_sentence(results: Results) -> str:
     )
 
 
-def _cards(results: Results) -> str:
-    """Return the key results: the best policies, and sizes at equal quality."""
-    cards: list[tuple[str, str]] = []
-    for found in results.comparisons:
-        cards += [_best(found), *_equal(found, f"on {found.data}")]
-    for experiment in results.experiments:
-        cards += _equal(experiment, f"in {TITLES[experiment.kind].lower()}")
-    shown = "".join(f"<li><b>{escape(a)}</b><span>{escape(b)}</span></li>" for a, b in cards)
-    return f'<ul class="cards">{shown}</ul>' if shown else ""
-
-
-def _best(found: Comparison) -> tuple[str, str]:
-    """Return the best policy at the middle size, and differences that are not significant."""
-    metric, every = metrics_of(found.summary)[0], periods(found.summary)[0]
-    best = best_at_middle_size(found.summary, metric)
-    policy, size = str(best["policy"]), best["size"]
-    text = f"best {metric} on {found.data} at K = {size}: {best['mean']:.4f}"
-    similar = [
-        other
-        for other in policy_names(found.summary)
-        if other not in WITHOUT_SIZE
-        and is_not_significant(found.paired, metric, (size, every), {policy, other})
-    ]
-    doubt = f"; not significant against {', '.join(similar)}" if similar else ""
-    return policy + _kept_policies(found.rows, policy, size, every), text + doubt
-
-
-def _equal(found: Comparison | Experiment, where: str) -> list[tuple[str, str]]:
-    """Return sizes at equal quality against `last` and `reservoir`."""
-    summary = found.summary
-    metric, every = metrics_of(summary)[0], periods(summary)[0]
-    of = reference_policy(summary, metric)
-    size = middle_size(summary, metric, every, of)
-    cards = []
-    for to in ("last", "reservoir"):
-        text = equal_quality_sentence(summary, metric, every, of, to) if to != of else ""
-        chance = is_not_significant(found.paired, metric, (size, every), {of, to})
-        if text:
-            kept = _kept_policies(found.rows, of, size, every)
-            doubt = "; the difference is not significant" if chance else ""
-            cards.append((text + kept, f"by {metric} {where}{doubt}"))
-    return cards
-
-
-def _kept_policies(rows: Sequence[Row], policy: str, size: int, every: int) -> str:
-    """Return the policies that the runs of a cell kept, if they differ from the asked one."""
-    cell = [row for row in rows if (row["size"], row.get("every", every)) == (size, every)]
-    names = sorted(count_kept_policies(cell, policy))
-    return "" if names in ([], [policy]) else f" (chosen by {', '.join(names)})"
-
-
 def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> Markup:
     metrics, summary = metrics_of(found.summary), found.summary
     metric, every = metrics[0], periods(summary)
@@ -201,12 +113,14 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> M
         published_result(found.data, row["metric"], row["every"], row["size"], row["policy"])
         for row in summary
     )
-    note = paragraph(
-        f"Below our results: those of the paper ({TABLES[metric]}) and the difference, green if "
-        "ours is better. learned is compared with the paper's DiPS."
-        if covered and metric in TABLES
-        else "The paper has no results for this dataset."
-    )
+    if covered and metric in TABLES:
+        few = fewer_users(found)
+        note = (
+            f"Below our results: those of the paper ({TABLES[metric]}) and the difference, green "
+            "if ours is better. learned is compared with the paper's DiPS."
+        ) + (f" Here are {few}: the difference says little about a policy." if few else "")
+    else:
+        note = "The paper has no results for this dataset."
     tables, others = (
         [means_table(summary, name, e, found.data, found.paired) for name in names for e in every]
         for names in (metrics[:1], metrics[1:])
@@ -233,7 +147,7 @@ def _comparison(found: Comparison, colour: dict[str, int], bytes_of: Bytes) -> M
     ]
     equal = [equal_quality_table(summary, metric, e, of) for e in every]
     return concatenate(
-        note, *tables, best_rules_table(found.best_rules),
+        paragraph(note), *tables, best_rules_table(found.best_rules),
         figure_grid(*by_size, *by_bytes, *pairs),
         Markup("<h3>Sizes at equal quality</h3>") if any(equal) else NOTHING, *equal,
         Markup("<h3>By another metric</h3>") if others else NOTHING, *others,
