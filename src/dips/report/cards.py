@@ -55,7 +55,7 @@ def metrics_of(summary: Sequence[Row]) -> list[str]:
     return [first, *(name for name in names if name != first)][:2]
 
 
-def rows_at_middle_size(summary: Sequence[Row], metric: str) -> list[Row]:
+def rows_at_middle_size(summary: Sequence[Row], metric: str) -> list[Mapping[str, Any]]:
     """Return the rows of all policies with a sketch, at one size and the shortest period.
 
     It is the middle one of the sizes that most policies have.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from dips.evaluation.comparison import BEST_RULE
 from dips.report.cards import cards, data_name, fewer_users, metrics_of, reference_policy
