@@ -34,6 +34,7 @@ def test_the_demo_answers_with_a_verdict_a_report_and_a_story(small, command, tm
         assert (tmp_path / "demo" / page).read_text().startswith("<!doctype html>")
         assert f"{tmp_path / 'demo'}/{page}" in found.out
     assert (tmp_path / "demo" / "figure.png").exists()
+    assert "No command was recorded" not in (tmp_path / "demo" / "report.html").read_text()
     for line in found.out.split("What to try next:\n")[1].splitlines():
         assert line.startswith("  dips "), line
 

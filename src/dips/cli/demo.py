@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dips.cli.compare import show
+from dips.cli.origin import write_origin
 from dips.cli.screen import show_study
 from dips.data.atomic_write import atomic_write
 from dips.evaluation.equal_quality_size import equal_quality_size
@@ -56,10 +57,12 @@ def demo(
 
     def compare(policies: list[str], sizes: tuple[int, ...], place: Path) -> ComparisonTable:
         with show_study() as on_progress:
-            return api.compare(
+            table = api.compare(
                 data, policies, sizes, folds=1, out=place, on_progress=on_progress, source=DATA,
                 config=settings_of,
             )  # fmt: skip
+        write_origin(place)
+        return table
 
     larger = compare(["last"], LARGER, out / "last")
     table = compare(POLICIES, SIZES, out)
