@@ -260,9 +260,9 @@ def test_the_softmax_is_sampled_with_many_items(facts: dict[str, Any], taken: in
 def test_sampled_negatives_keep_the_features_of_a_linearised_inner_loop() -> None:
     names = ("recency_decay", "tie_embeddings", "predicted_score", "inner_lr")
     many = decide(items=60_000, implicit=True, policy="learned")
-    assert values(many, *names) == (True, False, True, 1.0)
+    assert values(many, *names) == (True, False, True, 0.5)
     repeats = decide(items=60_000, rows=10**6, implicit=True, repeats=0.2, policy="learned")
-    assert values(repeats, "repeat_feature", *names) == (True, True, True, False, 0.2)
+    assert values(repeats, "repeat_feature", *names) == (True, True, True, False, 0.5)
     plain = decide(implicit=True, policy="learned", inner_loss="softmax", negatives=9)
     assert values(plain, *names) == (False, True, False, 0.2)
 
@@ -275,9 +275,9 @@ MODEL = (
 
 @pytest.mark.parametrize(
     ("implicit", "repeats", "taken"),
-    [(True, 0.0, (False, True, False, 1.0, 5e-3, False, True)),
-     (True, 0.09, (False, True, False, 1.0, 5e-3, False, False)),
-     (True, 0.1, (True, True, True, 0.2, 3e-2, False, False)),
+    [(True, 0.0, (False, True, False, 0.5, 5e-3, False, True)),
+     (True, 0.09, (False, True, False, 0.5, 5e-3, False, False)),
+     (True, 0.1, (True, True, True, 0.5, 3e-2, False, False)),
      (False, 0.0, (False, False, True, 0.05, 3e-3, True, False))],
 )  # fmt: skip
 def test_the_model_follows_the_share_of_repeats(
