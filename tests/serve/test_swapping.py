@@ -11,6 +11,7 @@ import dips
 from dips.data.interactions import EventColumn, from_arrays
 from dips.errors import ConfigError
 from dips.serve.keeper import open_keeper
+from dips.serve.reader import open_reader
 from dips.studies.sketches import sketch_columns
 from dips.testing import random_world
 from tests.serve.models import events_of, make_model
@@ -132,3 +133,7 @@ def test_side_information_reaches_the_policy(durable):
             assert mine == table["position"][table["user"] == name].tolist()
         with pytest.raises(ConfigError, match="other side information than the store holds"):
             keeper.swap(make_model())
+        with pytest.raises(ConfigError, match="other side information than the store holds"):
+            open_reader(make_model(), durable)
+        with open_reader(run.trained, durable) as reader:
+            assert reader.recommend("0", 5) == keeper.recommend("0", 5)

@@ -25,14 +25,15 @@ from dips.serve.deduplication import DeduplicationWindow
 from dips.serve.engine import Engine
 from dips.serve.events import EventError, EventLike, EventSchema
 from dips.serve.in_flight import CommitWriter, InFlightCommit
-from dips.serve.reader import UserSketch, to_sketches
-from dips.serve.recommend import recommend
-from dips.serve.records import UserRecords, decode, encode, find_fault
+from dips.serve.owner_process import OwnerProcess
+from dips.serve.reader import Reader
+from dips.serve.records import decode, encode, find_fault
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
 from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 from dips.serve.stores.registry import open_store
 from dips.serve.tombstones import tombstone_key
+from dips.serve.user_sketch import UserSketch
 from dips.serve.user_states import UserStates, scan_records
 from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
@@ -115,6 +116,8 @@ class Keeper:
         self._vocabulary = ItemVocabulary(store)
         self._window = DeduplicationWindow(store, id_bytes, batch)
         self._writer = CommitWriter()
+        self._owner = OwnerProcess("keeper")
+        self._reader = Reader(trained, store.reader(), self._vocabulary, self._owner)
         (found,) = store.get(Table.METADATA, [COUNTERS])
         self._counters: dict[str, int] = json.loads(found or b"{}")
         self.swap(trained)
@@ -191,6 +194,7 @@ class Keeper:
         Raises:
             StoreError: A commit failed. Results of durable commits are yielded first.
         """
+        self._owner.check()  # a forked child may never get the lock
         source, in_flight = _end_with_none(batches), None
         batch = next(source)
         try:
@@ -242,29 +246,28 @@ class Keeper:
         Raises:
             RecordError: A record is damaged.
         """
-        with self._exclusive():
-            records = self._read([user.encode() for user in users])
-            return to_sketches(users, records, self._vocabulary.names)
+        return self._reader.sketches(users)
 
-    def recommend(self, user: str, n: int = 20) -> list[tuple[str, float]]:
+    def recommend(
+        self, user: str, n: int = 20, exclude: Iterable[str] = ()
+    ) -> list[tuple[str, float]]:
         """Return the items that the model's recommender ranks highest for a user.
 
         Args:
             user: Name of the user. A user without a record gets the items of an empty sketch.
             n: Most items to return.
+            exclude: Items that are not recommended, for example what the user has seen. Items that
+                the model does not know are ignored.
 
         Returns:
             Pairs of item and score, best first. The score is the predicted rating, or the logit if
             the model predicts items.
 
         Raises:
+            DataError: An argument is invalid.
             RecordError: The record is damaged.
         """
-        with self._exclusive():
-            records = self._read([user.encode()])
-            state = UserStates.from_records(records, self._engine.size, 1)
-            index = self._model_items.index
-            return recommend(self._engine.trained, state.sketch, state.seen, index, n)
+        return self._reader.recommend(user, n, exclude)
 
     def forget(self, user: str) -> bool:
         """Erase a user, and leave a tombstone.
@@ -328,6 +331,7 @@ class Keeper:
                 self._vocabulary.add(items)
             self._model_items = ModelItems(self._vocabulary, trained.item_ids)
             self._engine, self._schema = engine, EventSchema.from_model(trained)
+            self._reader.trained = engine.trained
             self.version = number
             return number
 
@@ -408,9 +412,11 @@ class Keeper:
 
     def close(self) -> None:
         """Finish the commit in flight, and close the store."""
-        with self._exclusive():
-            self._writer.close()
-            self._store.close()
+        if self._owner.is_current():
+            with self._exclusive():
+                self._writer.close()
+                self._reader.close()
+                self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -423,15 +429,13 @@ class Keeper:
     ) -> None:
         self.close()
 
-    def _read(self, users: Sequence[bytes]) -> UserRecords:
-        return decode(users, self._store.get(Table.USERS, users))
-
     def _count(self, **more: int) -> dict[str, int]:
         return {n: self._counters.get(n, 0) + more.get(n, 0) for n in COUNTER_NAMES}
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Hold the lock, with no commit in flight."""
+        self._owner.check()
         with self._lock:
             self._writer.wait()
             yield
@@ -456,17 +460,21 @@ class Keeper:
         }
         change[Table.METADATA][COUNTERS] = json.dumps(counters).encode()
         roll_back, write = self._roll_back(), _write_nothing
-        if result.applied or batch.offsets:  # else nothing needs to be durable
-            write = self._store.stage(change)
-        if self._engine.shadow is not None:  # its counts cannot be rolled back: do not overlap
-            write()
-            write, following = _write_nothing, None
-        self._vocabulary.add(new_items)
+        self._vocabulary.add(new_items)  # before a reader can see their codes
         self._window.add(ids)
         self._model_items.index, self._counters = item_index, counters
-        return self._writer.submit(
-            write, roll_back, result, lambda: following and self._load(following)
+        if result.applied or batch.offsets:  # else nothing needs to be durable
+            write = self._store.stage(change)
+        has_shadow = self._engine.shadow is not None
+        commit = self._writer.submit(
+            write,
+            roll_back,
+            result,
+            lambda: None if following is None or has_shadow else self._load(following),
         )
+        if has_shadow:  # its counts cannot be rolled back: do not overlap
+            self._finish(commit)
+        return commit
 
     def _load(self, batch: EventBatch) -> LoadedBatch:
         return load_batch(batch.events, self._store, self._schema, self._vocabulary, self._window)
