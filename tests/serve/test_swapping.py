@@ -77,8 +77,8 @@ def test_resize_makes_the_choice_of_the_next_refresh(url):
     kept.observe_many(LOG)
     before = {user: kept.sketch(user) for user in ("0", "1", "2")}
     kept.swap(make_model("reservoir", 2))
-    assert kept.resize() == 3
-    assert kept.resize() == 0
+    assert kept.resize() == (3, {})
+    assert kept.resize() == (0, {})
     fresh = open_keeper(make_model("reservoir", 2), "memory:")
     fresh.observe_many(LOG)
     for user, old in before.items():
@@ -88,7 +88,7 @@ def test_resize_makes_the_choice_of_the_next_refresh(url):
         assert [e.position for e in new.entries] == [e.position for e in expected]
         assert new.policy_version == 2
     kept.swap(make_model("reservoir", 6))
-    assert kept.resize() == 0
+    assert kept.resize() == (0, {})
     kept.observe("0", "5", 3)
     assert len(kept.sketch("0").entries) == 3
     kept.close()

@@ -17,7 +17,6 @@ from typing import Any, Self, final
 
 from dips.errors import ConfigError
 from dips.model.trained_model import TrainedModel, open_model
-from dips.numerics.hashing import text_keys
 from dips.serve import versions
 from dips.serve.admission import CommitResult
 from dips.serve.batches import EventBatch, LoadedBatch, apply_batch, load_batch
@@ -27,14 +26,14 @@ from dips.serve.events import EventError, EventLike, EventSchema
 from dips.serve.in_flight import CommitWriter, InFlightCommit
 from dips.serve.owner_process import OwnerProcess
 from dips.serve.reader import Reader
-from dips.serve.records import decode, encode, find_fault
+from dips.serve.records import decode, find_fault
+from dips.serve.resizing import ResizeResult, resize
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
 from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 from dips.serve.stores.registry import open_store
-from dips.serve.tombstones import tombstone_key
+from dips.serve.tombstones import NO_EVENT, tombstone_key
 from dips.serve.user_sketch import UserSketch
-from dips.serve.user_states import UserStates, scan_records
 from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
 COUNTERS, OFFSETS = b"counters", b"offset/"
@@ -272,7 +271,8 @@ class Keeper:
     def forget(self, user: str) -> bool:
         """Erase a user, and leave a tombstone.
 
-        Afterwards only events with a sequence number above the user's last one are applied. Call
+        Afterwards only events with a sequence number above the user's last one are applied. If the
+        record is damaged, that number is lost: no event is applied until `readmit` is called. Call
         `compact` to remove the bytes of the record from the files.
 
         Args:
@@ -286,7 +286,9 @@ class Keeper:
             (found,) = self._store.get(Table.USERS, [key])
             if found is None:
                 return False
-            next_seq = 0 if find_fault(key, found) else int(decode([key], [found]).next_seq[0])
+            next_seq = NO_EVENT
+            if not find_fault(key, found):
+                next_seq = int(decode([key], [found]).next_seq[0])
             counters = self._count(users=-1)
             self._store.commit({
                 Table.USERS: {key: None},
@@ -353,26 +355,18 @@ class Keeper:
             self._engine.shadow = shadow
             return shadow
 
-    def resize(self) -> int:
+    def resize(self) -> ResizeResult:
         """Reduce every sketch that is larger than the model's size, by the model's policy.
 
         Without this a sketch is reduced at its user's next event. Commits happen in between, and
-        the call may be repeated after an interruption.
+        the call may be repeated after an interruption. Damaged records are left as they are.
 
         Returns:
-            Number of sketches that were changed.
+            Number of sketches that were changed, and the users whose record is damaged.
         """
         with self._exclusive():
-            changed = 0
-            for keys, records in scan_records(self._store, self.batch):
-                states = UserStates.from_records(records, self._engine.size, self._engine.longest)
-                user_keys = text_keys(key.decode() for key in keys)
-                rows = self._engine.shrink(states, user_keys, self._model_items.index)
-                users = [keys[row] for row in rows]
-                encoded = encode(users, states.to_records(self.version).take(rows))
-                self._store.commit({Table.USERS: dict(zip(users, encoded, strict=True))})
-                changed += len(rows)
-            return changed
+            index = self._model_items.index
+            return resize(self._store, self._engine, index, self.version, self.batch)
 
     def stats(self) -> dict[str, Any]:
         """Return counters since the store was created, and settings of the current model.
