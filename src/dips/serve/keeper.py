@@ -22,8 +22,9 @@ from dips.serve.admission import CommitResult
 from dips.serve.batches import EventBatch, LoadedBatch, apply_batch, load_batch
 from dips.serve.deduplication import DeduplicationWindow
 from dips.serve.engine import Engine
-from dips.serve.events import EventError, EventLike, EventSchema
+from dips.serve.events import EventError, EventLike, EventSchema, newest_time
 from dips.serve.in_flight import CommitWriter, InFlightCommit
+from dips.serve.metrics import Metrics
 from dips.serve.owner_process import OwnerProcess
 from dips.serve.reader import Reader
 from dips.serve.records import decode, find_fault
@@ -89,7 +90,7 @@ def open_keeper(
 class Keeper:
     """Keeps the sketches of all users in one store with one trained model. Thread-safe.
 
-    Open one with `open_keeper`.
+    Open one with `open_keeper`. `metrics` counts what it does.
 
     Args:
         trained: The trained model.
@@ -116,6 +117,7 @@ class Keeper:
         self._window = DeduplicationWindow(store, id_bytes, batch)
         self._writer = CommitWriter()
         self._owner = OwnerProcess("keeper")
+        self.metrics = Metrics()
         self._reader = Reader(trained, store.reader(), self._vocabulary, self._owner)
         (found,) = store.get(Table.METADATA, [COUNTERS])
         self._counters: dict[str, int] = json.loads(found or b"{}")
@@ -446,6 +448,7 @@ class Keeper:
         result, records, new_users, new_items, item_index = apply_batch(loaded, *model)
         self._finish(in_flight)
         batch.on_refused(result.refused)
+        result.refused += batch.refused
         counters, ids = self._count(users=new_users, **result.counts()), loaded.ids.new
         change = {Table.USERS: records, Table.METADATA: {}, **self._window.rows(ids)}
         change[Table.METADATA] |= self._vocabulary.rows(new_items)
@@ -457,8 +460,10 @@ class Keeper:
         self._vocabulary.add(new_items)  # before a reader can see their codes
         self._window.add(ids)
         self._model_items.index, self._counters = item_index, counters
-        if result.applied or batch.offsets:  # else nothing needs to be durable
-            write = self._store.stage(change)
+        if any(result.counts().values()) or batch.offsets:  # else there is nothing to write
+            write = self.metrics.measured(
+                self._store.stage(change), result, newest_time(loaded.events)
+            )
         has_shadow = self._engine.shadow is not None
         commit = self._writer.submit(
             write,
