@@ -11,8 +11,8 @@ def test_nothing_acknowledged_is_lost(durable):
     assert report.faults == []
     assert report.lost == 0
     assert report.unacknowledged > 0  # some kills fell between commit and acknowledgement
-    assert report.acknowledged > 40
-    assert report.reads > 20
+    assert report.acknowledged > 20
+    assert report.reads > 10
     assert set(report.kills) == set(crashing.POINTS)
 
 

@@ -58,9 +58,16 @@ def recommend(
         scores = model.estimate(scores).clamp(trained.spec.low, trained.spec.high)
     ranked = scores[0].clone()
     ranked[list(excluded)] = -torch.inf
-    order = ranked.argsort(descending=True, stable=True)
-    best = order[ranked[order] != -torch.inf][:n].tolist()
-    return [(trained.item_ids[number], float(ranked[number])) for number in best]
+    return [(trained.item_ids[item], float(ranked[item])) for item in _highest(ranked, n)]
+
+
+def _highest(scores: Tensor, n: int) -> list[int]:
+    """Return the `n` items of the highest scores above -inf, best first; NaN counts as highest."""
+    least = scores.topk(min(n, len(scores))).values[-1]
+    found = ((scores >= least) | scores.isnan()).nonzero()[:, 0]  # sorting all items takes longer
+    order = found[scores[found].argsort(descending=True, stable=True)]
+    best: list[int] = order[scores[order] != -torch.inf][:n].tolist()
+    return best
 
 
 def with_stored_sums(trained: TrainedModel) -> TrainedModel:
