@@ -61,6 +61,38 @@ with dips.open_keeper(model, url) as keeper, dips.open_reader(model, url) as rea
     print(json.dumps(reader.sketch("u").items))
 """
 
+IN_A_SOURCE = """
+import os, sys, threading
+import dips
+from tests.serve.models import make_model
+
+def source():
+    yield {"user": "u", "item": "1", "rating": 3}
+    yield {"user": "u", "item": "2", "rating": 3}  # then a commit is in flight
+    global child
+    child = os.fork()
+    if child == 0:
+        raise ValueError("in the child")
+
+with dips.open_keeper(make_model(), sys.argv[1], batch=1) as keeper:
+    write = keeper._store.stage
+
+    def stage(change):  # the commit takes longer than the fork
+        commit = write(change)
+        return lambda: (forked.wait(), commit())
+
+    forked = threading.Event()
+    os.register_at_fork(after_in_parent=forked.set)
+    keeper._store.stage = stage
+    try:
+        keeper.observe_many(source())
+    except dips.DipsError as error:
+        print(error, flush=True)
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    print(keeper.sketch("u").items)
+"""
+
 IDLE = """
 import os, sys
 import dips
@@ -99,6 +131,15 @@ def test_use_in_a_forked_child_is_an_error_at_once(durable):
         sentence = f"this {what} belongs to process {process.pid}, which opened it before the fork"
         assert all(line.startswith(sentence) for line in lines), errors
         assert all("open a reader in the child with dips.open_reader" in line for line in lines)
+
+
+def test_a_child_does_not_wait_for_a_commit_in_flight(durable):
+    """Forked by the source of events, it ends with the error; the parent goes on."""
+    with started(IN_A_SOURCE, durable) as process:
+        printed = process.communicate(timeout=60)[0].splitlines()
+    assert printed[0].startswith(f"this keeper belongs to process {process.pid}")
+    assert printed[1:] == ["['1', '2']"]
+    assert process.returncode == 0
 
 
 def test_an_idle_child_does_not_hold_the_lock_of_the_store(durable):

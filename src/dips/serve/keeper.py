@@ -118,10 +118,14 @@ class Keeper:
         self._writer = CommitWriter()
         self._owner = OwnerProcess("keeper")
         self.metrics = Metrics()
-        self._reader = Reader(trained, store.reader(), self._vocabulary, self._owner)
         (found,) = store.get(Table.METADATA, [COUNTERS])
         self._counters: dict[str, int] = json.loads(found or b"{}")
-        self.swap(trained)
+        self._reader = Reader(trained, store.reader(), self._vocabulary, self._owner)
+        try:
+            self.swap(trained)
+        except BaseException:
+            self._reader.close()
+            raise
 
     def observe(
         self,
@@ -200,6 +204,7 @@ class Keeper:
         batch = next(source)
         try:
             for following in source:
+                self._owner.check()  # the source may have forked
                 if batch is not None:
                     with self._lock:
                         durable, in_flight = in_flight, self._apply(batch, following, in_flight)
@@ -212,14 +217,12 @@ class Keeper:
                     yield durable.result
                 batch = following
         except Exception:
-            with self._lock:
-                self._writer.wait()
-            if in_flight is not None and in_flight.done.exception() is None:
+            self._settle()
+            if self._owner.is_current() and in_flight and in_flight.done.exception() is None:
                 yield in_flight.result
             raise
         finally:
-            with self._lock:
-                self._writer.wait()
+            self._settle()
 
     def sketch(self, user: str) -> UserSketch:
         """Return the sketch of a user.
@@ -477,6 +480,12 @@ class Keeper:
 
     def _load(self, batch: EventBatch) -> LoadedBatch:
         return load_batch(batch.events, self._store, self._schema, self._vocabulary, self._window)
+
+    def _settle(self) -> None:
+        """Wait until no commit is in flight; a forked child has no thread that could finish it."""
+        if self._owner.is_current():
+            with self._lock:
+                self._writer.wait()
 
     def _finish(self, commit: InFlightCommit | None) -> None:
         """Wait until no commit is in flight; raise the error of this commit if it failed."""
