@@ -12,8 +12,8 @@ import dips
 ROOT = Path(__file__).parent.parent
 PUBLIC = [
     "Candidates", "DipsError", "Interactions", "Network", "Policy", "Recommender", "TrainConfig",
-    "TrainedModel", "compare", "evaluate", "gradients", "load", "open_keeper", "paper",
-    "session", "sketches", "train", "transfer",
+    "TrainedModel", "compare", "evaluate", "gradients", "load", "open_keeper", "open_reader",
+    "paper", "session", "sketches", "train", "transfer",
 ]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dips.policy.network import Network
     from dips.recommender.base import Recommender
     from dips.serve.keeper import open_keeper
+    from dips.serve.reader import open_reader
     from dips.sketch.records import Candidates
     from dips.training.config import TrainConfig
 
@@ -46,6 +47,7 @@ __all__ = [
     "gradients",
     "load",
     "open_keeper",
+    "open_reader",
     "paper",
     "session",
     "sketches",
@@ -62,6 +64,7 @@ _HOMES = {
     "Recommender": "dips.recommender.base",
     "TrainConfig": "dips.training.config",
     "open_keeper": "dips.serve.keeper",
+    "open_reader": "dips.serve.reader",
 }
 
 

@@ -46,7 +46,7 @@ def test_a_store_that_does_not_exist_is_not_created(command, trained, tmp_path, 
     assert not (tmp_path / "no").exists()
 
 
-def test_check_reports_damage(command, trained, tmp_path):
+def test_damage_is_reported_and_stops_its_user_only(command, trained, tmp_path):
     store = tmp_path / "s.db"
     lists = tmp_path / "lists.json"
     lists.write_text(json.dumps({f"u{n}": ["1"] for n in range(400)}))
@@ -58,3 +58,11 @@ def test_check_reports_damage(command, trained, tmp_path):
     found = command("store", "check", f"sqlite:{store}")
     assert found.code == 2
     assert "'u399' is damaged: restore it from a backup" in found.err
+    small = trained("explicit", "--policy", "last", "--size", "2")
+    resized = command("store", "resize", small, f"sqlite:{store}")
+    assert resized.code == 2
+    assert "sketches were reduced to 2 entries" in resized.out
+    assert "the record of user 'u399' is damaged" in resized.err
+    again = command("import", small, lists, "--store", f"sqlite:{store}", "--rating", 4)
+    assert "0 events applied, 399 of known users skipped, 1 refused" in again.out
+    assert "the record of user 'u399' is damaged" in again.err

@@ -33,7 +33,7 @@ def test_streamed_sketches_equal_those_of_the_sketch_command(run, worlds, comman
             event |= {"rating": float(data.rating[place]), "time": int(data.time[place])}
             lines.append(json.dumps({**event, "seq": seq}))
     text = "\n".join([*lines[:5], "nonsense", *lines[2:]])
-    found = stream(run, store, text, "--batch", 10)
+    found = stream(run, store, text, "--batch", 10, "--metrics", tmp_path / "dips.prom")
     assert found.returncode == 0, found.stderr
     acks = [json.loads(line) for line in found.stdout.splitlines()]
     assert acks[-1]["lines"] == len(lines) + 4
@@ -41,6 +41,9 @@ def test_streamed_sketches_equal_those_of_the_sketch_command(run, worlds, comman
     assert sum(ack["repeated"] for ack in acks) == 3
     assert sum(ack["refused"] for ack in acks) == 1
     assert f"{len(lines)} events applied, 1 refused; 3 users in {store}" in found.stderr
+    counted = (tmp_path / "dips.prom").read_text()
+    for outcome, count in (("applied", len(lines)), ("repeated", 3), ("refused", 1)):
+        assert f'dips_events_total{{outcome="{outcome}"}} {count}\n' in counted
     (letter,) = (tmp_path / "s.db.dead.jsonl").read_text().splitlines()
     assert json.loads(letter)["event"] == "nonsense"
     command("sketch", run, worlds["explicit"], "--out", tmp_path / "x.parquet")

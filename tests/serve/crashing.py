@@ -2,34 +2,53 @@
 
 Run it: `python -m tests.serve.crashing --help`. The killed process applies a log of events and
 acknowledges them. The expected state is computed outside of it, from the log and the
-acknowledgements alone.
+acknowledgements alone. A third process reads the store beside all writers, from the first kill to
+the last: what it reads holds every event that was acknowledged before.
+
+Writers and the reader are new interpreters, not forks: they share nothing with the test but pipes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from subprocess import PIPE, Popen
+from tempfile import NamedTemporaryFile
+from threading import Timer
+from typing import Any
 
 from dips.serve.keeper import Keeper, open_keeper
+from dips.serve.maintenance import check
+from dips.serve.reader import open_reader
 from dips.serve.stores.base import Store
 from dips.serve.stores.registry import open_store
-from tests.serve.fold import fold, state_of
+from tests.serve.fold import Fold, History, state_of
 from tests.serve.models import make_model
 
 SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
 COMMIT = 3
 """Events in a commit: the commits of a batch overlap with the next ones, except the last."""
 POLICIES = ("frequent", "last")
-POINTS = ("random", "before", "inside", "after")
+POINTS = ("random", "statement", "before", "statement", "inside", "statement", "after", "statement")
+"""At a random time; before, inside or after a commit; at the n-th SQL statement from opening the
+store on, for n = 1, 2, 3 and so on."""
+NAMES = [f"user {n}" for n in range(USERS)]
+STARTED_AHEAD = 3
+"""Processes that are started before they are needed: most of their time goes into imports."""
+MOST_READS = 30
+"""Most reads beside one writer."""
 
 
 @dataclass
@@ -41,6 +60,8 @@ class Report:
     unacknowledged: int = 0
     """Kills after which the store held a commit that was not acknowledged."""
     lost: int = 0
+    reads: int = 0
+    """Reads of all users in the reader's process."""
     faults: list[str] = field(default_factory=list)
 
 
@@ -61,13 +82,15 @@ class KillingStore:
         now = self._point if self._turn == 0 else ""
         if now == "before":
             die()
+        if self._point == "unwritten" and self._turn > 0:  # a keeper that is wrong: see the tests
+            return lambda: None
         write = self._store.stage(change)
 
         def write_and_die() -> None:
             if now == "inside":  # all rows are written, but not committed
                 self._store.connection.set_trace_callback(lambda sql: sql == "COMMIT" and die())
             write()
-            if now == "after":
+            if now in ("after", "unwritten"):
                 die()
 
         return write_and_die
@@ -75,6 +98,24 @@ class KillingStore:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(turn: int) -> Callable[..., None]:
+    """Return a function that kills this process when it is called for the n-th time."""
+    left = itertools.count(turn - 1, -1)
+    return lambda *_: None if next(left) else die()
+
+
+def die_at_statement(turn: int) -> None:
+    """Kill this process at its n-th SQL statement from now on, that of opening a store included."""
+    connect, kill = sqlite3.connect, die_at(turn)
+
+    def connect_and_trace(*given: Any, **more: Any) -> sqlite3.Connection:
+        connection = connect(*given, **more)
+        connection.set_trace_callback(kill)
+        return connection
+
+    sqlite3.connect = connect_and_trace  # of this process, which is about to be killed
 
 
 def write_log(length: int, seed: int) -> list[dict]:
@@ -111,6 +152,8 @@ def steps(log: list[dict], start: int) -> list[tuple[int, list[dict]]]:
 
 def apply_log(url: str, log: list[dict], start: int, point: str, turn: int, out: int) -> None:
     """Apply the log from `start` on, and write the end of each durable step to `out`."""
+    if point == "statement":
+        die_at_statement(turn)
     policy = [POLICIES[0], *(entry["swap"] for entry in log[:start] if "swap" in entry)][-1]
     keeper = Keeper(trained(policy), KillingStore(open_store(url), point, turn), batch=COMMIT)
     os.write(out, b"0\n")
@@ -129,61 +172,153 @@ def trained(policy: str):
     return make_model(policy, SIZE, PERIODS)
 
 
-def run_and_kill(
-    url: str, log: list[dict], start: int, point: str, rng: random.Random
-) -> list[int]:
-    """Start a process, kill it, and return the ends that it acknowledged."""
-    source, out = os.pipe()
-    turn = rng.randint(1, 12) if point != "random" else 0
-    child = os.fork()
-    if child == 0:
-        try:
-            apply_log(url, log, start, point, turn, out)
-        finally:
-            os._exit(0)
-    os.close(out)
-    with os.fdopen(source, "rb") as acks:
-        first = acks.readline()
-        if point == "random":
-            time.sleep(rng.random() * 0.05)
-            os.kill(child, signal.SIGKILL)
-        rest = acks.read().split(b"\n")
-    os.waitpid(child, 0)
-    return [int(line) for line in [first.strip(), *rest] if line]
+class Children:
+    """Processes that import this module and wait for their task, started some time ahead."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Popen] = deque()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for child in self._waiting:
+            child.kill()
+            child.communicate()
+
+    def take(self, task: dict) -> Popen:
+        """Return a process that has begun with a task."""
+        while len(self._waiting) < STARTED_AHEAD:
+            command = [sys.executable, "-m", "tests.serve.crashing", "--child"]
+            self._waiting.append(Popen(command, stdin=PIPE, stdout=PIPE))
+        child = self._waiting.popleft()
+        send(child, json.dumps(task))
+        return child
 
 
-def crash(url: str, kills: int, seed: int) -> Report:
+def send(child: Popen, line: str) -> None:
+    child.stdin.write(line.encode() + b"\n")
+    child.stdin.flush()
+
+
+def run_task() -> None:
+    """Do the task on standard input, in a process of `Children`."""
+    task = json.loads(sys.stdin.readline())
+    if "read" in task:
+        answer_reads(task["read"])
+    else:
+        with open(task.pop("log")) as file:
+            apply_log(log=json.load(file), out=sys.stdout.fileno(), **task)
+
+
+def answer_reads(url: str) -> None:
+    """Write the state of all users for every line of standard input."""
+    with open_reader(trained(POLICIES[0]), url) as reader:
+        for _ in sys.stdin:
+            print(json.dumps(plain(state_of(reader, NAMES))), flush=True)
+
+
+def plain(users: dict[str, History]) -> dict:
+    """Return the state of users as it comes back from JSON."""
+    return {name: asdict(history) for name, history in users.items()}
+
+
+def ask(reader: Popen) -> dict:
+    send(reader, "")
+    return json.loads(reader.stdout.readline())
+
+
+def watch_and_kill(
+    writer: Popen, reader: Popen | None, seconds: float | None
+) -> tuple[list[int], list[tuple[int, dict]]]:
+    """Read what a writer acknowledges until it is dead, and let a reader read after each line.
+
+    Args:
+        writer: The process that applies the log.
+        reader: A process that reads the same store; None where there is no store yet.
+        seconds: When to kill the writer, from its first line on; None where it kills itself.
+
+    Returns:
+        The acknowledged ends; and (end, state) for each read: the last end that was acknowledged
+        before it, and what was read.
+    """
+    acks, reads = [], []
+    for line in writer.stdout:
+        if not acks and seconds is not None:
+            Timer(seconds, writer.kill).start()
+        acks.append(int(line))
+        if reader is not None and len(reads) < MOST_READS:
+            reads.append((max(acks), ask(reader)))
+    writer.communicate()
+    return acks, reads
+
+
+def states_after(state: Fold, log: list[dict], start: int, end: int) -> dict[int, dict]:
+    """Return the state of users after each commit between two places of the log, by place."""
+    state, found = deepcopy(state), {start: plain(state.users)}
+    for step_end, entries in steps(log, start):
+        if step_end - len(entries) > end:
+            break
+        for place, entry in enumerate(entries, start=step_end - len(entries) + 1):
+            state.apply(entry)
+            if place == step_end or (place - step_end + len(entries)) % COMMIT == 0:
+                found[place] = plain(state.users)
+    return found
+
+
+def crash(url: str, kills: int, seed: int, points: Sequence[str] = POINTS) -> Report:
     """Kill processes that apply one log; after each kill compare the store with the fold."""
     rng, report, log = random.Random(seed), Report(), write_log(200 * kills, seed)
-    durable = 0
-    for turn in range(kills):
-        point = POINTS[turn % len(POINTS)]
-        acks = run_and_kill(url, log, durable, point, rng)
-        durable = max([durable, *acks])
-        report.kills[point] += 1
-        if durable >= len(log):
-            break
-        ends = [*range(durable, steps(log, durable)[0][0], COMMIT), steps(log, durable)[0][0]]
-        with open_keeper(trained(POLICIES[0]), url) as keeper:
-            held = state_of(keeper, [f"user {n}" for n in range(USERS)])
-            damaged = keeper._store.verify()
-        expected = [fold(log[:end], POLICIES[0], SIZE, PERIODS) for end in ends]
-        if held in expected[1:] and held != expected[0]:
-            report.unacknowledged += 1
-        elif held != expected[0]:
-            report.lost += 1
-            report.faults.append(f"kill {turn} ({point}) at line {durable}")
-        report.faults += damaged
+    durable, statement, state = 0, 0, Fold(POLICIES[0], SIZE, PERIODS)
+    with NamedTemporaryFile("w", suffix=".json") as file, Children() as children:
+        json.dump(log, file)
+        file.flush()
+        reader = None
+        for kill in range(kills):
+            point = points[kill % len(points)]
+            statement += point == "statement"
+            turn = statement if point == "statement" else rng.randint(1, 12)
+            task = {"url": url, "log": file.name, "start": durable, "point": point, "turn": turn}
+            seconds = rng.random() * 0.05 if point == "random" else None
+            acks, reads = watch_and_kill(children.take(task), reader, seconds)
+            start, durable = durable, max([durable, *acks])
+            report.kills[point] += 1
+            if durable >= len(log):
+                break
+            expected = states_after(state, log, start, durable)
+            with open_keeper(trained(POLICIES[0]), url) as keeper:
+                held = plain(state_of(keeper, NAMES))
+                report.faults += check(keeper._store)
+            if reader is None:
+                reader = children.take({"read": url})
+            where = f"kill {kill} ({point}) at line {durable}"
+            if held != expected[durable]:
+                if held in [found for end, found in expected.items() if end > durable]:
+                    report.unacknowledged += 1
+                else:
+                    report.lost += 1
+                    report.faults.append(f"{where}: an acknowledged event is lost")
+            for end, found in [*reads, (durable, ask(reader))]:
+                report.reads += 1
+                if found not in [seen for place, seen in expected.items() if place >= end]:
+                    report.faults.append(f"{where}: a reader missed what was acknowledged at {end}")
+            for entry in log[start:durable]:
+                state.apply(entry)
+        reader.communicate()
     report.acknowledged = durable
     return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", default="sqlite:{folder}/store.db")
+    parser.add_argument("--child", action="store_true", help="wait for a task, and do it")
     given = parser.parse_args()
+    if given.child:
+        run_task()
+        return
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         url = given.store.format(folder=folder)
@@ -191,7 +326,8 @@ def main() -> None:
     print(json.dumps({
         "kills": dict(report.kills), "acknowledged": report.acknowledged,
         "committed_unacknowledged": report.unacknowledged, "lost_or_twice": report.lost,
-        "faults": report.faults, "seconds": round(time.monotonic() - began, 1),
+        "reads": report.reads, "faults": report.faults,
+        "seconds": round(time.monotonic() - began, 1),
     }))  # fmt: skip
     sys.exit(1 if report.lost or report.faults else 0)
 

@@ -23,6 +23,49 @@ class History:
     waiting: list = field(default_factory=list)
 
 
+@dataclass
+class Fold:
+    """State of all users, and what is needed to go on."""
+
+    policy: str
+    size: int
+    periods: Sequence[int] = (1,)
+    window: int = 10**6
+    users: dict[str, History] = field(default_factory=dict)
+    tombstones: dict[str, int] = field(default_factory=dict)
+    ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    count: int = 0
+
+    def apply(self, event: dict) -> None:
+        if "forget" in event:
+            if event["forget"] in self.users:
+                erased = self.users.pop(event["forget"])
+                self.tombstones[event["forget"]] = erased.next_seq
+            return
+        if "swap" in event:
+            self.policy = event["swap"]
+            return
+        name, number = event["user"], event["seq"] + 1 if "seq" in event else None
+        if name not in self.users and (number or 0) <= self.tombstones.get(name, -1):
+            return
+        user = self.users.get(name, History())
+        if number is not None:
+            if number <= user.next_seq:
+                return
+            user.next_seq = number
+        elif "id" in event:
+            if self.ids.get((name, event["id"]), -self.window - 1) >= self.count - self.window:
+                return
+            self.ids[name, event["id"]], self.count = self.count, self.count + 1
+        self.users[name] = user
+        user.waiting.append(
+            [user.seen, event["item"], event.get("rating", 1.0), event.get("time", 0), 1]
+        )
+        user.seen += 1
+        if user.seen <= self.size or refresh_is_due(user.seen - self.size, self.periods):
+            refresh(user, self.policy, self.size, name)
+
+
 def fold(
     events: Iterable[dict],
     policy: str,
@@ -30,38 +73,10 @@ def fold(
     periods: Sequence[int] = (1,),
     window: int = 10**6,
 ) -> dict[str, History]:
-    users: dict[str, History] = {}
-    tombstones: dict[str, int] = {}
-    ids: dict[tuple[str, str], int] = {}
-    count = 0
+    state = Fold(policy, size, periods, window)
     for event in events:
-        if "forget" in event:
-            if event["forget"] in users:
-                tombstones[event["forget"]] = users.pop(event["forget"]).next_seq
-            continue
-        if "swap" in event:
-            policy = event["swap"]
-            continue
-        name, number = event["user"], event["seq"] + 1 if "seq" in event else None
-        if name not in users and name in tombstones and (number or 0) <= tombstones[name]:
-            continue
-        user = users.get(name, History())
-        if number is not None:
-            if number <= user.next_seq:
-                continue
-            user.next_seq = number
-        elif "id" in event:
-            if ids.get((name, event["id"]), -window - 1) >= count - window:
-                continue
-            ids[name, event["id"]], count = count, count + 1
-        users[name] = user
-        user.waiting.append(
-            [user.seen, event["item"], event.get("rating", 1.0), event.get("time", 0), 1]
-        )
-        user.seen += 1
-        if user.seen <= size or refresh_is_due(user.seen - size, periods):
-            refresh(user, policy, size, name)
-    return users
+        state.apply(event)
+    return state.users
 
 
 def refresh_is_due(steps: int, periods: Sequence[int]) -> bool:
@@ -98,7 +113,7 @@ def priority(user: str, position: int) -> int:
 
 
 def state_of(keeper: object, users: Iterable[str]) -> dict[str, History]:
-    """Return what a keeper holds, in the form of the fold."""
+    """Return what a keeper or a reader holds, in the form of the fold."""
     found = {}
     for sketch in keeper.sketches(sorted(users)):  # type: ignore[attr-defined]
         parts = [

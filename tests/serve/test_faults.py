@@ -12,6 +12,7 @@ from dips.serve.maintenance import check
 from dips.serve.records import RecordError
 from dips.serve.stores.base import StoreError, Table
 from dips.serve.stores.registry import open_store
+from dips.serve.warm_start import warm_start
 from tests.serve.crashing import write_log
 from tests.serve.fold import fold, state_of
 from tests.serve.models import make_model
@@ -174,6 +175,58 @@ def test_a_damaged_record_affects_only_its_user(url, trained):
         assert keeper.forget("alice")
         keeper.readmit("alice")
         assert keeper.observe("alice", "2", 3)
+
+
+def damage(keeper, user):
+    """Change the last byte of a user's record."""
+    key, store = user.encode(), keeper._store
+    (record,) = store.get(Table.USERS, [key])
+    store.commit({Table.USERS: {key: record[:-1] + bytes([record[-1] ^ 7])}})
+
+
+@pytest.mark.parametrize("field", ["seq", "id", "neither"])
+def test_a_damaged_user_who_is_forgotten_stays_forgotten(url, trained, field):
+    """The last sequence number is lost with the record, so no event is applied."""
+    log = [{"user": "alice", "item": "1", "rating": 3, field: n + 1} for n in range(5)]
+    with open_keeper(trained, url) as keeper:
+        assert keeper.observe_many(log).applied == 5
+        damage(keeper, "alice")
+        assert keeper.forget("alice")
+        later = {"user": "alice", "item": "1", "rating": 3, "seq": 2**63 - 2}
+        assert keeper.observe_many([*log, later]).forgotten == 6
+        assert keeper.sketch("alice").seen == 0
+        keeper.readmit("alice")
+        assert keeper.observe_many([later]).applied == 1
+
+
+def test_resize_leaves_damaged_records_as_they_are(url):
+    with open_keeper(make_model("last", 4), url, batch=3) as keeper:
+        keeper.observe_many(
+            {"user": user, "item": str(n), "rating": 3} for n in range(4) for user in USERS
+        )
+        for user in ("user 0", "user 7"):
+            damage(keeper, user)
+        keeper.swap(make_model("last", 2))
+        reason = "is damaged: restore it from a backup, or forget and readmit the user"
+        assert keeper.resize() == (10, {"user 0": reason, "user 7": reason})
+        assert [s.items for s in keeper.sketches(["user 1", "user 9"])] == [["2", "3"]] * 2
+        for user in ("user 0", "user 7"):
+            with pytest.raises(RecordError, match=reason):
+                keeper.sketch(user)
+
+
+def test_an_import_refuses_damaged_users_and_goes_on(url, trained):
+    lists = [(user, [{"item": "1"}, {"item": "2"}]) for user in (*USERS, None, "new")]
+    with open_keeper(trained, url, batch=100) as keeper:
+        keeper.observe_many({"user": user, "item": "3", "rating": 3} for user in USERS[:9])
+        damage(keeper, "user 3")
+        result = warm_start(keeper, lists, rating=3.0)
+        assert (result.applied, result.repeated) == (2 * 4, 2 * 8)
+        reasons = [refused.reason for refused in result.refused]
+        assert len(reasons) == 4
+        assert sum("record of user 'user 3' is damaged" in reason for reason in reasons) == 2
+        assert sum("user must be a text" in reason for reason in reasons) == 2
+        assert keeper.sketch("new").items == ["1", "2"]
 
 
 def test_erasure_removes_all_bytes_of_a_user_from_the_files(tmp_path, trained):

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dips.data.interactions import from_arrays
 from dips.evaluation import progressive
@@ -15,6 +18,7 @@ from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.stacked import StackedRecommenders
 from dips.rollout.rollout import rollout
 from dips.serve.keeper import open_keeper
+from dips.serve.recommend import _highest
 from dips.stream.users import EventColumns, make_stream
 from tests.serve.models import make_model
 
@@ -100,6 +104,17 @@ def test_the_sums_over_all_items_are_computed_once(monkeypatch):
         found = keeper.recommend("u", ITEMS)
     assert len(sums) == 1
     assert [expected[int(item)] for item, _ in found] == list(range(1, ITEMS + 1))
+
+
+@given(
+    scores=st.lists(st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 2.0, math.nan]), min_size=1),
+    n=st.integers(1, 9),
+)
+def test_the_highest_scores_are_those_of_a_whole_sort(scores, n):
+    """Also with ties, items that are filtered (-inf), and NaN."""
+    tensor = torch.tensor(scores)
+    order = tensor.argsort(descending=True, stable=True).tolist()
+    assert _highest(tensor, n) == [item for item in order if scores[item] != -math.inf][:n]
 
 
 def test_no_items_are_left_when_all_are_filtered():

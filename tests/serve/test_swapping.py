@@ -11,6 +11,7 @@ import dips
 from dips.data.interactions import EventColumn, from_arrays
 from dips.errors import ConfigError
 from dips.serve.keeper import open_keeper
+from dips.serve.reader import open_reader
 from dips.studies.sketches import sketch_columns
 from dips.testing import random_world
 from tests.serve.models import events_of, make_model
@@ -76,8 +77,8 @@ def test_resize_makes_the_choice_of_the_next_refresh(url):
     kept.observe_many(LOG)
     before = {user: kept.sketch(user) for user in ("0", "1", "2")}
     kept.swap(make_model("reservoir", 2))
-    assert kept.resize() == 3
-    assert kept.resize() == 0
+    assert kept.resize() == (3, {})
+    assert kept.resize() == (0, {})
     fresh = open_keeper(make_model("reservoir", 2), "memory:")
     fresh.observe_many(LOG)
     for user, old in before.items():
@@ -87,7 +88,7 @@ def test_resize_makes_the_choice_of_the_next_refresh(url):
         assert [e.position for e in new.entries] == [e.position for e in expected]
         assert new.policy_version == 2
     kept.swap(make_model("reservoir", 6))
-    assert kept.resize() == 0
+    assert kept.resize() == (0, {})
     kept.observe("0", "5", 3)
     assert len(kept.sketch("0").entries) == 3
     kept.close()
@@ -132,3 +133,7 @@ def test_side_information_reaches_the_policy(durable):
             assert mine == table["position"][table["user"] == name].tolist()
         with pytest.raises(ConfigError, match="other side information than the store holds"):
             keeper.swap(make_model())
+        with pytest.raises(ConfigError, match="other side information than the store holds"):
+            open_reader(make_model(), durable)
+        with open_reader(run.trained, durable) as reader:
+            assert reader.recommend("0", 5) == keeper.recommend("0", 5)

@@ -67,7 +67,12 @@ def resize(run: Run, store: Url) -> None:
 
     _must_exist(store)
     with open_keeper(run, store) as keeper:
-        print(f"{keeper.resize()} sketches were reduced to {keeper.stats()['size']} entries")
+        result, size = keeper.resize(), keeper.stats()["size"]
+    print(f"{result.reduced} sketches were reduced to {size} entries")
+    for user, reason in result.damaged.items():
+        print(f"dips: the record of user '{user}' {reason}", file=sys.stderr)
+    if result.damaged:
+        raise typer.Exit(2)
 
 
 @app.command()

@@ -35,6 +35,10 @@ def stream(
         Path | None,
         typer.Option(help="Another run to evaluate in shadow: it decides, and changes nothing."),
     ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(help="File for counters in the text format of Prometheus, every 5 seconds."),
+    ] = None,
     id_bytes: Annotated[
         int, typer.Option(help="Size of the deduplication window for event ids, in bytes.")
     ] = ID_BYTES,
@@ -48,11 +52,15 @@ def stream(
     """
     from dips.serve.dead_letters import DeadLetters
     from dips.serve.keeper import open_keeper
+    from dips.serve.metrics import metrics_file
     from dips.serve.sources.lines import read_lines, stream_lines
 
     place = Path(store.partition(":")[2] or "store")
     dead = DeadLetters(dead_letters or place.with_name(place.name + ".dead.jsonl"))
-    with open_keeper(run, store, batch=batch, id_bytes=id_bytes) as keeper:
+    with (
+        open_keeper(run, store, batch=batch, id_bytes=id_bytes) as keeper,
+        metrics_file(metrics, keeper.metrics),
+    ):
         evaluated = None if shadow is None else keeper.shadow(shadow)
         start = printed = monotonic()
         applied = refused = lines = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from glob import escape
 from pathlib import Path
 
 from dips.errors import DataError
@@ -14,7 +16,8 @@ from dips.errors import DataError
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` at the end.
 
-    If the block raises, the temporary file is removed and `path` stays unchanged.
+    If the block raises, the temporary file is removed and `path` stays unchanged. Temporary files
+    of processes that were killed while they wrote to `path` are removed, too.
 
     Args:
         path: The file to write; its directory is created.
@@ -28,6 +31,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(path)
         yield part
         part.chmod(0o666 & ~_umask())  # some writers leave a file that only its owner can read
         part.replace(path)
@@ -38,6 +42,28 @@ def atomic_write(path: Path) -> Iterator[Path]:
             part.unlink()
 
 
+def _remove_unfinished(path: Path) -> None:
+    """Remove the temporary files of processes that no longer exist."""
+    for part in path.parent.glob(f"{escape(path.name)}.*.part"):
+        process = part.name.removeprefix(f"{path.name}.").removesuffix(".part")
+        if process.isdecimal() and not _exists(int(process)):
+            part.unlink(missing_ok=True)
+
+
+def _exists(process: int) -> bool:
+    """Return whether a process exists; also where the system cannot tell."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # a process of another user, or no process number
+        return True
+    return True
+
+
+@cache  # reading it sets it for a moment, also for other threads
 def _umask() -> int:
     """Return the process's umask."""
     mask = os.umask(0o022)

@@ -31,7 +31,9 @@ class EventBatch(NamedTuple):
     offsets: Mapping[str, int] = {}
     """Offsets of sources that the commit writes, by name: how much of each has been read."""
     on_refused: Callable[[Sequence[RefusedEvent]], None] = lambda refused: None
-    """Called with the invalid events before the commit."""
+    """Called with the events that the keeper refuses, before the commit."""
+    refused: Sequence[RefusedEvent] = ()
+    """What the source has refused already; counted with the commit."""
 
 
 class LoadedBatch(NamedTuple):

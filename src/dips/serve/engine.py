@@ -7,7 +7,6 @@ users in the batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Protocol, final
 
@@ -24,10 +23,10 @@ from dips.policy.kernel_inputs import decision_spec, scorer_of
 from dips.policy.set_network import SetNetwork
 from dips.policy.stacked import StackedPolicies
 from dips.recommender.kernel_inputs import item_vectors, model_spec, signal_model
-from dips.recommender.linearised import LinearisedDotProduct
 from dips.recommender.signals import recommender_signals
 from dips.recommender.stacked import StackedRecommenders
 from dips.serve.arrivals import rounds
+from dips.serve.recommend import with_stored_sums
 from dips.serve.unknown_items import (
     extend_item_tables,
     hide_unknown,
@@ -77,9 +76,8 @@ class Engine:
     def __init__(self, trained: TrainedModel, *, widest: int = 0) -> None:
         if trained.policy.keeps_all:
             raise ConfigError("the policy 'all' keeps everything: there is no sketch to keep")
-        if isinstance(trained.recommender, LinearisedDotProduct):
-            trained = replace(trained, recommender=trained.recommender.with_stored_sums())
-        self.trained, self.size = trained, trained.size
+        self.trained = trained = with_stored_sums(trained)
+        self.size = trained.size
         self.schedule, self.longest = trained.schedule, trained.schedule.longest
         rows = max(self.size, widest) + self.longest + 1
         policy = extend_item_tables(trained, rows)

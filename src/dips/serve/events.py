@@ -167,6 +167,24 @@ class EventSchema:
         return packed
 
 
+def newest_time(events: Sequence[Event]) -> int | None:
+    """Return the latest time of some events; None where no event has one."""
+    return max((event.time for event in events if event.time is not None), default=None)
+
+
+def parse_name(value: Any, field: str) -> str:
+    """Return a name of a user or an item, given as a text or a whole number.
+
+    Args:
+        value: The name.
+        field: What it names, for the message of the error.
+
+    Raises:
+        EventError: The name is invalid.
+    """
+    return _parse_name({field: value}, field)
+
+
 def _parse_name(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
     if isinstance(value, int) and not isinstance(value, bool):

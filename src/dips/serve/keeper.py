@@ -17,23 +17,24 @@ from typing import Any, Self, final
 
 from dips.errors import ConfigError
 from dips.model.trained_model import TrainedModel, open_model
-from dips.numerics.hashing import text_keys
 from dips.serve import versions
 from dips.serve.admission import CommitResult
 from dips.serve.batches import EventBatch, LoadedBatch, apply_batch, load_batch
 from dips.serve.deduplication import DeduplicationWindow
 from dips.serve.engine import Engine
-from dips.serve.events import EventError, EventLike, EventSchema
+from dips.serve.events import EventError, EventLike, EventSchema, newest_time
 from dips.serve.in_flight import CommitWriter, InFlightCommit
-from dips.serve.reader import UserSketch, to_sketches
-from dips.serve.recommend import recommend
-from dips.serve.records import UserRecords, decode, encode, find_fault
+from dips.serve.metrics import Metrics
+from dips.serve.owner_process import OwnerProcess
+from dips.serve.reader import Reader
+from dips.serve.records import decode, find_fault
+from dips.serve.resizing import ResizeResult, resize
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
 from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 from dips.serve.stores.registry import open_store
-from dips.serve.tombstones import tombstone_key
-from dips.serve.user_states import UserStates, scan_records
+from dips.serve.tombstones import NO_EVENT, tombstone_key
+from dips.serve.user_sketch import UserSketch
 from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
 COUNTERS, OFFSETS = b"counters", b"offset/"
@@ -89,7 +90,7 @@ def open_keeper(
 class Keeper:
     """Keeps the sketches of all users in one store with one trained model. Thread-safe.
 
-    Open one with `open_keeper`.
+    Open one with `open_keeper`. `metrics` counts what it does.
 
     Args:
         trained: The trained model.
@@ -115,9 +116,16 @@ class Keeper:
         self._vocabulary = ItemVocabulary(store)
         self._window = DeduplicationWindow(store, id_bytes, batch)
         self._writer = CommitWriter()
+        self._owner = OwnerProcess("keeper")
+        self.metrics = Metrics()
         (found,) = store.get(Table.METADATA, [COUNTERS])
         self._counters: dict[str, int] = json.loads(found or b"{}")
-        self.swap(trained)
+        self._reader = Reader(trained, store.reader(), self._vocabulary, self._owner)
+        try:
+            self.swap(trained)
+        except BaseException:
+            self._reader.close()
+            raise
 
     def observe(
         self,
@@ -191,10 +199,12 @@ class Keeper:
         Raises:
             StoreError: A commit failed. Results of durable commits are yielded first.
         """
+        self._owner.check()  # a forked child may never get the lock
         source, in_flight = _end_with_none(batches), None
         batch = next(source)
         try:
             for following in source:
+                self._owner.check()  # the source may have forked
                 if batch is not None:
                     with self._lock:
                         durable, in_flight = in_flight, self._apply(batch, following, in_flight)
@@ -207,14 +217,12 @@ class Keeper:
                     yield durable.result
                 batch = following
         except Exception:
-            with self._lock:
-                self._writer.wait()
-            if in_flight is not None and in_flight.done.exception() is None:
+            self._settle()
+            if self._owner.is_current() and in_flight and in_flight.done.exception() is None:
                 yield in_flight.result
             raise
         finally:
-            with self._lock:
-                self._writer.wait()
+            self._settle()
 
     def sketch(self, user: str) -> UserSketch:
         """Return the sketch of a user.
@@ -242,34 +250,34 @@ class Keeper:
         Raises:
             RecordError: A record is damaged.
         """
-        with self._exclusive():
-            records = self._read([user.encode() for user in users])
-            return to_sketches(users, records, self._vocabulary.names)
+        return self._reader.sketches(users)
 
-    def recommend(self, user: str, n: int = 20) -> list[tuple[str, float]]:
+    def recommend(
+        self, user: str, n: int = 20, exclude: Iterable[str] = ()
+    ) -> list[tuple[str, float]]:
         """Return the items that the model's recommender ranks highest for a user.
 
         Args:
             user: Name of the user. A user without a record gets the items of an empty sketch.
             n: Most items to return.
+            exclude: Items that are not recommended, for example what the user has seen. Items that
+                the model does not know are ignored.
 
         Returns:
             Pairs of item and score, best first. The score is the predicted rating, or the logit if
             the model predicts items.
 
         Raises:
+            DataError: An argument is invalid.
             RecordError: The record is damaged.
         """
-        with self._exclusive():
-            records = self._read([user.encode()])
-            state = UserStates.from_records(records, self._engine.size, 1)
-            index = self._model_items.index
-            return recommend(self._engine.trained, state.sketch, state.seen, index, n)
+        return self._reader.recommend(user, n, exclude)
 
     def forget(self, user: str) -> bool:
         """Erase a user, and leave a tombstone.
 
-        Afterwards only events with a sequence number above the user's last one are applied. Call
+        Afterwards only events with a sequence number above the user's last one are applied. If the
+        record is damaged, that number is lost: no event is applied until `readmit` is called. Call
         `compact` to remove the bytes of the record from the files.
 
         Args:
@@ -283,7 +291,9 @@ class Keeper:
             (found,) = self._store.get(Table.USERS, [key])
             if found is None:
                 return False
-            next_seq = 0 if find_fault(key, found) else int(decode([key], [found]).next_seq[0])
+            next_seq = NO_EVENT
+            if not find_fault(key, found):
+                next_seq = int(decode([key], [found]).next_seq[0])
             counters = self._count(users=-1)
             self._store.commit({
                 Table.USERS: {key: None},
@@ -328,6 +338,7 @@ class Keeper:
                 self._vocabulary.add(items)
             self._model_items = ModelItems(self._vocabulary, trained.item_ids)
             self._engine, self._schema = engine, EventSchema.from_model(trained)
+            self._reader.trained = engine.trained
             self.version = number
             return number
 
@@ -349,26 +360,18 @@ class Keeper:
             self._engine.shadow = shadow
             return shadow
 
-    def resize(self) -> int:
+    def resize(self) -> ResizeResult:
         """Reduce every sketch that is larger than the model's size, by the model's policy.
 
         Without this a sketch is reduced at its user's next event. Commits happen in between, and
-        the call may be repeated after an interruption.
+        the call may be repeated after an interruption. Damaged records are left as they are.
 
         Returns:
-            Number of sketches that were changed.
+            Number of sketches that were changed, and the users whose record is damaged.
         """
         with self._exclusive():
-            changed = 0
-            for keys, records in scan_records(self._store, self.batch):
-                states = UserStates.from_records(records, self._engine.size, self._engine.longest)
-                user_keys = text_keys(key.decode() for key in keys)
-                rows = self._engine.shrink(states, user_keys, self._model_items.index)
-                users = [keys[row] for row in rows]
-                encoded = encode(users, states.to_records(self.version).take(rows))
-                self._store.commit({Table.USERS: dict(zip(users, encoded, strict=True))})
-                changed += len(rows)
-            return changed
+            index = self._model_items.index
+            return resize(self._store, self._engine, index, self.version, self.batch)
 
     def stats(self) -> dict[str, Any]:
         """Return counters since the store was created, and settings of the current model.
@@ -408,9 +411,11 @@ class Keeper:
 
     def close(self) -> None:
         """Finish the commit in flight, and close the store."""
-        with self._exclusive():
-            self._writer.close()
-            self._store.close()
+        if self._owner.is_current():
+            with self._exclusive():
+                self._writer.close()
+                self._reader.close()
+                self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -423,15 +428,13 @@ class Keeper:
     ) -> None:
         self.close()
 
-    def _read(self, users: Sequence[bytes]) -> UserRecords:
-        return decode(users, self._store.get(Table.USERS, users))
-
     def _count(self, **more: int) -> dict[str, int]:
         return {n: self._counters.get(n, 0) + more.get(n, 0) for n in COUNTER_NAMES}
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Hold the lock, with no commit in flight."""
+        self._owner.check()
         with self._lock:
             self._writer.wait()
             yield
@@ -448,6 +451,7 @@ class Keeper:
         result, records, new_users, new_items, item_index = apply_batch(loaded, *model)
         self._finish(in_flight)
         batch.on_refused(result.refused)
+        result.refused += batch.refused
         counters, ids = self._count(users=new_users, **result.counts()), loaded.ids.new
         change = {Table.USERS: records, Table.METADATA: {}, **self._window.rows(ids)}
         change[Table.METADATA] |= self._vocabulary.rows(new_items)
@@ -456,20 +460,32 @@ class Keeper:
         }
         change[Table.METADATA][COUNTERS] = json.dumps(counters).encode()
         roll_back, write = self._roll_back(), _write_nothing
-        if result.applied or batch.offsets:  # else nothing needs to be durable
-            write = self._store.stage(change)
-        if self._engine.shadow is not None:  # its counts cannot be rolled back: do not overlap
-            write()
-            write, following = _write_nothing, None
-        self._vocabulary.add(new_items)
+        self._vocabulary.add(new_items)  # before a reader can see their codes
         self._window.add(ids)
         self._model_items.index, self._counters = item_index, counters
-        return self._writer.submit(
-            write, roll_back, result, lambda: following and self._load(following)
+        if any(result.counts().values()) or batch.offsets:  # else there is nothing to write
+            write = self.metrics.measured(
+                self._store.stage(change), result, newest_time(loaded.events)
+            )
+        has_shadow = self._engine.shadow is not None
+        commit = self._writer.submit(
+            write,
+            roll_back,
+            result,
+            lambda: None if following is None or has_shadow else self._load(following),
         )
+        if has_shadow:  # its counts cannot be rolled back: do not overlap
+            self._finish(commit)
+        return commit
 
     def _load(self, batch: EventBatch) -> LoadedBatch:
         return load_batch(batch.events, self._store, self._schema, self._vocabulary, self._window)
+
+    def _settle(self) -> None:
+        """Wait until no commit is in flight; a forked child has no thread that could finish it."""
+        if self._owner.is_current():
+            with self._lock:
+                self._writer.wait()
 
     def _finish(self, commit: InFlightCommit | None) -> None:
         """Wait until no commit is in flight; raise the error of this commit if it failed."""

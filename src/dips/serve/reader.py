@@ -1,64 +1,183 @@
-"""Read sketches of users from a store. Needs no trained model."""
+"""Read sketches, and recommend items, beside the process that writes the store.
+
+Every call reads the newest commit, and holds no snapshot when it returns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
 
+from dips.errors import ConfigError
+from dips.model.trained_model import TrainedModel, open_model
+from dips.serve import versions
+from dips.serve.events import parse_name
+from dips.serve.owner_process import OwnerProcess
+from dips.serve.recommend import check_count, item_numbers, recommend, with_stored_sums
 from dips.serve.records import UserRecords, decode
-from dips.serve.stores.base import Table
+from dips.serve.stores.base import Store, Table
 from dips.serve.stores.registry import open_store
+from dips.serve.user_sketch import UserSketch, to_sketches
+from dips.serve.user_states import UserStates
 from dips.serve.vocabulary import ItemVocabulary
 
 
-@dataclass(frozen=True)
-class SketchEntry:
-    """One interaction in a sketch."""
+def open_reader(
+    run: str | Path | TrainedModel, store: str | Store = "sqlite:sketches.db"
+) -> Reader:
+    """Open a store for reading, beside the process that writes it.
 
-    item: str
-    rating: float
-    """1 where there are no ratings."""
-    time: int
-    """Seconds; 0 where there are no times."""
-    position: int
-    """Index in the user's history, from 0."""
-    repeats: int
-    """Repeat count: how often the item occurred while it was in the sketch."""
+    Any number of processes may read. Each call sees every event that was acknowledged before it.
+
+    Args:
+        run: A run directory, or a trained model. It recommends, also after a swap of the keeper.
+        store: URL of a store that other processes can read (`sqlite:PATH`), or an open store. The
+            reader closes it.
+
+    Returns:
+        The reader. Use it in a `with` statement, or call `close`.
+
+    Raises:
+        RunError: The run directory holds no finished run.
+        ConfigError: The model does not fit the store, or the store is `memory:`.
+        StoreError: The store does not exist, or cannot be read.
+
+    Example:
+        >>> import dips, tempfile
+        >>> from dips.testing import random_world
+        >>> train, valid, _ = random_world([6] * 10, items=8).split_users(seed=0)
+        >>> run = dips.train(train, valid, policy="last", size=2, epochs=1, device="cpu").trained
+        >>> url = f"sqlite:{tempfile.mkdtemp()}/sketches.db"
+        >>> with dips.open_keeper(run, url) as keeper, dips.open_reader(run, url) as reader:
+        ...     applied = keeper.observe(user="alice", item="3", rating=4)
+        ...     reader.sketch("alice").items
+        ['3']
+    """
+    if store == "memory:":
+        raise ConfigError("store 'memory:' can be read only by its keeper: choose sqlite:PATH")
+    trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
+    opened = open_store(store, readonly=True) if isinstance(store, str) else store
+    try:
+        versions.check_side_information(versions.read_versions(opened), trained)
+        vocabulary, owner = ItemVocabulary(opened), OwnerProcess("reader")
+        return Reader(with_stored_sums(trained), opened, vocabulary, owner)
+    except BaseException:
+        opened.close()
+        raise
 
 
-@dataclass(frozen=True)
-class UserSketch:
-    """Sketch of a user, with the state that belongs to it."""
+@final
+class Reader:
+    """Reads the sketches of one store, and recommends with one trained model. Thread-safe.
 
-    user: str
-    seen: int
-    """Number of interactions so far."""
-    policy_version: int
-    """Version of the policy that changed the record last; 0 where there is no record."""
-    last_seq: int | None
-    """Last sequence number (`seq`); None where no event had one."""
-    entries: tuple[SketchEntry, ...]
-    """Entries of the sketch, oldest first."""
-    waiting: tuple[SketchEntry, ...] = ()
-    """Interactions since the last refresh, oldest first; not part of the sketch yet."""
+    Open one with `open_reader`.
 
-    @property
-    def items(self) -> list[str]:
-        """Items of the sketch, oldest first."""
-        return [entry.item for entry in self.entries]
+    Args:
+        trained: The trained model, from `with_stored_sums`. Assign another one to replace it.
+        store: The open store; the reader closes it.
+        vocabulary: Item names of the store.
+        owner: The process that may use the reader.
+    """
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, for JSON.
+    def __init__(
+        self,
+        trained: TrainedModel,
+        store: Store,
+        vocabulary: ItemVocabulary,
+        owner: OwnerProcess,
+    ) -> None:
+        self.trained = trained
+        self._store, self._vocabulary, self._lock = store, vocabulary, threading.Lock()
+        self._owner = owner
 
-        The keys of `policy_version` and `last_seq` are `policy` and `last`.
+    def sketch(self, user: str) -> UserSketch:
+        """Return the sketch of a user.
+
+        Args:
+            user: Name of the user.
+
+        Returns:
+            The sketch; an empty one where there is no record.
+
+        Raises:
+            DataError: The name is invalid.
+            StoreError: The store cannot be read.
+            RecordError: The record is damaged.
         """
-        keys = {"policy_version": "policy", "last_seq": "last"}
-        return {keys.get(name, name): value for name, value in asdict(self).items()}
+        return self.sketches([user])[0]
+
+    def sketches(self, users: Sequence[str]) -> list[UserSketch]:
+        """Return the sketches of several users, all as of the same commit.
+
+        Args:
+            users: Names of the users.
+
+        Returns:
+            One sketch per user; an empty one where there is no record.
+
+        Raises:
+            DataError: A name is invalid.
+            StoreError: The store cannot be read.
+            RecordError: A record is damaged.
+        """
+        names = [parse_name(user, "user") for user in users]
+        return to_sketches(names, self._read(names), self._vocabulary.names)
+
+    def recommend(
+        self, user: str, n: int = 20, exclude: Iterable[str] = ()
+    ) -> list[tuple[str, float]]:
+        """Return the items that the model's recommender ranks highest for a user.
+
+        Args:
+            user: Name of the user. A user without a record gets the items of an empty sketch.
+            n: Most items to return.
+            exclude: Items that are not recommended, for example what the user has seen. Items that
+                the model does not know are ignored.
+
+        Returns:
+            Pairs of item and score, best first. The score is the predicted rating, or the logit if
+            the model predicts items.
+
+        Raises:
+            DataError: An argument is invalid.
+            StoreError: The store cannot be read.
+            RecordError: The record is damaged.
+        """
+        n, trained = check_count(n), self.trained
+        excluded = item_numbers(trained, exclude)
+        records = self._read([parse_name(user, "user")])
+        state = UserStates.from_records(records, trained.size, 1)
+        sketch = state.sketch
+        return recommend(trained, sketch, self._vocabulary.names, state.seen, n, excluded)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._owner.is_current():
+            with self._lock:
+                self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self, users: Sequence[str]) -> UserRecords:
+        self._owner.check()
+        with self._lock:
+            return _read_records(self._store, self._vocabulary, users)
 
 
 def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
-    """Read the sketches of users from a store. Another process may write to it.
+    """Read the sketches of users from a store, without a model. Another process may write to it.
 
     Args:
         url: URL of the store, for example `sqlite:sketches.db`.
@@ -74,46 +193,16 @@ def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
     """
     store = open_store(url, readonly=True)
     try:
-        with store.snapshot():
-            names = ItemVocabulary(store).names
-            keys = [user.encode() for user in users]
-            return to_sketches(users, decode(keys, store.get(Table.USERS, keys)), names)
+        vocabulary = ItemVocabulary(store)
+        return to_sketches(users, _read_records(store, vocabulary, users), vocabulary.names)
     finally:
         store.close()
 
 
-def to_sketches(
-    users: Sequence[str], records: UserRecords, item_names: Sequence[str]
-) -> list[UserSketch]:
-    """Convert decoded records to sketches.
-
-    Args:
-        users: Names of the users.
-        records: Records, one row per user.
-        item_names: Item names by code.
-
-    Returns:
-        One sketch per user.
-    """
-    fields = (records.item, records.rating, records.time, records.position, records.repeats)
-    columns = [column.tolist() for column in fields]
-    kept, waiting = records.kept.tolist(), records.waiting.tolist()
-    versions, seen, next_seq = (
-        column.tolist() for column in (records.policy, records.seen, records.next_seq)
-    )
-    sketches = []
-    for row, user in enumerate(users):
-        present = kept[row] + waiting[row]
-        slots = zip(*(column[row][:present] for column in columns), strict=True)
-        entries = tuple(SketchEntry(item_names[code], *values) for code, *values in slots)
-        sketches.append(
-            UserSketch(
-                user=user,
-                seen=seen[row],
-                policy_version=versions[row],
-                last_seq=next_seq[row] - 1 if next_seq[row] else None,
-                entries=entries[: kept[row]],
-                waiting=entries[kept[row] :],
-            )
-        )
-    return sketches
+def _read_records(store: Store, vocabulary: ItemVocabulary, users: Sequence[str]) -> UserRecords:
+    """Return the records of users as of one commit; then the vocabulary has all their items."""
+    keys = [user.encode() for user in users]
+    records = decode(keys, store.get(Table.USERS, keys))
+    if records.item.max(initial=-1) >= len(vocabulary.names):
+        vocabulary.read_new(store)  # a code never changes, so a later commit may be read
+    return records

@@ -169,7 +169,7 @@ def find_fault(user: bytes, record: bytes) -> str:
     if record[4] != VERSION:
         return f"has version {record[4]}, this dips reads version {VERSION}: install a newer dips"
     if not intact:
-        return "is damaged: restore it from a backup, or forget the user"
+        return "is damaged: restore it from a backup, or forget and readmit the user"
     if record[5] >= math.prod(map(len, WIDTHS)):
         return f"has layout {record[5]}, which does not exist"
     return "has another length than its header says"

@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from dips.serve.records import MAX_SEQ
 from dips.serve.stores.base import Store, Table
 
 PREFIX = b"tombstone/"
+NO_EVENT = MAX_SEQ + 1
+"""Next sequence number of a user whose record was damaged: no event reaches it."""
 
 
 def tombstone_key(user: str) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dips.serve.records import UserRecords, decode
+from dips.serve.records import UserRecords, decode_unchecked, find_fault
 from dips.serve.stores.base import Store, Table
 from dips.sketch.records import Sketch, empty
 
@@ -81,7 +81,9 @@ class UserStates:
         return UserRecords(*counts, **fields)
 
 
-def scan_records(store: Store, chunk: int) -> Iterator[tuple[list[bytes], UserRecords]]:
+def scan_records(
+    store: Store, chunk: int
+) -> Iterator[tuple[list[bytes], UserRecords, dict[bytes, str]]]:
     """Iterate over all users of a store, some at a time.
 
     Args:
@@ -89,12 +91,13 @@ def scan_records(store: Store, chunk: int) -> Iterator[tuple[list[bytes], UserRe
         chunk: Most users at a time.
 
     Returns:
-        Pairs of store keys and their decoded records.
+        Triples: store keys, their decoded records, and why other records are damaged, by key.
     """
     source = store.scan(Table.USERS)
     while pairs := list(islice(source, chunk)):
-        keys = [key for key, _ in pairs]
-        yield keys, decode(keys, [record for _, record in pairs])
+        faults = {key: why for key, record in pairs if (why := find_fault(key, record))}
+        intact = {key: record for key, record in pairs if key not in faults}
+        yield list(intact), decode_unchecked(list(intact.values())), faults
 
 
 def _slots(records: UserRecords, first: Tensor, count: Tensor, width: int) -> Sketch:

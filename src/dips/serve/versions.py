@@ -43,6 +43,25 @@ def read_versions(store: Store) -> dict[int, dict[str, Any]]:
     return {int(key.removeprefix(PREFIX)): json.loads(value) for key, value in found}
 
 
+def check_side_information(known: dict[int, dict[str, Any]], trained: TrainedModel) -> Any:
+    """Return the side information of a model as JSON.
+
+    Args:
+        known: Models that worked on the store, from `read_versions`.
+        trained: The model.
+
+    Raises:
+        ConfigError: The model uses other side information than the records of the store hold.
+    """
+    about = trained.side.to_dict()
+    sides = json.loads(json.dumps({"clock": about["clock"], "columns": about["columns"]}))
+    if any(other["sides"] != sides for other in known.values()):
+        raise ConfigError(
+            "the run was trained on other side information than the store holds: use a new store"
+        )
+    return sides
+
+
 def register(store: Store, trained: TrainedModel) -> int:
     """Return the version number of a model in a store; a new model gets the next number.
 
@@ -57,15 +76,7 @@ def register(store: Store, trained: TrainedModel) -> int:
         ConfigError: The model uses other side information than the records of the store hold.
     """
     known, identity = read_versions(store), fingerprint(trained)
-    sides = {
-        "clock": trained.side.to_dict()["clock"],
-        "columns": trained.side.to_dict()["columns"],
-    }
-    sides = json.loads(json.dumps(sides))
-    if any(about["sides"] != sides for about in known.values()):
-        raise ConfigError(
-            "the run was trained on other side information than the store holds: use a new store"
-        )
+    sides = check_side_information(known, trained)
     for number, about in known.items():
         if about["fingerprint"] == identity:
             return number

@@ -33,6 +33,12 @@ class ItemVocabulary:
             self.names += json.loads(value)
         self._codes = {name: code for code, name in enumerate(self.names)}
 
+    def read_new(self, store: Store) -> None:
+        """Read the items that another process has added to the store since the last call."""
+        while (row := store.get(Table.METADATA, [self._next_key()])[0]) is not None:
+            names = json.loads(row)
+            self.add({name: len(self.names) + place for place, name in enumerate(names)})
+
     def code(self, name: str, new: dict[str, int]) -> int:
         """Return the code of an item; an unknown item gets the next code and is added to `new`."""
         code = self._codes.get(name, -1)
@@ -55,8 +61,11 @@ class ItemVocabulary:
         names = list(new)
         if not names:
             return {}
-        key = PREFIX + b"%010d" % len(self.names)
-        return {key: json.dumps(names, ensure_ascii=False).encode()}
+        return {self._next_key(): json.dumps(names, ensure_ascii=False).encode()}
+
+    def _next_key(self) -> bytes:
+        """Return the metadata key of the next items; each row holds the code of its first one."""
+        return PREFIX + b"%010d" % len(self.names)
 
     def add(self, new: dict[str, int]) -> None:
         """Add new items whose rows were staged."""

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dips.serve.admission import CommitResult
+from dips.serve.events import EventError
 from dips.serve.keeper import Keeper
+from dips.serve.records import RecordError
 
 UserList = tuple[str, list[dict[str, Any]]]
 """A user, and the fields of the user's events, oldest first."""
@@ -25,24 +27,38 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **defaults: Any) -> Co
 
     Returns:
         What became of the events. `repeated` is the number of events of skipped users: their
-        events are not compared one by one.
+        events are not compared one by one. Events of users with a damaged record are refused.
 
     Raises:
         StoreError: A commit failed.
     """
     result = CommitResult()
     for group in _groups(lists, keeper.batch):
-        sketches = keeper.sketches([user for user, _ in group])
-        new = {sketch.user for sketch in sketches if sketch.seen == 0}
+        known = _known(keeper, [user for user, _ in group])
         events = [
             {**defaults, **entry, "user": user}
             for user, entries in group
-            if user in new
+            if user not in known
             for entry in entries
         ]
-        result.repeated += sum(len(entries) for user, entries in group if user not in new)
+        result.repeated += sum(len(entries) for user, entries in group if user in known)
         result.add(keeper.observe_many(events))
     return result
+
+
+def _known(keeper: Keeper, users: list[str]) -> set[str]:
+    """Return the users that have an intact record; of others the keeper applies or refuses events.
+
+    A damaged record or an invalid name is searched for by halving.
+    """
+    try:
+        sketches = keeper.sketches(users)
+        return {user for user, sketch in zip(users, sketches, strict=True) if sketch.seen}
+    except (RecordError, EventError):
+        if len(users) == 1:
+            return set()
+        half = len(users) // 2
+        return _known(keeper, users[:half]) | _known(keeper, users[half:])
 
 
 def _groups(lists: Iterable[UserList], batch: int) -> Iterator[list[UserList]]:

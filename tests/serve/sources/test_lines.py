@@ -125,6 +125,7 @@ def test_invalid_lines_go_to_the_dead_letter_file(dead):
     keeper = open_keeper(make_model(), "memory:")
     ((end, result),) = stream_lines(keeper, [lines], dead)
     assert (end, result.applied, len(result.refused)) == (6, 2, 3)
+    assert keeper.stats()["refused"] == keeper.metrics.events["refused"] == 3
     letters = [json.loads(line) for line in dead.path.read_text().splitlines()]
     assert [letter["line"] for letter in letters] == [1, 4, 5]
     assert letters[2]["reason"] == "rating 9 is outside the run's scale from 1 to 5"

@@ -87,7 +87,7 @@ def stream_lines(
         StoreError: A commit failed. Durable commits are acknowledged first.
     """
     skipped = 0 if source is None else keeper.offset(source)
-    in_flight = deque[tuple[int, list[RefusedEvent]]]()
+    in_flight = deque[int]()
 
     def parse_batches() -> Iterator[EventBatch | None]:
         end = 0
@@ -98,20 +98,17 @@ def stream_lines(
             elif end > skipped:
                 new = enumerate(lines[max(0, skipped - start) :], start=max(start, skipped) + 1)
                 offsets = {} if source is None else {source: end}
-                batch, invalid = _parse(list(new), dead_letters, offsets)
-                in_flight.append((end, invalid))
-                yield batch
+                in_flight.append(end)
+                yield _parse(list(new), dead_letters, offsets)
 
     for result in keeper.process(parse_batches()):
-        end, invalid = in_flight.popleft()
-        result.refused += invalid
-        yield end, result
+        yield in_flight.popleft(), result
 
 
 def _parse(
     lines: list[tuple[int, bytes]], dead_letters: DeadLetters, offsets: dict[str, int]
-) -> tuple[EventBatch, list[RefusedEvent]]:
-    """Return the events of numbered lines as a batch, and the lines that are no events."""
+) -> EventBatch:
+    """Return the events of numbered lines as a batch, with the lines that are no events."""
     events: list[Event] = []
     invalid: list[tuple[int, str, bytes]] = []
     origin: dict[int, tuple[int, bytes]] = {}
@@ -130,5 +127,5 @@ def _parse(
         later = [(origin[id(event)][0], why, origin[id(event)][1]) for event, why in refused]
         dead_letters.write(sorted([*invalid, *later]))
 
-    batch = EventBatch(events, offsets, write_dead_letters)
-    return batch, [RefusedEvent(line, reason) for _, reason, line in invalid]
+    refused = [RefusedEvent(line, reason) for _, reason, line in invalid]
+    return EventBatch(events, offsets, write_dead_letters, refused)

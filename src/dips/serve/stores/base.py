@@ -101,6 +101,12 @@ class Store(Protocol):
     def snapshot(self) -> AbstractContextManager[None]:
         """Open a read transaction: all reads inside the context see the same commit."""
 
+    def reader(self) -> Store:
+        """Open this store a second time, for reading in other threads while this object writes.
+
+        Only commits that are durable are visible in it. The caller closes it.
+        """
+
     def compact(self) -> None:
         """Rewrite the files, so that they hold no bytes of deleted rows.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import final
@@ -15,23 +16,27 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in Table}
+        self._lock = threading.Lock()
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of some keys, None where a key does not exist."""
         rows = self._tables[table]
-        return [rows.get(key) for key in keys]
+        with self._lock:
+            return [rows.get(key) for key in keys]
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the rows whose key starts with a prefix, in order of their keys."""
-        rows = self._tables[table]
-        yield from sorted(pair for pair in rows.items() if pair[0].startswith(prefix))
+        with self._lock:
+            rows = sorted(r for r in self._tables[table].items() if r[0].startswith(prefix))
+        yield from rows
 
     def commit(self, change: Change) -> None:
         """Update the dictionaries."""
-        for table, rows in change.items():
-            self._tables[table].update({k: v for k, v in rows.items() if v is not None})
-            for key in [key for key, value in rows.items() if value is None]:
-                self._tables[table].pop(key, None)
+        with self._lock:
+            for table, rows in change.items():
+                self._tables[table].update({k: v for k, v in rows.items() if v is not None})
+                for key in [key for key, value in rows.items() if value is None]:
+                    self._tables[table].pop(key, None)
 
     def stage(self, change: Change) -> Callable[[], None]:
         """Commit at once; return a function that does nothing."""
@@ -41,6 +46,10 @@ class MemoryStore:
     def snapshot(self) -> AbstractContextManager[None]:
         """Return an empty context: no other process can write."""
         return nullcontext()
+
+    def reader(self) -> MemoryStore:
+        """Return this store: each commit and each read holds its lock."""
+        return self
 
     def compact(self) -> None:
         """Do nothing: there are no files."""

@@ -16,6 +16,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import final
+from weakref import WeakSet
 
 from dips.serve.stores.base import Change, StoreError, Table
 from dips.serve.stores.journal import CREATE, Journal, JournalError
@@ -56,6 +57,7 @@ class SqliteStore:
         except BaseException:
             self._release_lock()
             raise
+        _OPEN.add(self)
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of some keys, None where a key does not exist."""
@@ -103,6 +105,10 @@ class SqliteStore:
             yield
         finally:
             self.connection.execute("ROLLBACK")
+
+    def reader(self) -> SqliteStore:
+        """Open the file a second time, for reading only."""
+        return SqliteStore(self.path, readonly=True)
 
     def compact(self) -> None:
         """Rewrite the file, and empty the journal and SQLite's write-ahead log."""
@@ -270,9 +276,22 @@ class SqliteStore:
             raise StoreError(f"sqlite:{self.path} cannot be {action}: {error}") from error
 
     def _release_lock(self) -> None:
+        """Close the lock file; in a forked child this leaves the lock to the parent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+_OPEN: WeakSet[SqliteStore] = WeakSet()
+"""Open stores. A forked child releases their locks: it must not outlive the writer with them."""
+
+
+def _release_locks() -> None:
+    for store in _OPEN:
+        store._release_lock()
+
+
+os.register_at_fork(after_in_child=_release_locks)
 
 
 def _checksum(key: bytes, value: bytes) -> bytes:
