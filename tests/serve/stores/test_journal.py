@@ -114,7 +114,7 @@ def test_a_large_commit_bypasses_the_journal(tmp_path):
     assert store.stats() == {"journal": 0}
     expected = {b"x": b"old"} | {b"%d" % n: b"" for n in range(1, 100)}
     assert dict(store.connection.execute("SELECT key, value FROM users")) == expected
-    assert sum(len(rows) for (rows,) in store.connection.execute("SELECT rows FROM journal")) < 9
+    assert sum(len(rows) for (rows,) in store.connection.execute("SELECT rows FROM journal")) < 13
     assert held_by(reader) == expected
     store.close()
     reader.close()
@@ -189,7 +189,11 @@ def test_memory_is_read_again_after_a_signal_behind_the_commit(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [(1, r"was written by dips 0\.1"), (2, r"was written by dips 0\.1"), (4, "is not a store of")],
+    [
+        (1, "was written by an older dips"),
+        (3, "was written by an older dips"),
+        (5, "is not a store"),
+    ],
 )
 @pytest.mark.parametrize("readonly", [True, False])
 def test_other_versions_of_the_format_are_refused(version, message, readonly, tmp_path):

@@ -22,6 +22,7 @@ from operator import itemgetter
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 
 CHECKPOINT_ROWS = 65_536
 """Rows that are appended during one checkpoint round; about as many are held in memory.
@@ -32,10 +33,15 @@ that opens the file reads all of them. A commit of at least this many rows bypas
 CREATE = "CREATE TABLE journal (number INTEGER PRIMARY KEY, rows BLOB NOT NULL)"
 DELETED = -1
 """Length that marks a deleted row in an entry."""
+SUM_BYTES, HEAD_BYTES = 4, 12
+"""Bytes of a checksum; bytes of a head without lengths and hashes, which take 12 per row."""
+DAMAGED = "an entry of the journal is damaged: restore a backup"
 
 Rows = Mapping[bytes, bytes | None]
 """Rows by key. The value None deletes a row."""
 Row = tuple[bytes, bytes | None]
+Lengths = npt.NDArray[np.int32]
+Hashes = npt.NDArray[np.uint32]
 
 
 class JournalError(Exception):
@@ -148,33 +154,73 @@ class Journal:
 
 
 def _pack(number: int, rows: Rows) -> bytes:
-    """Return an entry: checksum, number of rows, lengths of keys and values, keys and values."""
+    """Return an entry: its head, and its keys and values.
+
+    The head: checksum of head and keys, checksum of the rest of the head, number of rows, lengths
+    of keys and values, hashes of keys.
+    """
     try:
         lengths = [(len(k), DELETED if v is None else len(v)) for k, v in rows.items()]
         head = np.array([len(rows), *chain.from_iterable(lengths)], "<i4").tobytes()
+        head += np.array([zlib.crc32(key) for key in rows], "<u4").tobytes()
         body = [part for row in rows.items() for part in row if part is not None]
-        return b"".join([_checksum(number, head, rows), head, *body])
     except TypeError as error:
         raise JournalError(f"keys and values must be bytes: {error}") from None
+    sums = _checksum(number, head, rows), _checksum(number, head, ())
+    return b"".join([*sums, head, *body])
 
 
 def _unpack(number: int, entry: bytes) -> Rows:
     """Return the rows of an entry; raise `JournalError` if it is damaged."""
-    damaged = JournalError("an entry of the journal is damaged: restore a backup")
     try:
-        count = int.from_bytes(entry[4:8], "little")
-        lengths = np.frombuffer(entry, "<i4", 2 * count, 8)
-    except (TypeError, ValueError):  # the entry is not bytes, or is too short
-        raise damaged from None
-    ends = list(accumulate(np.maximum(lengths, 0).tolist(), initial=8 + lengths.nbytes))
+        content = memoryview(entry)
+    except TypeError:  # a flipped bit may have changed the type of the value
+        raise JournalError(DAMAGED) from None
+    place = 0
+
+    def read(length: int) -> bytes:
+        nonlocal place
+        place += length
+        return bytes(content[place - length : place])
+
+    lengths, _ = read_head(number, len(entry), read)
+    ends = list(accumulate(np.maximum(lengths, 0).ravel().tolist(), initial=place))
     parts = [entry[start:end] for start, end in pairwise(ends)]
     keys, values = parts[::2], parts[1::2]
-    if ends[-1] != len(entry) or entry[:4] != _checksum(number, entry[4 : ends[0]], keys):
-        raise damaged
+    head = entry[2 * SUM_BYTES : place]
+    if entry[:SUM_BYTES] != _checksum(number, head, keys):
+        raise JournalError(DAMAGED)
     rows: dict[bytes, bytes | None] = dict(zip(keys, values, strict=True))
-    return rows | {keys[n]: None for n in np.flatnonzero(lengths[1::2] == DELETED).tolist()}
+    return rows | {keys[n]: None for n in np.flatnonzero(lengths[:, 1] == DELETED).tolist()}
+
+
+def read_head(number: int, size: int, read: Callable[[int], bytes]) -> tuple[Lengths, Hashes]:
+    """Read the head of an entry, and check it and the length of the entry.
+
+    Args:
+        number: Number of the entry.
+        size: Length of the entry in bytes.
+        read: Returns the next bytes of the entry, given how many.
+
+    Returns:
+        Lengths of keys and values, [rows, 2], and hashes of the keys, [rows].
+
+    Raises:
+        JournalError: The entry is damaged.
+    """
+    start = read(min(size, HEAD_BYTES))
+    count = int.from_bytes(start[2 * SUM_BYTES :], "little")
+    if HEAD_BYTES + 12 * count > size:
+        raise JournalError(DAMAGED)
+    rest = read(12 * count)
+    head = start[2 * SUM_BYTES :] + rest
+    lengths = np.frombuffer(rest, "<i4", 2 * count).reshape(count, 2)
+    whole = HEAD_BYTES + len(rest) + int(np.maximum(lengths, 0).sum())
+    if start[SUM_BYTES : 2 * SUM_BYTES] != _checksum(number, head, ()) or whole != size:
+        raise JournalError(DAMAGED)
+    return lengths, np.frombuffer(rest, "<u4", count, 8 * count)
 
 
 def _checksum(number: int, head: bytes, keys: Iterable[bytes]) -> bytes:
-    """Return the checksum of an entry without its values: each record has its own checksum."""
-    return zlib.crc32(b"".join(keys), zlib.crc32(head, number)).to_bytes(4, "little")
+    """Return the checksum of head and keys, without values: each record has its own checksum."""
+    return zlib.crc32(b"".join(keys), zlib.crc32(head, number)).to_bytes(SUM_BYTES, "little")

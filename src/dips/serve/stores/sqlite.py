@@ -20,9 +20,10 @@ from weakref import WeakSet
 
 from dips.serve.stores.base import Change, StoreError, Table
 from dips.serve.stores.journal import CREATE, Journal, JournalError
+from dips.serve.stores.journal_index import JournalIndex
 
-FORMAT = 3
-"""Version of the tables, kept in `user_version`. Versions 1 and 2 were written by dips 0.1."""
+FORMAT = 4
+"""Version of the tables, kept in `user_version`."""
 APPLICATION_ID = 0x64697073
 """`application_id` of SQLite: marks the file as a store of dips."""
 CACHE_KIB = 64 * 1024
@@ -63,7 +64,7 @@ class SqliteStore:
         """Return the values of some keys, None where a key does not exist."""
         found: dict[bytes, bytes] = {}
         with self._errors("read"), self._consistent_read():
-            memory = self._in_memory(table, keys)
+            memory = self._newer_rows(table, keys)
             missing = sorted(key for key in keys if key not in memory)  # neighbours share pages
             for start in range(0, len(missing), KEYS_PER_QUERY):
                 chunk = missing[start : start + KEYS_PER_QUERY]
@@ -84,6 +85,7 @@ class SqliteStore:
             yield from rows
             return
         with self._errors("read"), self._consistent_read():
+            self._journal.read()
             newest = self._journal.merge_with(rows, prefix)
         yield from ((key, value) for key, value in newest if value is not None)
 
@@ -133,6 +135,7 @@ class SqliteStore:
     def stats(self) -> dict[str, int]:
         """Return the number of records in the journal, which are also held in memory."""
         with self._errors("read"), self._consistent_read():
+            self._journal.read()
             return {"journal": len(self._journal.rows)}
 
     def close(self) -> None:
@@ -155,8 +158,8 @@ class SqliteStore:
         version = run("PRAGMA user_version").fetchone()[0]
         if application == APPLICATION_ID and 1 <= version < FORMAT:
             raise StoreError(
-                f"sqlite:{self.path} was written by dips 0.1, which this version cannot read: "
-                "stream the events into a new store"
+                f"sqlite:{self.path} was written by an older dips, which this version cannot "
+                "read: stream the events into a new store"
             )
         is_new = False
         if application != APPLICATION_ID or version != FORMAT:
@@ -165,6 +168,7 @@ class SqliteStore:
             if not is_new:
                 raise StoreError(f"sqlite:{self.path} is not a store of this version of dips")
         self._journal = Journal(self.connection, partial(self._write, Table.USERS))
+        self._index = JournalIndex(self.connection)
         if not readonly:
             if is_new:
                 self._create()
@@ -208,21 +212,23 @@ class SqliteStore:
                 self._write(table, rows)
         return self._journal.append(self._staged.get(Table.USERS, {}))
 
-    def _in_memory(self, table: Table, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
-        """Return the rows that are newer in memory than in the table."""
+    def _newer_rows(self, table: Table, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
+        """Return the rows that are newer than in the table: staged, or in the journal."""
         staged = self._staged.get(table, {})
         if table is not Table.USERS:
             return staged
+        if self._lock is None:  # a reader
+            return self._index.find(keys)
+        self._journal.read()
         journal = self._journal.rows
         newer = {key: journal[key] for key in keys if key in journal}
         return {**newer, **{key: staged[key] for key in keys if key in staged}}
 
     @contextmanager
     def _consistent_read(self) -> Iterator[None]:
-        """Read table and journal as of the same commit; update the journal in memory first."""
+        """Read table and journal as of the same commit."""
         is_writer = self._lock is not None  # then no other process writes
         with nullcontext() if is_writer or self.connection.in_transaction else self.snapshot():
-            self._journal.read()
             yield
 
     def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
