@@ -48,8 +48,8 @@ bench-clicks: .venv/ready ## A million clicks: training beside ALS, SASRec and a
 bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in one run (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.serving
 
-crash: .venv/ready ## 200 kills of a keeper, at random and at marked points; prints what was lost (about a minute)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.serve.crashing --kills 200
+crash: .venv/ready ## 350 kills of a keeper, at random and at marked points; prints what was lost (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.serve.crashing --kills 350
 
 screenshot: .venv/ready browser ## docs/report.png again: a small comparison on made worlds, its report, a picture (minutes)
 	$(BIN)/python docs/screenshot.py

@@ -8,19 +8,24 @@ acknowledgements alone.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dips.serve.keeper import Keeper, open_keeper
+from dips.serve.maintenance import check
 from dips.serve.stores.base import Store
+from dips.serve.stores.commit_mark import CommitMark
 from dips.serve.stores.registry import open_store
 from tests.serve.fold import fold, state_of
 from tests.serve.models import make_model
@@ -29,7 +34,11 @@ SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
 COMMIT = 3
 """Events in a commit: the commits of a batch overlap with the next ones, except the last."""
 POLICIES = ("frequent", "last")
-POINTS = ("random", "before", "inside", "after")
+POINTS = ("random", "before", "inside", "after", "statement", "mark", "closing")
+"""At a random time; before, inside or after a commit; at any SQL statement from opening the store
+on; before or after the mark is written; at any statement that closes the store."""
+MOST_TURNS = {"statement": 60, "mark": 24, "closing": 8}
+"""How many statements or writes there are to choose from; at the other points 12 commits."""
 
 
 @dataclass
@@ -77,6 +86,36 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_at(turn: int) -> Callable[..., None]:
+    """Return a function that kills this process when it is called for the n-th time."""
+    left = itertools.count(turn - 1, -1)
+    return lambda *_: None if next(left) else die()
+
+
+def die_at_statement(turn: int) -> None:
+    """Kill this process at its n-th SQL statement from now on, that of opening a store included."""
+    connect, kill = sqlite3.connect, die_at(turn)
+
+    def connect_and_trace(*given: Any, **more: Any) -> sqlite3.Connection:
+        connection = connect(*given, **more)
+        connection.set_trace_callback(kill)
+        return connection
+
+    sqlite3.connect = connect_and_trace  # of this process, which is about to be killed
+
+
+def die_around(owner: type, name: str, kill: Callable[..., None]) -> None:
+    """Call `kill` before and after every call of a method."""
+    method = getattr(owner, name)
+
+    def called(*given: Any) -> None:
+        kill()
+        method(*given)
+        kill()
+
+    setattr(owner, name, called)
+
+
 def write_log(length: int, seed: int) -> list[dict]:
     """Return events with ids or sequence numbers, duplicates, late events, erasures and swaps."""
     rng, log, seq = random.Random(seed), [], Counter()
@@ -111,10 +150,15 @@ def steps(log: list[dict], start: int) -> list[tuple[int, list[dict]]]:
 
 def apply_log(url: str, log: list[dict], start: int, point: str, turn: int, out: int) -> None:
     """Apply the log from `start` on, and write the end of each durable step to `out`."""
+    if point == "statement":
+        die_at_statement(turn)
+    elif point == "mark":
+        die_around(CommitMark, "write", die_at(turn))
     policy = [POLICIES[0], *(entry["swap"] for entry in log[:start] if "swap" in entry)][-1]
     keeper = Keeper(trained(policy), KillingStore(open_store(url), point, turn), batch=COMMIT)
     os.write(out, b"0\n")
-    for end, entries in steps(log, start):
+    todo = steps(log, start)
+    for end, entries in todo[: turn % 3] if point == "closing" else todo:
         if "forget" in entries[0]:
             keeper.forget(entries[0]["forget"])
         elif "swap" in entries[0]:
@@ -122,6 +166,10 @@ def apply_log(url: str, log: list[dict], start: int, point: str, turn: int, out:
         else:
             keeper.observe_many(entries)
         os.write(out, b"%d\n" % end)
+    if point == "closing":  # five statements, and the removal of the mark
+        kill = die_at(turn)
+        keeper._store.connection.set_trace_callback(kill)
+        die_around(CommitMark, "remove", kill)
     keeper.close()
 
 
@@ -134,7 +182,7 @@ def run_and_kill(
 ) -> list[int]:
     """Start a process, kill it, and return the ends that it acknowledged."""
     source, out = os.pipe()
-    turn = rng.randint(1, 12) if point != "random" else 0
+    turn = rng.randint(1, MOST_TURNS.get(point, 12)) if point != "random" else 0
     child = os.fork()
     if child == 0:
         try:
@@ -166,7 +214,7 @@ def crash(url: str, kills: int, seed: int) -> Report:
         ends = [*range(durable, steps(log, durable)[0][0], COMMIT), steps(log, durable)[0][0]]
         with open_keeper(trained(POLICIES[0]), url) as keeper:
             held = state_of(keeper, [f"user {n}" for n in range(USERS)])
-            damaged = keeper._store.verify()
+            damaged = check(keeper._store)
         expected = [fold(log[:end], POLICIES[0], SIZE, PERIODS) for end in ends]
         if held in expected[1:] and held != expected[0]:
             report.unacknowledged += 1
@@ -180,7 +228,7 @@ def crash(url: str, kills: int, seed: int) -> Report:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=350)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", default="sqlite:{folder}/store.db")
     given = parser.parse_args()

@@ -14,7 +14,7 @@ def small_batches(monkeypatch):
 
 def test_nothing_acknowledged_is_lost(durable, small_batches):
     """Run `make crash` with fewer kills."""
-    report = crashing.crash(durable, kills=12, seed=7)
+    report = crashing.crash(durable, kills=21, seed=7)
     assert report.faults == []
     assert report.lost == 0
     assert report.unacknowledged > 0  # some kills fell between commit and acknowledgement
@@ -33,4 +33,4 @@ def test_an_acknowledgement_before_the_commit_is_detected(durable, small_batches
             return super().stage(change)
 
     monkeypatch.setattr(crashing, "KillingStore", Unwritten)
-    assert crashing.crash(durable, kills=4, seed=7).lost > 0
+    assert crashing.crash(durable, kills=7, seed=7).lost > 0
