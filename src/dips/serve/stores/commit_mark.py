@@ -1,8 +1,8 @@
 """Keep the number of a store's last durable commit in a small file beside its database.
 
-A write-ahead log that is damaged or removed takes commits back, silently. It cannot take this file
-back, the mark. The mark is written after a commit and before its acknowledgement. So it may be
-behind the database after a crash, and is never ahead, unless commits are missing.
+A write-ahead log that is damaged or removed takes commits back, silently. It cannot take back this
+file, the high-water mark. The mark is written after a commit and before its acknowledgement. So
+after a crash it may be behind the database. It is ahead only if commits are missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Commit(NamedTuple):
 
 @final
 class CommitMark:
-    """File that holds the last durable commit of a store.
+    """High-water mark of a store: the file that holds its last durable commit.
 
     Args:
         database: Path of the database.

@@ -1,6 +1,7 @@
 """Number the commits of a SQLite store, so that a missing or a foreign one is noticed.
 
-The number of the last commit is in the database and in the mark beside it. They show four things:
+The number of the last commit is in the database, and in the high-water mark beside it (`mark` for
+short, see `dips.serve.stores.commit_mark`). They show four things:
 
 - The mark is ahead: acknowledged commits are missing. The store is not opened.
 - The database is ahead: the last commit was not acknowledged, and may be in the cache of the system
