@@ -178,6 +178,32 @@ def test_a_reader_keeps_the_lock_of_sqlite_after_the_writer_was_closed(path):
     assert locks(path) == []
 
 
+FORK = """
+import os, pathlib, signal, sys
+from dips.serve.stores.sqlite import SqliteStore
+held = SqliteStore(pathlib.Path(sys.argv[1]))
+if os.fork() == 0:
+    held._file.close()  # in a child it releases nothing
+    print("closed", flush=True)
+    sys.stdin.read()
+else:
+    os.waitid(os.P_ALL, 0, os.WEXITED)
+"""
+
+
+def test_an_idle_child_does_not_hold_the_lock(path):
+    """The lock is that of the parent, and ends with it."""
+    command = [sys.executable, "-c", FORK, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline() == b"closed\n"
+        with pytest.raises(StoreError, match="is in use"):
+            SqliteStore(path)
+        parent.kill()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        SqliteStore(path).close()
+        parent.stdin.close()  # ends the child
+
+
 def test_a_loop_of_links_is_reported(path):
     path.parent.mkdir()
     path.symlink_to(path)

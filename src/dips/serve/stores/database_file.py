@@ -20,6 +20,9 @@ from dips.serve.stores.base import StoreError
 SQLITE_FILES = ("", "-wal", "-shm")
 """What SQLite appends to the path of a database: the file, its write-ahead log, its index."""
 
+CLOSED = -1
+"""Number of a descriptor that was closed in a forked child."""
+
 Identity = tuple[int, int]
 """Device and inode: the same for all names of a file."""
 
@@ -33,6 +36,20 @@ class _Descriptor:
 
 _opened: dict[Identity, _Descriptor] = {}
 _guard = Lock()
+
+
+def _close_all() -> None:
+    """Close the descriptors in a forked child, so that it does not hold the locks of its parent."""
+    for opened in _opened.values():
+        os.close(opened.number)
+        opened.number = CLOSED
+    _opened.clear()
+    _guard.release()
+
+
+os.register_at_fork(
+    before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_close_all
+)
 
 
 @final
@@ -98,7 +115,10 @@ class DatabaseFile:
     def close(self) -> None:
         """Release the lock; close the file after the last store of this process."""
         with _guard:
-            opened, self._opened.stores = self._opened, self._opened.stores - 1
+            opened = self._opened
+            if opened.number == CLOSED:
+                return
+            opened.stores -= 1
             if self._is_writer:
                 fcntl.flock(opened.number, fcntl.LOCK_UN)
                 self._is_writer = opened.is_locked = False
