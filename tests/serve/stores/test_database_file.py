@@ -142,6 +142,11 @@ def test_two_writers_that_no_lock_keeps_apart_lose_nothing(path, monkeypatch):
             assert second.stats()["users"] == 6
 
 
+on_linux = pytest.mark.skipif(
+    not os.path.exists("/proc/locks"), reason="locks and descriptors are counted in /proc"
+)
+
+
 def locks(path):
     """Return the numbers of locks that this process has on a file, by kind."""
     about, found = path.stat(), []
@@ -153,6 +158,7 @@ def locks(path):
     return sorted(found)
 
 
+@on_linux
 def test_the_lock_of_sqlite_outlives_other_stores_of_the_process(store, path):
     """Closing any descriptor of the file would release it: see `database_file`."""
     held = locks(path)
@@ -164,6 +170,7 @@ def test_the_lock_of_sqlite_outlives_other_stores_of_the_process(store, path):
     assert locks(path) == held
 
 
+@on_linux
 def test_a_reader_keeps_the_lock_of_sqlite_after_the_writer_was_closed(path):
     SqliteStore(path).close()
     reader = SqliteStore(path, readonly=True)
@@ -211,6 +218,7 @@ def test_a_loop_of_links_is_reported(path):
         SqliteStore(path)
 
 
+@on_linux
 def test_closed_stores_leave_no_descriptor_open(path):
     SqliteStore(path).close()
     opened = os.listdir("/proc/self/fd")
