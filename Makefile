@@ -49,8 +49,8 @@ bench-serving: .venv/ready ## The keeper's load figures, as ratios measured in o
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.serving
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.serving_reads
 
-crash: .venv/ready ## 300 kills of a keeper, at random times and at every SQL statement, beside a reader (15 minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.serve.crashing --kills 300
+crash: .venv/ready ## 350 kills of a keeper, at random times and at every SQL statement, beside a reader (15 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.serve.crashing --kills 350
 
 screenshot: .venv/ready browser ## docs/report.png again: a small comparison on made worlds, its report, a picture (minutes)
 	$(BIN)/python docs/screenshot.py

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
+
+from dips.serve.stores.commit_mark import Commit, CommitMark
 
 
 def test_import_check_backup_restore_resize_and_forget(command, trained, tmp_path):
@@ -66,3 +69,35 @@ def test_damage_is_reported_and_stops_its_user_only(command, trained, tmp_path):
     again = command("import", small, lists, "--store", f"sqlite:{store}", "--rating", 4)
     assert "0 events applied, 399 of known users skipped, 1 refused" in again.out
     assert "the record of user 'u399' is damaged" in again.err
+
+
+def test_missing_commits_are_reported_and_accepted(command, trained, tmp_path):
+    run, lists, store = trained(), tmp_path / "lists.json", f"sqlite:{tmp_path}/s.db"
+    lists.write_text(json.dumps({"u": ["1"]}))
+    command("import", run, lists, "--store", store, "--rating", 4)
+    mark = CommitMark(tmp_path / "s.db")
+    connection = sqlite3.connect(tmp_path / "s.db")
+    name, number = connection.execute("SELECT store, number FROM state").fetchone()
+    connection.close()
+    mark.write(Commit(name, number + 7))
+    mark.close()
+    message = f"lacks commits {number + 1} to {number + 7}, which were acknowledged"
+    for words in (["check", store], ["compact", store]):
+        found = command("store", *words)
+        assert found.code == 2
+        assert message in found.err
+        assert f"'dips store accept {store}' and send the events since commit" in found.err
+    assert command("store", "accept", store).code == 0
+    assert command("store", "check", store).code == 0
+    assert command("store", "compact", store).code == 0
+
+
+def test_a_store_is_not_replaced_by_its_backup(command, trained, tmp_path):
+    lists, path = tmp_path / "lists.json", tmp_path / "s.db"
+    lists.write_text(json.dumps({"u": ["1"]}))
+    command("import", trained(), lists, "--store", f"sqlite:{path}", "--rating", 4)
+    whole = path.read_bytes()
+    found = command("store", "backup", f"sqlite:{path}", "--out", path)
+    assert found.code == 2
+    assert "s.db is a store or a file of one: write the backup to a new, plain file" in found.err
+    assert path.read_bytes() == whole

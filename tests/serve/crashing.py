@@ -33,6 +33,7 @@ from dips.serve.keeper import Keeper, open_keeper
 from dips.serve.maintenance import check
 from dips.serve.reader import open_reader
 from dips.serve.stores.base import Store
+from dips.serve.stores.commit_mark import CommitMark
 from dips.serve.stores.registry import open_store
 from tests.serve.fold import Fold, History, state_of
 from tests.serve.models import make_model
@@ -41,9 +42,15 @@ SIZE, PERIODS, BATCH, USERS = 3, (2, 1), 8, 12
 COMMIT = 3
 """Events in a commit: the commits of a batch overlap with the next ones, except the last."""
 POLICIES = ("frequent", "last")
-POINTS = ("random", "statement", "before", "statement", "inside", "statement", "after", "statement")
+POINTS = (
+    "random", "statement", "before", "statement", "inside", "statement", "after", "statement",
+    "mark", "closing",
+)  # fmt: skip
 """At a random time; before, inside or after a commit; at the n-th SQL statement from opening the
-store on, for n = 1, 2, 3 and so on."""
+store on, for n = 1, 2, 3 and so on; before or after the high-water mark is written; at any
+statement that closes the store."""
+MOST_TURNS = {"mark": 24, "closing": 8}
+"""How many statements or writes there are to choose from; at the other points 12 commits."""
 NAMES = [f"user {n}" for n in range(USERS)]
 STARTED_AHEAD = 3
 """Processes that are started before they are needed: most of their time goes into imports."""
@@ -118,6 +125,18 @@ def die_at_statement(turn: int) -> None:
     sqlite3.connect = connect_and_trace  # of this process, which is about to be killed
 
 
+def die_around(owner: type, name: str, kill: Callable[..., None]) -> None:
+    """Call `kill` before and after every call of a method."""
+    method = getattr(owner, name)
+
+    def called(*given: Any) -> None:
+        kill()
+        method(*given)
+        kill()
+
+    setattr(owner, name, called)
+
+
 def write_log(length: int, seed: int) -> list[dict]:
     """Return events with ids or sequence numbers, duplicates, late events, erasures and swaps."""
     rng, log, seq = random.Random(seed), [], Counter()
@@ -154,10 +173,13 @@ def apply_log(url: str, log: list[dict], start: int, point: str, turn: int, out:
     """Apply the log from `start` on, and write the end of each durable step to `out`."""
     if point == "statement":
         die_at_statement(turn)
+    elif point == "mark":
+        die_around(CommitMark, "write", die_at(turn))
     policy = [POLICIES[0], *(entry["swap"] for entry in log[:start] if "swap" in entry)][-1]
     keeper = Keeper(trained(policy), KillingStore(open_store(url), point, turn), batch=COMMIT)
     os.write(out, b"0\n")
-    for end, entries in steps(log, start):
+    todo = steps(log, start)
+    for end, entries in todo[: turn % 3] if point == "closing" else todo:
         if "forget" in entries[0]:
             keeper.forget(entries[0]["forget"])
         elif "swap" in entries[0]:
@@ -165,6 +187,10 @@ def apply_log(url: str, log: list[dict], start: int, point: str, turn: int, out:
         else:
             keeper.observe_many(entries)
         os.write(out, b"%d\n" % end)
+    if point == "closing":  # five statements, and the removal of the mark
+        kill = die_at(turn)
+        keeper._store.connection.set_trace_callback(kill)
+        die_around(CommitMark, "remove", kill)
     keeper.close()
 
 
@@ -277,7 +303,8 @@ def crash(url: str, kills: int, seed: int, points: Sequence[str] = POINTS) -> Re
         for kill in range(kills):
             point = points[kill % len(points)]
             statement += point == "statement"
-            turn = statement if point == "statement" else rng.randint(1, 12)
+            most = MOST_TURNS.get(point, 12)
+            turn = statement if point == "statement" else rng.randint(1, most)
             task = {"url": url, "log": file.name, "start": durable, "point": point, "turn": turn}
             seconds = rng.random() * 0.05 if point == "random" else None
             acks, reads = watch_and_kill(children.take(task), reader, seconds)
@@ -311,7 +338,7 @@ def crash(url: str, kills: int, seed: int, points: Sequence[str] = POINTS) -> Re
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--kills", type=int, default=350)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", default="sqlite:{folder}/store.db")
     parser.add_argument("--child", action="store_true", help="wait for a task, and do it")

@@ -7,7 +7,7 @@ from tests.serve import crashing
 
 def test_nothing_acknowledged_is_lost(durable):
     """Run `make crash` with fewer kills."""
-    report = crashing.crash(durable, kills=8, seed=7)
+    report = crashing.crash(durable, kills=10, seed=7)
     assert report.faults == []
     assert report.lost == 0
     assert report.unacknowledged > 0  # some kills fell between commit and acknowledgement

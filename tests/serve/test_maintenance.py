@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from dips.serve.keeper import open_keeper
@@ -62,11 +65,53 @@ def test_a_damaged_backup_leaves_the_store_empty(kept, tmp_path):
         restore(path, kept._store)
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", ".commits"])
+@pytest.mark.parametrize("spelling", ["the same", "relative", "symbolic link", "sqlite:", "folder"])
+def test_a_backup_never_replaces_a_file_of_its_store(tmp_path, monkeypatch, suffix, spelling):
+    """By any path; also where the file does not exist, as it may be made later."""
+    folder = tmp_path / "store"
+    store = open_store(f"sqlite:{folder}/s.db")
+    store.commit({Table.USERS: {b"a": b"1"}})
+    store.close()
+    store = open_store(f"sqlite:{folder}/s.db", readonly=True)
+    path = folder / f"s.db{suffix}"
+    if spelling == "relative":
+        monkeypatch.chdir(folder)
+        path = Path(path.name)
+    elif spelling == "sqlite:":
+        monkeypatch.chdir(tmp_path)
+        path = Path(f"sqlite:store/{path.name}")
+    elif spelling == "symbolic link":
+        (tmp_path / "link").symlink_to(path)
+        path = tmp_path / "link"
+    elif spelling == "folder":
+        (tmp_path / "other").symlink_to(folder)
+        path = tmp_path / "other" / path.name
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(StoreError, match="is a store or a file of one: write the backup to a new"):
+        backup(store, path)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    store.close()
+
+
+def test_a_backup_never_replaces_a_second_name_of_its_store(tmp_path):
+    store = open_store(f"sqlite:{tmp_path}/s.db")
+    os.link(tmp_path / "s.db", tmp_path / "hard.db")
+    with pytest.raises(StoreError, match="is a store or a file of one"):
+        backup(store, tmp_path / "hard.db")
+    assert backup(store, tmp_path / "other.backup") == 0
+    assert backup(store, tmp_path / "other.backup") == 0  # a backup may be replaced
+    store.close()
+
+
 def test_an_interrupted_restore_cannot_be_opened_by_a_keeper():
     store = open_store("memory:")
     store.commit({Table.METADATA: {RESTORING: b"1"}})
     with pytest.raises(StoreError, match="a restore into this store was interrupted"):
         open_keeper(make_model(), store)
+    assert check(store) == [
+        "a restore into this store was interrupted: restore the backup into a new store"
+    ]
 
 
 def test_a_backup_of_dips_0_1_is_refused_by_name(tmp_path):

@@ -34,6 +34,14 @@ def check(store: Url) -> None:
 
 
 @app.command()
+def accept(store: Url) -> None:
+    """Open a store again that lacks commits; then send the missing events again."""
+    _must_exist(store)
+    open_store(store, accept_missing=True).close()
+    print(f"{store} can be written again, without the missing commits")
+
+
+@app.command()
 def backup(store: Url, out: Annotated[Path, typer.Option(help="The file to write.")]) -> None:
     """Write a whole store to one file. Another process may stream into it meanwhile."""
     with _open(store, readonly=True) as opened:

@@ -20,12 +20,10 @@ import numpy as np
 from dips.data.interactions import Int64
 from dips.errors import ConfigError
 from dips.serve.events import Event
-from dips.serve.stores.base import Store, Table
+from dips.serve.stores.base import ID_COUNT, Store, Table
 
 BYTES_PER_ID = 64
 """Bytes of an id in the store: twice 16 of the hash and 8 of the number, and SQLite's overhead."""
-ID_COUNT = b"id_count"
-"""Metadata key: number of ids so far, also those that have left the window."""
 
 
 def id_hash(user: str, event_id: str) -> bytes:

@@ -31,14 +31,14 @@ from dips.serve.records import decode, find_fault
 from dips.serve.resizing import ResizeResult, resize
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
-from dips.serve.stores.base import RESTORING, Store, StoreError, Table
+from dips.serve.stores.base import COUNTERS, RESTORING, Store, StoreError, Table
 from dips.serve.stores.registry import open_store
 from dips.serve.tombstones import NO_EVENT, tombstone_key
 from dips.serve.user_sketch import UserSketch
 from dips.serve.vocabulary import ItemVocabulary, ModelItems
 
-COUNTERS, OFFSETS = b"counters", b"offset/"
-"""Metadata keys: counters as JSON; the offset of each source, by name."""
+OFFSETS = b"offset/"
+"""Metadata keys of the offset of each source, by name."""
 COUNTER_NAMES = ("users", "applied", "repeated", "forgotten", "refused")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from dips.data.atomic_write import atomic_write
-from dips.serve.records import find_fault
+from dips.serve.consistency import find_faults
 from dips.serve.stores.base import RESTORING, Store, StoreError, Table
 
 MAGIC = b"dips backup 2\n"
@@ -36,23 +36,15 @@ def check(store: Store) -> list[str]:
     Returns:
         What is wrong, one sentence each; empty for an intact store.
     """
-    if faults := store.verify():
-        return faults
+    faults = store.verify()
     try:
         with store.snapshot():
-            return list(_find_faults(store))
+            for fault in find_faults(store):
+                faults.append(fault)
     except StoreError as error:
-        return [str(error)]
-
-
-def _find_faults(store: Store) -> Iterator[str]:
-    """Read every row: records of users are checked here, other rows by the store."""
-    for user, record in store.scan(Table.USERS):
-        if reason := find_fault(user, record):
-            yield f"the record of user '{user.decode(errors='replace')}' {reason}"
-    for table in (Table.METADATA, Table.EVENT_IDS, Table.ID_ORDER):
-        for _ in store.scan(table):
-            pass
+        if str(error) not in faults:
+            faults.append(str(error))
+    return faults
 
 
 def backup(store: Store, path: Path) -> int:
@@ -66,9 +58,14 @@ def backup(store: Store, path: Path) -> int:
         Number of rows.
 
     Raises:
-        StoreError: The store cannot be read.
+        StoreError: The store cannot be read, or the file belongs to it.
         DataError: The file cannot be written.
     """
+    if store.owns(path) or str(path).startswith("sqlite:"):
+        raise StoreError(
+            f"{path} is a store or a file of one: write the backup to a new, plain file, for "
+            "example sketches.backup"
+        )
     rows, digest = 0, hashlib.sha256(MAGIC)
     with atomic_write(path) as part, part.open("wb") as file, store.snapshot():
         file.write(MAGIC)

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from dips.serve.stores import journal_index
+from dips.serve.stores import commit_numbers, journal_index
 from dips.serve.stores.journal import CREATE, JournalError, _pack
 from dips.serve.stores.journal_index import JournalIndex
 
@@ -19,11 +19,22 @@ ENTRIES = {
 
 
 def connect(entries) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute(CREATE)
+    connection = create(":memory:")
     for number, entry in entries.items():
         connection.execute("INSERT INTO journal VALUES (?, ?)", (number, entry))
+    set_span(connection, min(entries, default=0), max(entries, default=-1) + 1)
     return connection
+
+
+def create(path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(CREATE + commit_numbers.CREATE)
+    return connection
+
+
+def set_span(connection, first, following):
+    """Record which entries there are, as every commit does."""
+    connection.execute("UPDATE state SET journal_first = ?, journal_next = ?", (first, following))
 
 
 def packed():
@@ -74,22 +85,24 @@ def test_an_entry_that_is_none_is_damaged(entry):
     connection.execute("DROP TABLE journal")
     connection.execute("CREATE TABLE journal (number INTEGER PRIMARY KEY, rows)")
     connection.execute("INSERT INTO journal VALUES (5, ?)", (entry,))
+    set_span(connection, 5, 6)
     with pytest.raises(JournalError, match="an entry of the journal is damaged"):
         JournalIndex(connection).find([b"a"])
 
 
-def test_a_missing_entry_is_damage():
-    entries = packed()
-    del entries[5]
+@pytest.mark.parametrize("number", ENTRIES)
+def test_a_missing_entry_is_damage(number):
+    connection = connect(packed())
+    connection.execute("DELETE FROM journal WHERE number = ?", (number,))
     with pytest.raises(JournalError, match="an entry of the journal is damaged"):
-        JournalIndex(connect(entries)).find([b"alice"])
+        JournalIndex(connection).find([b"alice"])
 
 
 def test_only_the_heads_of_new_entries_are_read(tmp_path, monkeypatch):
     """Between two commits nothing is read again; deleted entries are forgotten."""
     path, read = tmp_path / "s.db", []
-    writer = sqlite3.connect(path, isolation_level=None)
-    writer.execute(CREATE)
+    writer = create(path)
+    set_span(writer, 4, 4)
     head = journal_index.read_head
     monkeypatch.setattr(
         journal_index, "read_head", lambda number, *rest: read.append(number) or head(number, *rest)
@@ -97,12 +110,15 @@ def test_only_the_heads_of_new_entries_are_read(tmp_path, monkeypatch):
     index = JournalIndex(sqlite3.connect(path, isolation_level=None))
     for number, entry in packed().items():
         writer.execute("INSERT INTO journal VALUES (?, ?)", (number, entry))
+        set_span(writer, 4, number + 1)
         for _ in range(2):
             assert b"alice" in index.find([b"alice"])
     assert read == [4, 5, 6]
     writer.execute("DELETE FROM journal WHERE number < 6")
+    set_span(writer, 6, 7)
     assert index.find(list(NEWEST)) == {b"alice": b"new"}
     writer.execute("DELETE FROM journal")
     writer.execute("INSERT INTO journal VALUES (9, ?)", (_pack(9, {b"dora": b"1"}),))
+    set_span(writer, 9, 10)
     assert index.find([b"alice", b"dora"]) == {b"dora": b"1"}
     assert read == [4, 5, 6, 9]

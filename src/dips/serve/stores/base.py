@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from dips.errors import DipsError
 
+COUNTERS = b"counters"
+"""Metadata key of the counters, as JSON."""
+ID_COUNT = b"id_count"
+"""Metadata key: number of event ids so far, also those that have left the window."""
 RESTORING = b"restoring"
 """Metadata key that exists while a backup is being restored into the store."""
 
@@ -115,7 +120,13 @@ class Store(Protocol):
         """
 
     def verify(self) -> list[str]:
-        """Return what is wrong with the files of the store, one sentence each."""
+        """Return what is wrong with the files of the store, one sentence each.
+
+        Call it outside of a snapshot.
+        """
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a path leads to a file of the store, which nothing else may write to."""
 
     def stats(self) -> dict[str, int]:
         """Return counters of the store itself, by name."""

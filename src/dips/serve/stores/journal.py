@@ -8,6 +8,9 @@ bytes. So each commit does two things:
   Neighbours share pages, and a row that was written several times is moved once.
 
 Rows that are not checkpointed yet are also held in memory, so reading them needs no query.
+
+Entries are numbered without a gap. The numbers of the first and the next one are recorded with
+every commit, so missing entries are noticed.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ CHECKPOINT_ROWS = 65_536
 Entries are deleted at the end of a round, so the journal holds up to twice as many rows. A process
 that opens the file reads all of them. A commit of at least this many rows bypasses the journal.
 """
-CREATE = "CREATE TABLE journal (number INTEGER PRIMARY KEY, rows BLOB NOT NULL)"
+CREATE = "CREATE TABLE journal (number INTEGER PRIMARY KEY, rows BLOB NOT NULL);"
 DELETED = -1
 """Length that marks a deleted row in an entry."""
 SUM_BYTES, HEAD_BYTES = 4, 12
@@ -45,7 +48,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 class JournalError(Exception):
-    """Raised when an entry cannot be written, or is damaged."""
+    """Raised when an entry cannot be written, is damaged, or is missing."""
 
 
 @final
@@ -53,7 +56,7 @@ class Journal:
     """Journal of one table.
 
     Args:
-        connection: Connection to the SQLite file.
+        connection: Connection to the SQLite file; its table `state` holds the span of the journal.
         write_table: Function that writes rows to the table itself.
     """
 
@@ -61,7 +64,7 @@ class Journal:
         self._connection, self._write_table = connection, write_table
         self.rows: dict[bytes, bytes | None] = {}  # newest value of rows not checkpointed yet
         self._data_version = -1
-        self._next = 0  # number of the next entry; numbers are never reused
+        self._first = self._next = 0  # numbers of the first and the next entry; never reused
         self._queue: list[bytes] = []  # keys of this checkpoint round, moved up to `_moved`
         self._moved = self._round_start = 0  # entries from `_round_start` on belong to later rounds
 
@@ -71,18 +74,16 @@ class Journal:
         (version,) = run("PRAGMA data_version").fetchone()
         if version == self._data_version:
             return
-        (oldest,) = run("SELECT coalesce(min(number), 0) FROM journal").fetchone()
-        if oldest > self._next or len(self.rows) > 4 * CHECKPOINT_ROWS:  # some entries were missed
-            self.rows, self._next = {}, oldest
+        self._first, end = read_span(self._connection)
+        if self._first > self._next or len(self.rows) > 4 * CHECKPOINT_ROWS:  # some were missed
+            self.rows, self._next = {}, self._first
         query = "SELECT rows FROM journal WHERE number >= ? ORDER BY number"
-        for (entry,) in run(query, (self._next,)):  # the checksum detects a missing entry
+        for (entry,) in run(query, (self._next,)):  # the checksum detects a gap
             self.rows.update(_unpack(self._next, entry))
             self._next += 1
+        if self._next != end:
+            raise JournalError("entries of the journal are missing: restore a backup")
         self._data_version = version
-
-    def invalidate(self) -> None:
-        """Discard memory after a transaction of unknown outcome; `read` reads everything again."""
-        self.rows, self._queue, self._next, self._data_version = {}, [], 0, -1
 
     def append(self, rows: Rows) -> Callable[[], None]:
         """Append rows as one entry, and checkpoint a share of the older rows.
@@ -104,15 +105,19 @@ class Journal:
         end = self._moved + math.ceil(len(self._queue) * len(rows) / CHECKPOINT_ROWS)
         moved = {k: self.rows[k] for k in self._queue[self._moved : end] if k not in rows}
         self._write_table(moved)
-        self._write_entry(self._next, rows)
+        entry = self._next, _pack(self._next, rows)
+        self._connection.execute("INSERT INTO journal VALUES (?, ?)", entry)
+        first = self._first
         if end >= len(self._queue):  # all rows of the older entries are in the table
-            self._connection.execute("DELETE FROM journal WHERE number < ?", (self._round_start,))
+            first = self._round_start
+            self._connection.execute("DELETE FROM journal WHERE number < ?", (first,))
+        self._write_span(first, self._next + 1)
 
         def update_memory() -> None:
             for key in moved:
                 del self.rows[key]
             self.rows.update(rows)
-            self._next, self._moved = self._next + 1, end
+            self._first, self._next, self._moved = first, self._next + 1, end
 
         return update_memory
 
@@ -129,11 +134,11 @@ class Journal:
         """
         self._write_table({**self.rows, **rows})
         self._connection.execute("DELETE FROM journal")
-        number = self._next + 1  # skip a number: readers notice that they missed entries
-        self._write_entry(number, {})
+        number = self._next + 1  # skip a number: readers notice that they missed rows
+        self._write_span(number, number)
 
         def update_memory() -> None:
-            self.rows, self._queue, self._next = {}, [], number + 1
+            self.rows, self._queue, self._first, self._next = {}, [], number, number
 
         return update_memory
 
@@ -148,9 +153,19 @@ class Journal:
         both = merge(newest, rows, key=itemgetter(0))  # of equal keys the journal's comes first
         return (next(pairs) for _, pairs in groupby(both, key=itemgetter(0)))
 
-    def _write_entry(self, number: int, rows: Rows) -> None:
-        entry = number, _pack(number, rows)
-        self._connection.execute("INSERT INTO journal VALUES (?, ?)", entry)
+    def _write_span(self, first: int, following: int) -> None:
+        span = first, following
+        query = "UPDATE state SET journal_first = ?, journal_next = ?"
+        self._connection.execute(query, span)
+
+
+def read_span(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the numbers of the first and the next entry; equal if the journal is empty."""
+    query = "SELECT journal_first, journal_next FROM state"
+    ((first, following),) = connection.execute(query).fetchall() or [(None, None)]
+    if not type(first) is type(following) is int:
+        raise JournalError("the span of the journal is damaged: restore a backup")
+    return first, following
 
 
 def _pack(number: int, rows: Rows) -> bytes:

@@ -21,6 +21,7 @@ from dips.serve.stores.journal import (
     JournalError,
     Lengths,
     read_head,
+    read_span,
 )
 
 
@@ -69,15 +70,13 @@ class JournalIndex:
 
     def _read_heads(self) -> None:
         """Read the heads of new entries, and forget deleted entries."""
-        run = self._connection.execute
-        (version,) = run("PRAGMA data_version").fetchone()
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version == self._data_version:
             return
-        (oldest,) = run("SELECT coalesce(min(number), 0) FROM journal").fetchone()
-        (newest,) = run("SELECT coalesce(max(number), -1) FROM journal").fetchone()
-        known = [entry for entry in self._entries if oldest <= entry.number <= newest]
+        oldest, end = read_span(self._connection)
+        known = [entry for entry in self._entries if oldest <= entry.number < end]
         first = known[-1].number + 1 if known else oldest
-        self._entries = known + [self._read_entry(n) for n in range(first, newest + 1)]
+        self._entries = known + [self._read_entry(n) for n in range(first, end)]
         hashes = [entry.hashes for entry in self._entries]
         self._hashes = np.concatenate([np.zeros(0, np.uint32), *hashes])
         self._starts = np.cumsum([0, *map(len, hashes)])[:-1].tolist()

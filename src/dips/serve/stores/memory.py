@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import final
 
 from dips.serve.stores.base import Change, Table
@@ -57,6 +58,10 @@ class MemoryStore:
     def verify(self) -> list[str]:
         """Return an empty list: there are no files."""
         return []
+
+    def owns(self, path: Path) -> bool:
+        """Return False: there are no files."""
+        return False
 
     def stats(self) -> dict[str, int]:
         """Return no counters."""

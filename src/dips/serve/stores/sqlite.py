@@ -1,25 +1,28 @@
 """Keep a store in one SQLite file. A commit is on the disk before it returns.
 
-One process writes, guarded by a lock file; any number of processes may read at the same time.
-Records of users are written through the journal of `dips.serve.stores.journal`.
+One process writes, guarded by a lock on the file; any number may read at the same time.
+
+- `dips.serve.stores.database_file` holds the lock.
+- `dips.serve.stores.commit_numbers` runs the transactions, and notices commits that are missing.
+- `dips.serve.stores.journal` writes the records of users.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import final
-from weakref import WeakSet
 
+from dips.serve.stores import commit_mark, commit_numbers, database_file, journal
 from dips.serve.stores.base import Change, StoreError, Table
-from dips.serve.stores.journal import CREATE, Journal, JournalError
+from dips.serve.stores.commit_numbers import CommitNumbers
+from dips.serve.stores.database_file import DatabaseFile
+from dips.serve.stores.journal import Journal, JournalError
 from dips.serve.stores.journal_index import JournalIndex
 
 FORMAT = 4
@@ -32,40 +35,56 @@ KEYS_PER_QUERY = 500
 """Most keys in one statement."""
 SCAN_ROWS = 4096
 """Rows that a scan reads at a time."""
+WAIT_SECONDS = 10.0
+"""Longest wait for a lock of SQLite that another process holds."""
 
 
 @final
 class SqliteStore:
-    """Store in one SQLite file. The lock file `PATH.lock` beside it belongs to the writer.
+    """Store in one SQLite file.
+
+    While it is open for writing, and after a crash, the files of SQLite and the mark `PATH.commits`
+    are beside it.
 
     Args:
         path: The SQLite file; created where it does not exist.
         readonly: Open an existing file for reading only.
+        accept_missing: Open the file for writing even if acknowledged commits are missing.
 
     Raises:
-        StoreError: The file cannot be opened, is not a store, or another process writes to it.
+        StoreError: The file cannot be opened, is not a store, lacks commits, or another process
+            writes to it.
     """
 
-    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+    def __init__(self, path: Path, *, readonly: bool = False, accept_missing: bool = False) -> None:
         self.path = path
         self._staged: Change = {}
         if readonly and not path.exists():
             raise StoreError(f"sqlite:{path}: there is no such store; make one with 'dips stream'")
-        self._lock = None if readonly else _acquire_lock(path)
-        try:
-            with self._errors("opened"):
-                self._open(readonly)
-        except BaseException:
-            self._release_lock()
-            raise
-        _OPEN.add(self)
+        self._is_writer = not readonly
+        with ExitStack() as opened, self._errors("opened"):
+            self._file = DatabaseFile(path, create=self._is_writer)
+            opened.callback(self._file.close)
+            if self._is_writer:
+                self._file.lock()
+            self.connection = self._connect()
+            opened.callback(self.connection.close)
+            self._journal = Journal(self.connection, partial(self._write, Table.USERS))
+            self._index = JournalIndex(self.connection)
+            self._numbers = CommitNumbers(self.connection, self._file, f"sqlite:{path}")
+            opened.callback(self._numbers.close)
+            self._prepare()
+            if self._is_writer:
+                self._numbers.open(accept_missing=accept_missing)
+                self._journal.read()
+            self._opened = opened.pop_all()
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of some keys, None where a key does not exist."""
         found: dict[bytes, bytes] = {}
         with self._errors("read"), self._consistent_read():
-            memory = self._newer_rows(table, keys)
-            missing = sorted(key for key in keys if key not in memory)  # neighbours share pages
+            newer = self._newer_rows(table, keys)
+            missing = sorted(key for key in keys if key not in newer)  # neighbours share pages
             for start in range(0, len(missing), KEYS_PER_QUERY):
                 chunk = missing[start : start + KEYS_PER_QUERY]
                 marks = ",".join("?" * len(chunk))
@@ -73,7 +92,7 @@ class SqliteStore:
                 found.update(self._query(table, query, chunk))
         if table is not Table.USERS:  # a record has its own checksum
             found = {key: self._checked(table, key, value) for key, value in found.items()}
-        return [memory[key] if key in memory else found.get(key) for key in keys]
+        return [newer[key] if key in newer else found.get(key) for key in keys]
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the rows whose key starts with a prefix, in order of their keys.
@@ -115,7 +134,7 @@ class SqliteStore:
     def compact(self) -> None:
         """Rewrite the file, and empty the journal and SQLite's write-ahead log."""
         with self._errors("compacted"):
-            self._transact(partial(self._journal.checkpoint, {}))
+            self._numbers.transact(partial(self._journal.checkpoint, {}))
             self.connection.execute("VACUUM")
             (busy, *_) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
@@ -125,12 +144,15 @@ class SqliteStore:
             )
 
     def verify(self) -> list[str]:
-        """Return what SQLite's integrity check finds in the pages of the file."""
+        """Return what is wrong: damaged pages, missing commits, rows or entries of the journal."""
+        faults: list[str] = []
         try:
-            found = self.connection.execute("PRAGMA integrity_check").fetchall()
-        except (sqlite3.Error, UnicodeError) as error:
-            return [f"{self.path}: {error}"]
-        return [f"{self.path}: {row[0]}" for row in found if row[0] != "ok"]
+            with self._errors("read"):
+                for fault in self._find_faults():
+                    faults.append(fault)
+        except StoreError as error:
+            faults.append(str(error))
+        return faults
 
     def stats(self) -> dict[str, int]:
         """Return the number of records in the journal, which are also held in memory."""
@@ -138,20 +160,31 @@ class SqliteStore:
             self._journal.read()
             return {"journal": len(self._journal.rows)}
 
+    def owns(self, path: Path) -> bool:
+        """Return whether a path leads to the database, or to a file that belongs to it."""
+        suffixes = (*database_file.SQLITE_FILES, commit_mark.SUFFIX)
+        files = [self._file.path.with_name(self._file.path.name + suffix) for suffix in suffixes]
+        there = path.resolve()
+        return there in files or any(
+            there.exists() and file.exists() and there.samefile(file) for file in files
+        )
+
     def close(self) -> None:
         """Close the file and release the lock."""
-        self.connection.close()
-        self._release_lock()
+        self._opened.close()
 
-    def _open(self, readonly: bool) -> None:
-        mode = "ro" if readonly else "rwc"
-        self.connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={mode}",
+    def _connect(self) -> sqlite3.Connection:
+        mode = "rwc" if self._is_writer else "ro"
+        return sqlite3.connect(
+            f"{self._file.path.as_uri()}?mode={mode}",
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            timeout=10.0,
+            timeout=WAIT_SECONDS,
         )
+
+    def _prepare(self) -> None:
+        """Check that the file is a store; create the tables of a new one."""
         run = self.connection.execute
         run(f"PRAGMA cache_size = -{CACHE_KIB}")
         application = run("PRAGMA application_id").fetchone()[0]
@@ -161,20 +194,14 @@ class SqliteStore:
                 f"sqlite:{self.path} was written by an older dips, which this version cannot "
                 "read: stream the events into a new store"
             )
-        is_new = False
         if application != APPLICATION_ID or version != FORMAT:
             tables = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            is_new = not (application or version or tables or readonly)
-            if not is_new:
+            if application or version or tables or not self._is_writer:
                 raise StoreError(f"sqlite:{self.path} is not a store of this version of dips")
-        self._journal = Journal(self.connection, partial(self._write, Table.USERS))
-        self._index = JournalIndex(self.connection)
-        if not readonly:
-            if is_new:
-                self._create()
+            self._create()
+        if self._is_writer:
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = FULL")
-            self._journal.read()
 
     def _create(self) -> None:
         tables = "".join(
@@ -182,33 +209,22 @@ class SqliteStore:
             for name in Table
         )
         marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-        self.connection.executescript(f"BEGIN IMMEDIATE; {tables} {CREATE}; {marks} COMMIT;")
+        tables += commit_numbers.CREATE + journal.CREATE
+        self.connection.executescript(f"BEGIN IMMEDIATE; {tables} {marks} COMMIT;")
 
     def _commit_staged(self) -> None:
         try:
             with self._errors("written"):
-                self._transact(self._write_staged)
+                self._numbers.transact(self._write_staged)
         finally:
             self._staged = {}
-
-    def _transact(self, write: Callable[[], Callable[[], None]]) -> None:
-        """Run `write` in one transaction, then the function that it returned."""
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            self._journal.read()
-            update_memory = write()
-            self.connection.execute("COMMIT")
-            update_memory()
-        except BaseException:
-            with suppress(sqlite3.Error):  # after a full disk SQLite has rolled back already
-                self.connection.execute("ROLLBACK")
-            self._journal.invalidate()  # a signal may arrive between COMMIT and the update
-            raise
 
     def _write_staged(self) -> Callable[[], None]:
         """Write the staged change; records of users go to the journal."""
         for table, rows in self._staged.items():
-            if table is not Table.USERS:
+            if table is Table.METADATA:
+                self._write_metadata(rows)
+            elif table is not Table.USERS:
                 self._write(table, rows)
         return self._journal.append(self._staged.get(Table.USERS, {}))
 
@@ -217,7 +233,7 @@ class SqliteStore:
         staged = self._staged.get(table, {})
         if table is not Table.USERS:
             return staged
-        if self._lock is None:  # a reader
+        if not self._is_writer:
             return self._index.find(keys)
         self._journal.read()
         journal = self._journal.rows
@@ -227,9 +243,24 @@ class SqliteStore:
     @contextmanager
     def _consistent_read(self) -> Iterator[None]:
         """Read table and journal as of the same commit."""
-        is_writer = self._lock is not None  # then no other process writes
-        with nullcontext() if is_writer or self.connection.in_transaction else self.snapshot():
+        self._numbers.check_outcome()
+        is_alone = self._is_writer  # then no other process writes
+        with nullcontext() if is_alone or self.connection.in_transaction else self.snapshot():
             yield
+
+    def _find_faults(self) -> Iterator[str]:
+        """Check the pages, and compare the tables with what the last commit recorded of them."""
+        for (fault,) in self.connection.execute("PRAGMA integrity_check").fetchall():
+            if fault != "ok":
+                yield f"sqlite:{self.path}: {fault}"
+        if fault := self._numbers.find_fault():
+            yield fault
+        with self._consistent_read():
+            self._journal.read()
+            (recorded,) = self.connection.execute("SELECT metadata_sum FROM state").fetchone()
+            found = sum(_sum(_checksum(*row)) for row in self._rows(Table.METADATA, b""))
+            if found != recorded:
+                yield f"sqlite:{self.path}: rows of metadata are missing: restore a backup"
 
     def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         query = f"SELECT key, value FROM {table} WHERE key >= ? ORDER BY key LIMIT {SCAN_ROWS}"
@@ -251,6 +282,18 @@ class SqliteStore:
         if not all(type(key) is type(value) is bytes for key, value in found):
             raise self._damaged(table)
         return found
+
+    def _write_metadata(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Write rows of the metadata, and record how the sum of their checksums changes."""
+        before = self._sum_metadata(rows)
+        self._write(Table.METADATA, rows)
+        change = self._sum_metadata(rows) - before
+        self.connection.execute("UPDATE state SET metadata_sum = metadata_sum + ?", (change,))
+
+    def _sum_metadata(self, keys: Iterable[bytes]) -> int:
+        query = f"SELECT key, value FROM {Table.METADATA} WHERE key = ?"
+        found = (self._query(Table.METADATA, query, (key,)) for key in keys)
+        return sum(_sum(value[-4:]) for rows in found for _, value in rows)
 
     def _write(self, table: Table, rows: Mapping[bytes, bytes | None]) -> None:
         pairs = sorted(rows.items(), key=itemgetter(0))  # neighbours share pages
@@ -275,45 +318,17 @@ class SqliteStore:
 
     @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
-        """Raise errors of SQLite as `StoreError`; `action` is a past participle."""
+        """Raise errors of SQLite and of files as `StoreError`; `action` is a past participle."""
         try:
             yield
-        except (sqlite3.Error, JournalError, UnicodeError) as error:  # SQLite quotes raw bytes
+        except (sqlite3.Error, JournalError, OSError, UnicodeError) as error:  # raw bytes, quoted
             raise StoreError(f"sqlite:{self.path} cannot be {action}: {error}") from error
-
-    def _release_lock(self) -> None:
-        """Close the lock file; in a forked child this leaves the lock to the parent."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-
-_OPEN: WeakSet[SqliteStore] = WeakSet()
-"""Open stores. A forked child releases their locks: it must not outlive the writer with them."""
-
-
-def _release_locks() -> None:
-    for store in _OPEN:
-        store._release_lock()
-
-
-os.register_at_fork(after_in_child=_release_locks)
 
 
 def _checksum(key: bytes, value: bytes) -> bytes:
     return zlib.crc32(value, zlib.crc32(key)).to_bytes(4, "little")
 
 
-def _acquire_lock(path: Path) -> int:
-    """Lock the store for writing; the system releases the lock when the process ends."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(f"sqlite:{path} cannot be opened: {error}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise StoreError(f"sqlite:{path} is in use: another process writes to it") from None
-    return lock
+def _sum(checksum: bytes) -> int:
+    """Return a checksum as a number, to be added to others."""
+    return int.from_bytes(checksum, "little")
