@@ -268,7 +268,8 @@ class Keeper:
             the model predicts items.
 
         Raises:
-            DataError: An argument is invalid.
+            ConfigError: `n` is not a whole number from 1 on.
+            DataError: The name, or what is excluded, is invalid.
             RecordError: The record is damaged.
         """
         return self._reader.recommend(user, n, exclude)

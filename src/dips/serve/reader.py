@@ -16,7 +16,7 @@ from dips.model.trained_model import TrainedModel, open_model
 from dips.serve import versions
 from dips.serve.events import parse_name
 from dips.serve.owner_process import OwnerProcess
-from dips.serve.recommend import check_count, item_numbers, recommend, with_stored_sums
+from dips.serve.recommend import item_numbers, parse_count, recommend, with_stored_sums
 from dips.serve.records import UserRecords, decode
 from dips.serve.stores.base import Store, Table
 from dips.serve.stores.registry import open_store
@@ -142,11 +142,12 @@ class Reader:
             the model predicts items.
 
         Raises:
-            DataError: An argument is invalid.
+            ConfigError: `n` is not a whole number from 1 on.
+            DataError: The name, or what is excluded, is invalid.
             StoreError: The store cannot be read.
             RecordError: The record is damaged.
         """
-        n, trained = check_count(n), self.trained
+        n, trained = parse_count(n), self.trained
         excluded = item_numbers(trained, exclude)
         records = self._read([parse_name(user, "user")])
         state = UserStates.from_records(records, trained.size, 1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dips.errors import DataError
+from dips.errors import ConfigError, DataError
 from dips.model.trained_model import TrainedModel
 from dips.recommender.base import Evidence
 from dips.recommender.linearised import LinearisedDotProduct
@@ -77,14 +78,15 @@ def with_stored_sums(trained: TrainedModel) -> TrainedModel:
     return trained
 
 
-def check_count(n: Any) -> int:
-    """Return the number of items to recommend; raise `DataError` if it is no number from 1 on."""
-    try:
-        if not isinstance(n, bool) and (count := n.__index__()) >= 1:
-            return int(count)
-    except AttributeError:
-        pass
-    raise DataError(f"n must be a whole number from 1 on, not {n!r}")
+def parse_count(n: Any) -> int:
+    """Return the number of items to recommend.
+
+    Raises:
+        ConfigError: It is not a whole number from 1 on.
+    """
+    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 1:
+        raise ConfigError(f"n is {n!r}: it must be a whole number from 1 on")
+    return int(n)
 
 
 def item_numbers(trained: TrainedModel, names: Iterable[str]) -> list[int]:
