@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.consent import AllowPlugins
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
 
@@ -19,6 +20,7 @@ def evaluate(
     predictions: Annotated[
         Path | None, typer.Option(help="Write every prediction here (.parquet or .csv).")
     ] = None,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Score a run on its test users, or on the users of other data.
@@ -31,7 +33,7 @@ def evaluate(
 
     if predictions is not None:
         check_suffix(predictions)
-    trained = run_directory.open_run(run)
+    trained = run_directory.open_run(run, allow_plugins=allow_plugins)
     if data is None:
         unseen = run_directory.read_part(run, "test")
     else:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.consent import AllowPlugins
 from dips.data.readers.item_lists import read_item_lists
 from dips.serve import maintenance
 from dips.serve.settings import BATCH
@@ -61,12 +62,12 @@ def compact(store: Url) -> None:
 
 
 @app.command()
-def resize(run: Run, store: Url) -> None:
+def resize(run: Run, store: Url, allow_plugins: AllowPlugins = False) -> None:
     """Reduce every sketch that is larger than the size of a run, by the policy of the run."""
     from dips.serve.keeper import open_keeper
 
     _must_exist(store)
-    with open_keeper(run, store) as keeper:
+    with open_keeper(run, store, allow_plugins=allow_plugins) as keeper:
         print(f"{keeper.resize()} sketches were reduced to {keeper.stats()['size']} entries")
 
 
@@ -75,12 +76,13 @@ def forget(
     run: Run,
     store: Url,
     user: Annotated[list[str], typer.Option(help="User to erase; may be repeated.")],
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Erase users, and the bytes of their records in the files."""
     from dips.serve.keeper import open_keeper
 
     _must_exist(store)
-    with open_keeper(run, store) as keeper:
+    with open_keeper(run, store, allow_plugins=allow_plugins) as keeper:
         erased = sum(keeper.forget(name) for name in user)
         keeper.compact()
     print(f"{erased} of {len(user)} users had a record, which was erased from {store}")
@@ -93,6 +95,7 @@ def import_lists(
     newest_first: Annotated[bool, typer.Option(help="Lists start with the newest item.")] = False,
     prefix: Annotated[str, typer.Option(help="Prefix to remove from user names.")] = "",
     rating: Annotated[float | None, typer.Option(help="Rating of entries that have none.")] = None,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Warm-start a store from lists of each user's last items.
 
@@ -102,7 +105,7 @@ def import_lists(
     from dips.serve.keeper import open_keeper
     from dips.serve.warm_start import warm_start
 
-    with open_keeper(run, store, batch=10 * BATCH) as keeper:
+    with open_keeper(run, store, batch=10 * BATCH, allow_plugins=allow_plugins) as keeper:
         found = read_item_lists(lists, newest_first=newest_first, prefix=prefix)
         result = warm_start(keeper, found, rating=rating)
         users = keeper.stats()["users"]

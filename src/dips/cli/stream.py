@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.consent import AllowPlugins
 from dips.cli.screen import print_json
 from dips.cli.termination import termination
 from dips.errors import DataError
@@ -43,6 +44,7 @@ def stream(
     id_bytes: Annotated[
         int, typer.Option(help="Size of the deduplication window for event ids, in bytes.")
     ] = ID_BYTES,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Keep sketches up to date from events in JSON lines on standard input, plain or gzip.
 
@@ -63,9 +65,11 @@ def stream(
     dead = DeadLetters(dead_letters or place.with_name(place.name + ".dead.jsonl"))
     with (
         termination() as stop,
-        open_keeper(run, store, batch=batch, id_bytes=id_bytes) as keeper,
+        open_keeper(
+            run, store, batch=batch, id_bytes=id_bytes, allow_plugins=allow_plugins
+        ) as keeper,
     ):
-        evaluated = None if shadow is None else keeper.shadow(shadow)
+        evaluated = keeper.shadow(shadow, allow_plugins=allow_plugins)
         start = printed = monotonic()
         applied = refused = lines = 0
         given = InputLines(sys.stdin.fileno(), batch, linger, stop)

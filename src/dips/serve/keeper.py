@@ -47,6 +47,7 @@ def open_keeper(
     *,
     batch: int = BATCH,
     id_bytes: int = ID_BYTES,
+    allow_plugins: bool = False,
 ) -> Keeper:
     """Open a store and keep its sketches with a trained model.
 
@@ -56,6 +57,7 @@ def open_keeper(
             it does not exist. The keeper closes it.
         batch: Most events in a commit.
         id_bytes: Size of the deduplication window for event ids, in bytes (64 per id).
+        allow_plugins: Whether a user's own class that the run names is imported.
 
     Returns:
         The keeper. Use it in a `with` statement, or call `close`.
@@ -76,7 +78,7 @@ def open_keeper(
         ...     keeper.sketch("alice").items
         ['5', '1']
     """
-    trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
+    trained = _open(run, allow_plugins)
     opened = open_store(store) if isinstance(store, str) else store
     try:
         return Keeper(trained, opened, batch=batch, id_bytes=id_bytes)
@@ -300,7 +302,7 @@ class Keeper:
         with self._exclusive():
             self._store.commit({Table.METADATA: {tombstone_key(user): None}})
 
-    def swap(self, run: str | Path | TrainedModel) -> int:
+    def swap(self, run: str | Path | TrainedModel, *, allow_plugins: bool = False) -> int:
         """Replace the trained model. Sketches change at their user's next refresh.
 
         The new model may have another size, schedule or vocabulary. Call this again with the old
@@ -308,6 +310,7 @@ class Keeper:
 
         Args:
             run: A run directory, or a trained model.
+            allow_plugins: Whether a user's own class that the run names is imported.
 
         Returns:
             Version number of the model in this store.
@@ -316,7 +319,7 @@ class Keeper:
             RunError: The run directory holds no finished run.
             ConfigError: The model uses other side information than the records of the store hold.
         """
-        trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
+        trained = _open(run, allow_plugins)
         with self._exclusive():
             known = versions.read_versions(self._store)
             widest = max((about["size"] for about in known.values()), default=0)
@@ -331,11 +334,14 @@ class Keeper:
             self.version = number
             return number
 
-    def shadow(self, run: str | Path | TrainedModel | None) -> Shadow | None:
+    def shadow(
+        self, run: str | Path | TrainedModel | None, *, allow_plugins: bool = False
+    ) -> Shadow | None:
         """Evaluate another model in shadow: it decides at every refresh, and changes nothing.
 
         Args:
             run: A run directory or a trained model; None ends the shadow evaluation.
+            allow_plugins: Whether a user's own class that the run names is imported.
 
         Returns:
             Counts of how the decisions differ from now on; None where it was ended.
@@ -343,7 +349,7 @@ class Keeper:
         Raises:
             RunError: The run directory holds no finished run.
         """
-        trained = run if run is None or isinstance(run, TrainedModel) else open_model(Path(run))
+        trained = None if run is None else _open(run, allow_plugins)
         with self._exclusive():
             shadow = None if trained is None else Shadow(trained, self._vocabulary)
             self._engine.shadow = shadow
@@ -488,6 +494,13 @@ class Keeper:
             self._model_items.index, self._counters = index, counters
 
         return roll_back
+
+
+def _open(run: str | Path | TrainedModel, allow_plugins: bool) -> TrainedModel:
+    """Return the trained model of a run directory, or the given one."""
+    if isinstance(run, TrainedModel):
+        return run
+    return open_model(Path(run), allow_plugins=allow_plugins)
 
 
 def _end_with_none(batches: Iterable[EventBatch | None]) -> Iterator[EventBatch | None]:
