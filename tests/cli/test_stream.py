@@ -148,3 +148,11 @@ def test_linger_is_checked(linger, run, command, monkeypatch):
         monkeypatch.setattr("sys.stdin", empty)
         found = command("stream", run, "--store", "memory:", "--linger", linger)
     assert (found.code, "linger is" in found.err) == (2, True)
+
+
+def test_dead_letters_are_printed_as_they_were(run, tmp_path):
+    lines = b'\xff\n{"user": "u"}\n{"user": "\xc3\xa9", "item": "1", "rating": 300}\n'
+    first = [*COMMAND, str(run), "--store", f"sqlite:{tmp_path}/s.db"]
+    assert subprocess.run(first, input=lines, capture_output=True, check=False).returncode == 0
+    print_letters = [*COMMAND[:-1], "store", "dead-letters", str(tmp_path / "s.db.dead.jsonl")]
+    assert subprocess.run(print_letters, capture_output=True, check=True).stdout == lines

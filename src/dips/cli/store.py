@@ -12,7 +12,8 @@ import typer
 
 from dips.cli.consent import AllowPlugins
 from dips.data.readers.item_lists import read_item_lists
-from dips.serve import maintenance
+from dips.serve import maintenance, readmission
+from dips.serve.dead_letters import read_dead_letters
 from dips.serve.settings import BATCH
 from dips.serve.stores.base import Store
 from dips.serve.stores.registry import open_store
@@ -86,6 +87,30 @@ def forget(
         erased = sum(keeper.forget(name) for name in user)
         keeper.compact()
     print(f"{erased} of {len(user)} users had a record, which was erased from {store}")
+
+
+@app.command("dead-letters")
+def dead_letters(file: Annotated[Path, typer.Argument(help="A dead-letter file.")]) -> None:
+    """Print the refused lines as they were, byte for byte, to stream them again once mended."""
+    for line in read_dead_letters(file):
+        sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.flush()
+
+
+@app.command()
+def readmit(
+    store: Url,
+    user: Annotated[list[str], typer.Option(help="User whose events to accept; may be repeated.")],
+    last_seq: Annotated[
+        int | None, typer.Option(help="Accept only events above this seq. Default: all events.")
+    ] = None,
+) -> None:
+    """Accept events of users again who were erased, or whose last seq is too high."""
+    _must_exist(store)
+    with _open(store) as opened:
+        for name in user:
+            readmission.readmit(opened, name, last_seq)
+    print(f"events of {len(user)} users are accepted by {store} again")
 
 
 def import_lists(

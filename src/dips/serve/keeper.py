@@ -24,9 +24,11 @@ from dips.serve.batches import EventBatch, LoadedBatch, apply_batch, load_batch
 from dips.serve.deduplication import DeduplicationWindow
 from dips.serve.engine import Engine
 from dips.serve.events import EventError, EventLike, EventSchema
+from dips.serve.fields import parse_name
 from dips.serve.in_flight import CommitWriter, InFlightCommit
 from dips.serve.reader import UserSketch, to_sketches
-from dips.serve.recommend import recommend
+from dips.serve.readmission import readmit
+from dips.serve.recommend import parse_count, recommend
 from dips.serve.records import UserRecords, decode, encode, find_fault
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
@@ -228,6 +230,7 @@ class Keeper:
             The sketch; an empty one where there is no record.
 
         Raises:
+            EventError: The name is invalid.
             RecordError: The record is damaged.
         """
         return self.sketches([user])[0]
@@ -242,28 +245,33 @@ class Keeper:
             One sketch per user; an empty one where there is no record.
 
         Raises:
+            EventError: A name is invalid.
             RecordError: A record is damaged.
         """
+        names = [parse_name(user, "user") for user in users]
         with self._exclusive():
-            records = self._read([user.encode() for user in users])
-            return to_sketches(users, records, self._vocabulary.names)
+            records = self._read([name.encode() for name in names])
+            return to_sketches(names, records, self._vocabulary.names)
 
     def recommend(self, user: str, n: int = 20) -> list[tuple[str, float]]:
         """Return the items that the model's recommender ranks highest for a user.
 
         Args:
             user: Name of the user. A user without a record gets the items of an empty sketch.
-            n: Most items to return.
+            n: Most items to return, at least 1.
 
         Returns:
             Pairs of item and score, best first. The score is the predicted rating, or the logit if
             the model predicts items.
 
         Raises:
+            ConfigError: `n` is not a whole number from 1 on.
+            EventError: The name is invalid.
             RecordError: The record is damaged.
         """
+        name, n = parse_name(user, "user"), parse_count(n)
         with self._exclusive():
-            records = self._read([user.encode()])
+            records = self._read([name.encode()])
             state = UserStates.from_records(records, self._engine.size, 1)
             index = self._model_items.index
             return recommend(self._engine.trained, state.sketch, state.seen, index, n)
@@ -279,9 +287,13 @@ class Keeper:
 
         Returns:
             Whether there was a record.
+
+        Raises:
+            EventError: The name is invalid.
         """
+        name = parse_name(user, "user")
         with self._exclusive():
-            key = user.encode()
+            key = name.encode()
             (found,) = self._store.get(Table.USERS, [key])
             if found is None:
                 return False
@@ -290,17 +302,26 @@ class Keeper:
             self._store.commit({
                 Table.USERS: {key: None},
                 Table.METADATA: {
-                    tombstone_key(user): b"%d" % next_seq,
+                    tombstone_key(name): b"%d" % next_seq,
                     COUNTERS: json.dumps(counters).encode(),
                 },
             })  # fmt: skip
             self._counters = counters
             return True
 
-    def readmit(self, user: str) -> None:
-        """Delete the tombstone of a user, so that any event is applied again."""
+    def readmit(self, user: str, last_seq: int | None = None) -> None:
+        """Apply events again of a user who was erased, or whose sequence number is too high.
+
+        Args:
+            user: Name of the user.
+            last_seq: Only events above this sequence number are applied; None: all events are.
+
+        Raises:
+            EventError: The name or the number is invalid.
+            RecordError: The record is damaged.
+        """
         with self._exclusive():
-            self._store.commit({Table.METADATA: {tombstone_key(user): None}})
+            readmit(self._store, user, last_seq)
 
     def swap(self, run: str | Path | TrainedModel, *, allow_plugins: bool = False) -> int:
         """Replace the trained model. Sketches change at their user's next refresh.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dips.serve.fields import parse_name
 from dips.serve.records import UserRecords, decode
 from dips.serve.stores.base import Table
 from dips.serve.stores.registry import open_store
@@ -69,15 +70,17 @@ def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
 
     Raises:
         ConfigError: The URL names no known kind of store.
+        EventError: A name is invalid.
         StoreError: The store cannot be opened or read.
         RecordError: A record is damaged.
     """
+    names = [parse_name(user, "user") for user in users]
+    keys = [name.encode() for name in names]
     store = open_store(url, readonly=True)
     try:
         with store.snapshot():
-            names = ItemVocabulary(store).names
-            keys = [user.encode() for user in users]
-            return to_sketches(users, decode(keys, store.get(Table.USERS, keys)), names)
+            items = ItemVocabulary(store).names
+            return to_sketches(names, decode(keys, store.get(Table.USERS, keys)), items)
     finally:
         store.close()
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from dips.errors import ConfigError
 from dips.model.trained_model import TrainedModel
 from dips.recommender.base import Evidence
 from dips.sketch.records import Sketch
+
+
+def parse_count(n: Any) -> int:
+    """Return the number of items to recommend.
+
+    Raises:
+        ConfigError: It is not a whole number from 1 on.
+    """
+    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 1:
+        raise ConfigError(f"n is {n!r}: it must be a whole number from 1 on")
+    return int(n)
 
 
 @torch.no_grad()

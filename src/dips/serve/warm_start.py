@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dips.serve.admission import CommitResult
+from dips.serve.admission import CommitResult, RefusedEvent
+from dips.serve.fields import EventError, parse_name
 from dips.serve.keeper import Keeper
 
 UserList = tuple[str, list[dict[str, Any]]]
@@ -31,11 +32,11 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **defaults: Any) -> Co
         StoreError: A commit failed.
     """
     result = CommitResult()
-    for group in _groups(lists, keeper.batch):
+    for group in _groups(_named(lists, result), keeper.batch):
         sketches = keeper.sketches([user for user, _ in group])
         new = {sketch.user for sketch in sketches if sketch.seen == 0}
         events = [
-            {**defaults, **entry, "user": user}
+            {**defaults, **_given(entry), "user": user}
             for user, entries in group
             if user in new
             for entry in entries
@@ -43,6 +44,20 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **defaults: Any) -> Co
         result.repeated += sum(len(entries) for user, entries in group if user not in new)
         result.add(keeper.observe_many(events))
     return result
+
+
+def _named(lists: Iterable[UserList], result: CommitResult) -> Iterator[UserList]:
+    """Yield the lists of valid users; the entries of others are refused."""
+    for user, entries in lists:
+        try:
+            yield parse_name(user, "user"), entries
+        except EventError as error:
+            result.refused += [RefusedEvent({**one, "user": user}, str(error)) for one in entries]
+
+
+def _given(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry that have a value."""
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _groups(lists: Iterable[UserList], batch: int) -> Iterator[list[UserList]]:
