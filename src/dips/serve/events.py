@@ -119,7 +119,8 @@ def parse_event(values: Any) -> Event:
         raise EventError(f"an event is an object with user and item, not {shorten(values)}")
     given = {name: value for name, value in values.items() if value is not None}
     side = {name: value for name, value in given.items() if name not in FIELDS}
-    return Event(**{name: given.get(name) for name in FIELDS}, side=side)
+    fields: dict[str, Any] = {name: given.get(name) for name in FIELDS}
+    return Event(**fields, side=side)
 
 
 @dataclass(frozen=True)
