@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dips.cli.consent import AllowPlugins
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import kept_baseline, print_json
 
 

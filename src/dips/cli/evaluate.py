@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dips.cli.consent import AllowPlugins
+from dips.cli.options import AllowPlugins, EscapeFormulas
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
 
@@ -20,6 +20,7 @@ def evaluate(
     predictions: Annotated[
         Path | None, typer.Option(help="Write every prediction here (.parquet or .csv).")
     ] = None,
+    escape_formulas: EscapeFormulas = False,
     allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
@@ -42,7 +43,8 @@ def evaluate(
     source = data or unseen.name
     metrics = api.evaluate(trained, unseen)
     if predictions is not None:
-        write_columns(prediction_columns(trained, unseen), predictions)
+        columns = prediction_columns(trained, unseen)
+        write_columns(columns, predictions, escape_formulas=escape_formulas)
     if as_json:
         print_json({"run": str(run), "data": source, "users": unseen.users, "test": metrics})
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dips.cli.consent import AllowPlugins
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import print_gradients, print_json, show_count
 from dips.evaluation.settings import TOLERANCE
 

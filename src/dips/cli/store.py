@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dips.cli.consent import AllowPlugins
+from dips.cli.options import AllowPlugins
 from dips.data.readers.item_lists import read_item_lists
 from dips.serve import maintenance, readmission
 from dips.serve.dead_letters import read_dead_letters

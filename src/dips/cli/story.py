@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dips.cli.consent import AllowPlugins
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import print_json
 from dips.data.atomic_write import atomic_write
 from dips.errors import ConfigError

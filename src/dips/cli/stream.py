@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dips.cli.consent import AllowPlugins
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import print_json
 from dips.cli.termination import termination
 from dips.errors import DataError
