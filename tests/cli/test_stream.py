@@ -115,15 +115,17 @@ def test_sigterm_ends_the_command_after_the_lines_that_were_read(run, tmp_path):
     assert b"stopped by SIGTERM; the lines after these were not read" in err
 
 
-def test_a_closed_standard_input_is_one_sentence(run):
-    command = [*COMMAND, str(run), "--store", "memory:"]
+@pytest.mark.parametrize(("descriptor", "sentence"), [
+    (0, "standard input is closed: send events to it, one JSON object in a line"),
+    (1, "standard output is closed: acknowledgements are written to it"),
+])  # fmt: skip
+def test_a_closed_standard_stream_is_one_sentence(descriptor, sentence, run):
     found = subprocess.run(
-        command, preexec_fn=lambda: os.close(0), capture_output=True, text=True, check=False
-    )
+        [*COMMAND, str(run), "--store", "memory:"], preexec_fn=lambda: os.close(descriptor),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert found.returncode == 2
-    assert found.stderr == (
-        "dips: standard input is closed: send events to it, one JSON object in a line\n"
-    )
+    assert found.stderr == f"dips: {sentence}\n"
 
 
 def test_half_a_line_is_told_and_not_counted(run, tmp_path):

@@ -45,6 +45,7 @@ def test_sequence_numbers_may_have_gaps_and_late_events_are_duplicates(url):
 def test_ids_do_not_collide_whatever_their_characters():
     keeper = open_keeper(make_model("last", 8), "memory:")
     pairs = [("a\0b", "c"), ("a", "b\0c"), ("1 a", "b"), ("a", " b"), ("a", "b"), ("ab", "1")]
+    pairs += [("a b", "c"), ("a", "b c")]
     assert all(keeper.observe(user, "1", 3, id=name) for user, name in pairs)
     assert not any(keeper.observe(user, "1", 3, id=name) for user, name in pairs)
 

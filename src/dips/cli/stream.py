@@ -61,6 +61,8 @@ def stream(
 
     if sys.stdin is None:
         raise DataError("standard input is closed: send events to it, one JSON object in a line")
+    if sys.stdout is None:
+        raise DataError("standard output is closed: acknowledgements are written to it")
     place = Path(store.partition(":")[2] or "store")
     dead = DeadLetters(dead_letters or place.with_name(place.name + ".dead.jsonl"))
     with (
