@@ -229,12 +229,13 @@ def print_time(
         print_estimate(checks.split(data, configs[0]), configs, setting)
 
 
-def evaluate(model: Model, data: Interactions) -> dict[str, float]:
+def evaluate(model: Model, data: Interactions, *, allow_plugins: bool = False) -> dict[str, float]:
     """Score every prediction of a trained model on the users of some data.
 
     Args:
         model: Result of `train`, an opened model, or a run directory.
         data: Users to score; items are matched by original id.
+        allow_plugins: Whether a user's own class that a run directory names is imported.
 
     Returns:
         Metrics by name: `rmse`, or `recall@20`, `mrr@20` and `ndcg@20`.
@@ -250,7 +251,7 @@ def evaluate(model: Model, data: Interactions) -> dict[str, float]:
         >>> sorted(dips.evaluate(result, test))
         ['rmse']
     """
-    trained = _trained_model(model)
+    trained = _trained_model(model, allow_plugins)
     known = reindex_items(trained, data)
     return score_users(
         trained, known, EventColumns.of(known, side_information=trained.side)
@@ -469,7 +470,9 @@ def session(
     return _with_figure(study, out, "none")
 
 
-def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, Any]:
+def sketches(
+    model: Model, data: Interactions, *, at: str = "end", allow_plugins: bool = False
+) -> dict[str, Any]:
     """Return the sketches of all users as columns.
 
     Args:
@@ -477,6 +480,7 @@ def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, 
         data: Users to sketch; items are matched by original id.
         at: "end": the sketch after each user's last interaction. "each": the sketch before every
             prediction.
+        allow_plugins: Whether a user's own class that a run directory names is imported.
 
     Returns:
         Arrays `user`, `t`, `position`, `item`, `rating` and `score`, one row per entry.
@@ -493,7 +497,7 @@ def sketches(model: Model, data: Interactions, *, at: str = "end") -> dict[str, 
         >>> len(columns["item"]) == 2 * test.users
         True
     """
-    return sketch_columns(_trained_model(model), data, at=at)
+    return sketch_columns(_trained_model(model, allow_plugins), data, at=at)
 
 
 def gradients(
@@ -506,6 +510,7 @@ def gradients(
     queue: int = 100,
     seed: int = 0,
     tolerance: float = TOLERANCE,
+    allow_plugins: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> GradientStudy:
     """Continue training from a run of `dips` and compare its policy gradients with true ones.
@@ -521,6 +526,7 @@ def gradients(
         queue: Length of the queue of DiPS (Q).
         seed: Fixes users and steps.
         tolerance: Share of the largest entry up to which an entry counts as zero.
+        allow_plugins: Whether a user's own class that a run directory names is imported.
         on_progress: Called with the number of finished and of all steps.
 
     Returns:
@@ -542,7 +548,9 @@ def gradients(
         ['dips', 'dips@1']
     """
     directory = Path(run)
-    trained, config = run_directory.open_run(directory), run_directory.read_settings(directory)
+    trained = run_directory.open_run(directory, allow_plugins=allow_plugins)
+    config = run_directory.read_settings(directory)
+    run_directory.check_own_classes(config, allow_plugins=allow_plugins)
     study = study_gradients(
         trained,
         config,
@@ -557,13 +565,20 @@ def gradients(
     return study
 
 
-def story(run: str | Path, user: str, data: Interactions | None = None) -> Story:
+def story(
+    run: str | Path,
+    user: str,
+    data: Interactions | None = None,
+    *,
+    allow_plugins: bool = False,
+) -> Story:
     """Return the predictions, sketches and refreshes of one user.
 
     Args:
         run: Run directory.
         user: Original id of the user.
         data: Data with the user; by default the run's data.
+        allow_plugins: Whether a user's own class that a run directory names is imported.
 
     Returns:
         The story: entry gradients of each prediction, and candidate scores of each refresh.
@@ -582,7 +597,7 @@ def story(run: str | Path, user: str, data: Interactions | None = None) -> Story
         >>> len(story.steps) == story.length
         True
     """
-    return user_story(Path(run), user, data)
+    return user_story(Path(run), user, data, allow_plugins=allow_plugins)
 
 
 def report(results: Sequence[str | Path], out: str | Path) -> None:
@@ -702,8 +717,10 @@ def _results_directory(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _trained_model(model: Model) -> TrainedModel:
+def _trained_model(model: Model, allow_plugins: bool) -> TrainedModel:
     """Return the trained model of a result, of itself, or of a run directory."""
     if isinstance(model, RunResult):
         return model.trained
-    return model if isinstance(model, TrainedModel) else run_directory.open_run(Path(model))
+    if isinstance(model, TrainedModel):
+        return model
+    return run_directory.open_run(Path(model), allow_plugins=allow_plugins)

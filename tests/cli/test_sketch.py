@@ -136,3 +136,14 @@ def test_an_interrupted_run_has_no_sketches(command, worlds, tmp_path):
     found = command("sketch", tmp_path, worlds["explicit"], "--out", tmp_path / "x.csv")
     assert found.code == 2
     assert "is not a finished run: there is no model.safetensors in it" in found.err
+
+
+@pytest.mark.parametrize(("flags", "shown"), [((), ""), (("--escape-formulas",), "'")])
+def test_formulas_are_escaped_on_request(flags, shown, trained, command, tmp_path):
+    run = trained("explicit", "--policy", "last", "--size", "3")
+    item = open_model(run).item_ids[0]
+    (tmp_path / "x.csv").write_text(f"user,item,rating,time\n=u,{item},3,1\n=v,{item},3,2\n")
+    found = command("sketch", run, tmp_path / "x.csv", "--out", tmp_path / "out.csv", *flags)
+    assert found.code == 0, found.err
+    table = polars.read_csv(tmp_path / "out.csv")
+    assert table["user"].to_list() == [f"{shown}=u", f"{shown}=v"]

@@ -7,6 +7,7 @@ import sqlite3
 
 import pytest
 
+from dips.serve.keeper import open_keeper
 from dips.serve.stores.commit_mark import Commit, CommitMark
 
 
@@ -38,10 +39,25 @@ def test_import_check_backup_restore_resize_and_forget(command, trained, tmp_pat
     assert [entry["item"] for entry in read[again]["entries"]] == ["3", "4"]
 
 
-@pytest.mark.parametrize("words", [["compact"], ["resize", "RUN"], ["forget", "RUN"]], ids=str)
+def test_readmit(command, trained, tmp_path):
+    run, store = trained("explicit", "--policy", "last", "--size", "3"), f"sqlite:{tmp_path}/s.db"
+    with open_keeper(run, store) as keeper:
+        keeper.observe("u", "1", 3, seq=2**61)
+    found = command("store", "readmit", store, "--user", "u", "--last-seq", 7)
+    assert found.out == f"events of 1 users are accepted by {store} again\n"
+    assert command("sketch", "--store", store, "--user", "u", "--json").json["last"] == 7
+    assert command("store", "readmit", store, "--user", "u").code == 0
+    assert command("sketch", "--store", store, "--user", "u", "--json").json["last"] is None
+    refused = command("store", "readmit", store, "--user", "u", "--last-seq", -1)
+    assert (refused.code, "seq must be a whole number from 0 on" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words", [["compact"], ["resize", "RUN"], ["forget", "RUN"], ["readmit"]], ids=str
+)
 def test_a_store_that_does_not_exist_is_not_created(command, trained, tmp_path, words):
     run = trained("explicit", "--policy", "last", "--size", "3")
-    more = ["--user", "u1"] if words[0] == "forget" else []
+    more = ["--user", "u1"] if words[0] in ("forget", "readmit") else []
     named = [run if word == "RUN" else word for word in words]
     found = command("store", *named, f"sqlite:{tmp_path}/no/such.db", *more)
     assert found.code == 2

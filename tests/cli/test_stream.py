@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -14,9 +16,12 @@ def run(trained):
     return trained("explicit", "--policy", "reservoir", "--size", "3", "--every", "2")
 
 
+COMMAND = [sys.executable, "-c", "from dips.cli import entry; entry()", "stream"]
+GOOD = '{"user": "u", "item": "1", "rating": 3}\n'
+
+
 def stream(run, store, text, *arguments):
-    command = [sys.executable, "-c", "from dips.cli import entry; entry()", "stream", str(run)]
-    command += ["--store", store, *map(str, arguments)]
+    command = [*COMMAND, str(run), "--store", store, *map(str, arguments)]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
@@ -32,7 +37,7 @@ def test_streamed_sketches_equal_those_of_the_sketch_command(run, worlds, comman
             event = {"user": data.user_id(user), "item": data.item_ids[int(data.item[place])]}
             event |= {"rating": float(data.rating[place]), "time": int(data.time[place])}
             lines.append(json.dumps({**event, "seq": seq}))
-    text = "\n".join([*lines[:5], "nonsense", *lines[2:]])
+    text = "\n".join([*lines[:5], "nonsense", *lines[2:]])  # no line break at the end
     found = stream(run, store, text, "--batch", 10, "--metrics", tmp_path / "dips.prom")
     assert found.returncode == 0, found.stderr
     acks = [json.loads(line) for line in found.stdout.splitlines()]
@@ -93,3 +98,66 @@ def test_invalid_arguments_of_stream(run, command, tmp_path):
         assert found.code == 2
         assert reason in found.err
         assert found.out == ""
+
+
+def test_sigterm_ends_the_command_after_the_lines_that_were_read(run, tmp_path):
+    store, pipes = f"sqlite:{tmp_path}/s.db", dict.fromkeys(("stdin", "stdout", "stderr"), -1)
+    command = [*COMMAND, str(run), "--store", store, "--batch", "100", "--linger", "600"]
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdin.write(b"nonsense\n")  # refused at the end of a batch, and told then
+        process.stdin.write((GOOD * 100 + GOOD[:9]).encode())
+        process.stdin.flush()
+        first = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    acks = [first, *map(json.loads, out.splitlines())]
+    assert [ack["lines"] for ack in acks] == [100, 101]
+    assert sum(ack["applied"] for ack in acks) == 100
+    assert b"101 lines: 100 events applied, 1 refused; 1 users in" in err
+    assert b"stopped by SIGTERM; the lines after these were not read" in err
+
+
+@pytest.mark.parametrize(("descriptor", "sentence"), [
+    (0, "standard input is closed: send events to it, one JSON object in a line"),
+    (1, "standard output is closed: acknowledgements are written to it"),
+])  # fmt: skip
+def test_a_closed_standard_stream_is_one_sentence(descriptor, sentence, run):
+    found = subprocess.run(
+        [*COMMAND, str(run), "--store", "memory:"], preexec_fn=lambda: os.close(descriptor),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert found.stderr == f"dips: {sentence}\n"
+
+
+def test_half_a_line_is_told_and_not_counted(run, tmp_path):
+    found = stream(run, f"sqlite:{tmp_path}/s.db", GOOD + GOOD[:9])
+    assert found.returncode == 0
+    assert json.loads(found.stdout)["lines"] == 1
+    assert "the last line is not complete and was not read" in found.stderr
+    assert not (tmp_path / "s.db.dead.jsonl").exists()
+
+
+def test_a_source_that_changed_is_one_sentence(run, tmp_path):
+    store = f"sqlite:{tmp_path}/s.db"
+    assert stream(run, store, GOOD * 3, "--source", "log").returncode == 0
+    found = stream(run, store, GOOD * 2, "--source", "log")
+    assert found.returncode == 2
+    assert found.stderr.startswith("dips: source 'log': the input has 2 lines, and 3 were read")
+
+
+@pytest.mark.parametrize("linger", ["inf", "nan", "-1"])
+def test_linger_is_checked(linger, run, command, monkeypatch):
+    with open(os.devnull) as empty:
+        monkeypatch.setattr("sys.stdin", empty)
+        found = command("stream", run, "--store", "memory:", "--linger", linger)
+    assert (found.code, "linger is" in found.err) == (2, True)
+
+
+def test_dead_letters_are_printed_as_they_were(run, tmp_path):
+    lines = b'\xff\n{"user": "u"}\n{"user": "\xc3\xa9", "item": "1", "rating": 300}\n'
+    first = [*COMMAND, str(run), "--store", f"sqlite:{tmp_path}/s.db"]
+    assert subprocess.run(first, input=lines, capture_output=True, check=False).returncode == 0
+    print_letters = [*COMMAND[:-1], "store", "dead-letters", str(tmp_path / "s.db.dead.jsonl")]
+    assert subprocess.run(print_letters, capture_output=True, check=True).stdout == lines

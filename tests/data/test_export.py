@@ -25,6 +25,20 @@ def test_tables_round_trip(name, read, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
+def test_formulas_are_escaped_on_request(tmp_path):
+    """Texts only, and only in CSV; other characters in front are left alone."""
+    names = ["=1+1", "+1", "-1", "@f", "\tx", "\rx", " =1", "a=1", "'=1", ""]
+    columns = {"item": np.array(names, dtype=object), "score": -np.arange(10.0)}
+    write_columns(columns, tmp_path / "x.csv")
+    assert polars.read_csv(tmp_path / "x.csv")["item"].to_list() == names
+    write_columns(columns, tmp_path / "x.csv", escape_formulas=True)
+    frame = polars.read_csv(tmp_path / "x.csv")
+    assert frame["item"].to_list() == [*(f"'{name}" for name in names[:6]), *names[6:]]
+    assert frame["score"].to_list() == columns["score"].tolist()
+    write_columns(columns, tmp_path / "x.parquet", escape_formulas=True)
+    assert polars.read_parquet(tmp_path / "x.parquet")["item"].to_list() == names
+
+
 def test_an_unknown_suffix_is_refused_before_writing(tmp_path):
     path = tmp_path / "x.txt"
     with pytest.raises(ConfigError, match=r"x\.txt: the name must end in \.parquet or \.csv"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,16 +12,18 @@ from hypothesis import strategies as st
 
 from dips.data.interactions import EventColumn
 from dips.data.side_information import ColumnEncoding, SideInformation
+from dips.errors import ConfigError
 from dips.serve.events import (
     MAX_LINE_BYTES,
-    MAX_NAME_BYTES,
     Event,
     EventError,
     EventSchema,
     parse_event,
     parse_line,
 )
+from dips.serve.fields import MAX_NAME_BYTES
 from dips.serve.keeper import open_keeper
+from dips.serve.reader import read_sketches
 from tests.serve.models import make_model
 
 GOOD = {"user": "u", "item": "i"}
@@ -31,7 +34,7 @@ def test_all_fields_are_parsed():
     assert parse_line(line) == Event("7", "x", 4.5, 12, None, 3, {"mood": "good"})
     assert parse_line(b'{"user": "u", "item": "i", "rating": null}') == Event("u", "i")
     assert parse_event({**GOOD, "id": 12}).id == "12"
-    assert parse_event({**GOOD, "user": "u" * MAX_NAME_BYTES, "seq": 2**63 - 2}).seq == 2**63 - 2
+    assert parse_event({**GOOD, "user": "u" * MAX_NAME_BYTES, "seq": 2**62 - 1}).seq == 2**62 - 1
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,10 @@ def test_all_fields_are_parsed():
         ({"time": 2**60}, "time must be a number"),
         ({"seq": -1}, "seq must be a whole number from 0 on, not -1"),
         ({"seq": 1.0}, "seq must be a whole number"),
-        ({"seq": 2**63}, "seq must be a whole number"),
+        ({"seq": 2**62}, f"seq must be below {2**62}, not {2**62}"),
+        ({"seq": np.bool_(True)}, "seq must be a whole number"),
+        ({"rating": np.float32("nan")}, "rating must be a number"),
+        ({"user": np.float64(3)}, "user must be a text or a whole number"),
         ({"id": "x", "seq": 1}, "id and seq: give one of them"),
     ],
 )
@@ -62,6 +68,61 @@ def test_refusals_name_the_field(change, reason):
     with pytest.raises(EventError) as error:
         parse_event({**GOOD, **change})
     assert str(error.value).startswith(reason)
+
+
+@pytest.mark.parametrize("field", ["user", "item", "id"])
+def test_an_event_object_is_checked_like_a_line(field):
+    """So none can be made that a line could not hold."""
+    with pytest.raises(EventError, match=f"{field} is not valid Unicode"):
+        Event(**{**GOOD, field: "\ud800"})
+    with pytest.raises(EventError, match="rating must be a number"):
+        Event("u", "i", float("nan"))
+    with pytest.raises(EventError, match="give one of them"):
+        Event("u", "i", id="x", seq=1)
+    assert Event(3, 4, time=2.5) == parse_event({"user": "3", "item": "4", "time": 2.9})
+
+
+def test_scalars_of_numpy_are_welcome():
+    event = parse_event({
+        "user": np.int64(7), "item": np.str_("x"), "rating": np.float32(4.5),
+        "time": np.float64(12.9), "seq": np.uint8(3),
+    })  # fmt: skip
+    assert event == Event("7", "x", 4.5, 12, None, 3)
+    assert [type(value) for value in (event.user, event.item, event.rating, event.seq)] == [
+        str, str, float, int,
+    ]  # fmt: skip
+    with open_keeper(make_model(), "memory:") as keeper:
+        assert keeper.observe(user=np.int32(7), item=np.int64(1), rating=np.int16(3))
+        assert keeper.sketch(np.int64(7)).items == ["1"]
+        assert len(keeper.recommend("7", n=np.int64(2))) == 2
+
+
+@pytest.mark.parametrize("user", ["", None, True, 1.5, "\ud800", "x" * 513, b"u", ["u"]])
+def test_names_are_checked_wherever_they_are_given(user, tmp_path):
+    url = f"sqlite:{tmp_path}/s.db"
+    with open_keeper(make_model(), url) as keeper:
+        calls = (keeper.sketch, keeper.recommend, keeper.forget, keeper.readmit)
+        for call in (*calls, lambda name: read_sketches(url, [name])):
+            with pytest.raises(EventError, match="user "):
+                call(user)
+
+
+def test_a_number_is_the_name_of_its_digits(tmp_path):
+    url = f"sqlite:{tmp_path}/s.db"
+    with open_keeper(make_model(), url) as keeper:
+        keeper.observe(5, 1, 3)
+        assert keeper.sketch(5) == keeper.sketch("5") == read_sketches(url, [5])[0]
+        assert keeper.sketch(5).items == ["1"]
+        assert keeper.forget(5)
+
+
+@pytest.mark.parametrize("n", [-5, 0, 1.0, "3", None, True])
+def test_the_number_of_recommendations_is_checked(n):
+    with (
+        open_keeper(make_model(), "memory:") as keeper,
+        pytest.raises(ConfigError, match=re.escape(f"n is {n!r}: it must be a whole number from")),
+    ):
+        keeper.recommend("u", n=n)
 
 
 @pytest.mark.parametrize(

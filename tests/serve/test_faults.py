@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from dips.serve.fields import MAX_SEQ
 from dips.serve.keeper import open_keeper
 from dips.serve.maintenance import check
 from dips.serve.records import RecordError
@@ -210,7 +211,7 @@ def test_a_damaged_user_who_is_forgotten_stays_forgotten(url, trained, field):
         assert keeper.observe_many(log).applied == 5
         damage(keeper, "alice")
         assert keeper.forget("alice")
-        later = {"user": "alice", "item": "1", "rating": 3, "seq": 2**63 - 2}
+        later = {"user": "alice", "item": "1", "rating": 3, "seq": MAX_SEQ - 1}
         assert keeper.observe_many([*log, later]).forgotten == 6
         assert keeper.sketch("alice").seen == 0
         keeper.readmit("alice")

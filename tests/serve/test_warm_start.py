@@ -31,3 +31,21 @@ def test_entries_without_a_rating_are_refused():
     keeper = open_keeper(make_model("last", 3), "memory:")
     result = warm_start(keeper, lists())
     assert (result.applied, len(result.refused)) == (0, 13)
+
+
+def test_an_invalid_user_is_refused_alone():
+    keeper = open_keeper(make_model("last", 3), "memory:")
+    bad = ["", None, "\ud800", "x" * 513, 1.5]
+    found = [("u", [{"item": "1"}]), *((user, [{"item": "1"}] * 2) for user in bad), (7, [])]
+    result = warm_start(keeper, [*found, (7, [{"item": "2"}])], rating=3)
+    assert (result.applied, len(result.refused)) == (2, 2 * len(bad))
+    assert result.refused[0].reason == "user must be a text or a whole number, not ''"
+    assert keeper.sketch("7").items == ["2"]
+
+
+def test_an_entry_whose_rating_is_null_has_the_default():
+    keeper = open_keeper(make_model("last", 3), "memory:")
+    warm_start(
+        keeper, [("u", [{"item": "1", "rating": None}, {"item": "2", "rating": 5}])], rating=3
+    )
+    assert [entry.rating for entry in keeper.sketch("u").entries] == [3.0, 5.0]

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import kept_baseline, print_json
 
 
@@ -22,6 +23,7 @@ def cross(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")
     ] = None,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Score the recommenders of two runs with the sketches of both policies.
@@ -37,8 +39,11 @@ def cross(
     from dips import api
     from dips.studies import run_directory
 
-    other = None if data is None else api.load(data, side=run_directory.open_run(first).side.names)
-    found = api.cross(first, second, other, device=device)
+    other = None
+    if data is not None:
+        trained = run_directory.open_run(first, allow_plugins=allow_plugins)
+        other = api.load(data, side=trained.side.names)
+    found = api.cross(first, second, other, device=device, allow_plugins=allow_plugins)
     if as_json:
         print_json(found)
         return

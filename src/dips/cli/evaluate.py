@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.options import AllowPlugins, EscapeFormulas
 from dips.cli.screen import print_json, print_metrics
 from dips.data.export import check_suffix, write_columns
 
@@ -19,6 +20,8 @@ def evaluate(
     predictions: Annotated[
         Path | None, typer.Option(help="Write every prediction here (.parquet or .csv).")
     ] = None,
+    escape_formulas: EscapeFormulas = False,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Score a run on its test users, or on the users of other data.
@@ -31,7 +34,7 @@ def evaluate(
 
     if predictions is not None:
         check_suffix(predictions)
-    trained = run_directory.open_run(run)
+    trained = run_directory.open_run(run, allow_plugins=allow_plugins)
     if data is None:
         unseen = run_directory.read_part(run, "test")
     else:
@@ -40,7 +43,8 @@ def evaluate(
     source = data or unseen.name
     metrics = api.evaluate(trained, unseen)
     if predictions is not None:
-        write_columns(prediction_columns(trained, unseen), predictions)
+        columns = prediction_columns(trained, unseen)
+        write_columns(columns, predictions, escape_formulas=escape_formulas)
     if as_json:
         print_json({"run": str(run), "data": source, "users": unseen.users, "test": metrics})
         return

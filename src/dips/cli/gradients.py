@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import print_gradients, print_json, show_count
 from dips.evaluation.settings import TOLERANCE
 
@@ -24,6 +25,7 @@ def gradients(
     tolerance: Annotated[
         float, typer.Option(help="An entry counts as zero up to this share of the largest one.")
     ] = TOLERANCE,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Compare the policy gradients of DiPS and DiPS@1 with the true one, entry by entry.
@@ -50,7 +52,8 @@ def gradients(
 
     other = None
     if data is not None:
-        other = api.load(data, side=run_directory.open_run(run).side.names)
+        trained = run_directory.open_run(run, allow_plugins=allow_plugins)
+        other = api.load(data, side=trained.side.names)
     with show_count("comparing gradients", "steps") as on_progress:
         study = api.gradients(
             run,
@@ -61,6 +64,7 @@ def gradients(
             queue=queue,
             seed=seed,
             tolerance=tolerance,
+            allow_plugins=allow_plugins,
             on_progress=on_progress,
         )
     found = study.to_dict()

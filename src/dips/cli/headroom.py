@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import kept_baseline, print_json, show_count
 from dips.evaluation.settings import LOOKAHEAD
 
@@ -31,6 +32,7 @@ def headroom(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")
     ] = None,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Compare the sketches of last-K, of a run's policy, and of a hindsight oracle.
@@ -47,7 +49,10 @@ def headroom(
     from dips import api
     from dips.studies import run_directory
 
-    other = None if data is None else api.load(data, side=run_directory.open_run(run).side.names)
+    other = None
+    if data is not None:
+        trained = run_directory.open_run(run, allow_plugins=allow_plugins)
+        other = api.load(data, side=trained.side.names)
     with show_count("scoring", "recommenders") as on_progress:
         found = api.headroom(
             run,
@@ -55,6 +60,7 @@ def headroom(
             recommenders=recommender_of or (),
             ahead=ahead,
             device=device,
+            allow_plugins=allow_plugins,
             on_progress=on_progress,
         )
     if as_json:

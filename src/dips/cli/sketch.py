@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.options import AllowPlugins, EscapeFormulas
 from dips.cli.screen import print_json, print_sketch
 from dips.data.export import check_suffix, write_columns
 from dips.errors import ConfigError
@@ -25,6 +26,8 @@ def sketch(
         str | None, typer.Option(help="Read from a store instead: sqlite:PATH.")
     ] = None,
     user: Annotated[str | None, typer.Option(help="Whose sketch to read from the store.")] = None,
+    escape_formulas: EscapeFormulas = False,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Write the sketches of all users to a table, or print one from a store.
@@ -50,8 +53,8 @@ def sketch(
     from dips.studies import run_directory
 
     check_suffix(out)
-    trained = run_directory.open_run(run)
+    trained = run_directory.open_run(run, allow_plugins=allow_plugins)
     columns = api.sketches(trained, api.load(data, side=trained.side.names), at=at)
-    write_columns(columns, out)
+    write_columns(columns, out, escape_formulas=escape_formulas)
     users = len(set(columns["user"]))
     print(f"{len(columns['t'])} entries of {users} users are in {out}")

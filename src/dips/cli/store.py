@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.options import AllowPlugins
 from dips.data.readers.item_lists import read_item_lists
-from dips.serve import maintenance
+from dips.serve import maintenance, readmission
+from dips.serve.dead_letters import read_dead_letters
 from dips.serve.settings import BATCH
 from dips.serve.stores.base import Store
 from dips.serve.stores.registry import open_store
@@ -69,12 +71,12 @@ def compact(store: Url) -> None:
 
 
 @app.command()
-def resize(run: Run, store: Url) -> None:
+def resize(run: Run, store: Url, allow_plugins: AllowPlugins = False) -> None:
     """Reduce every sketch that is larger than the size of a run, by the policy of the run."""
     from dips.serve.keeper import open_keeper
 
     _must_exist(store)
-    with open_keeper(run, store) as keeper:
+    with open_keeper(run, store, allow_plugins=allow_plugins) as keeper:
         result, size = keeper.resize(), keeper.stats()["size"]
     print(f"{result.reduced} sketches were reduced to {size} entries")
     for user, reason in result.damaged.items():
@@ -88,15 +90,40 @@ def forget(
     run: Run,
     store: Url,
     user: Annotated[list[str], typer.Option(help="User to erase; may be repeated.")],
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Erase users, and the bytes of their records in the files."""
     from dips.serve.keeper import open_keeper
 
     _must_exist(store)
-    with open_keeper(run, store) as keeper:
+    with open_keeper(run, store, allow_plugins=allow_plugins) as keeper:
         erased = sum(keeper.forget(name) for name in user)
         keeper.compact()
     print(f"{erased} of {len(user)} users had a record, which was erased from {store}")
+
+
+@app.command("dead-letters")
+def dead_letters(file: Annotated[Path, typer.Argument(help="A dead-letter file.")]) -> None:
+    """Print the refused lines as they were, byte for byte, to stream them again once mended."""
+    for line in read_dead_letters(file):
+        sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.flush()
+
+
+@app.command()
+def readmit(
+    store: Url,
+    user: Annotated[list[str], typer.Option(help="User whose events to accept; may be repeated.")],
+    last_seq: Annotated[
+        int | None, typer.Option(help="Accept only events above this seq. Default: all events.")
+    ] = None,
+) -> None:
+    """Accept events of users again who were erased, or whose last seq is too high."""
+    _must_exist(store)
+    with _open(store) as opened:
+        for name in user:
+            readmission.readmit(opened, name, last_seq)
+    print(f"events of {len(user)} users are accepted by {store} again")
 
 
 def import_lists(
@@ -106,6 +133,7 @@ def import_lists(
     newest_first: Annotated[bool, typer.Option(help="Lists start with the newest item.")] = False,
     prefix: Annotated[str, typer.Option(help="Prefix to remove from user names.")] = "",
     rating: Annotated[float | None, typer.Option(help="Rating of entries that have none.")] = None,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Warm-start a store from lists of each user's last items.
 
@@ -115,7 +143,7 @@ def import_lists(
     from dips.serve.keeper import open_keeper
     from dips.serve.warm_start import warm_start
 
-    with open_keeper(run, store, batch=10 * BATCH) as keeper:
+    with open_keeper(run, store, batch=10 * BATCH, allow_plugins=allow_plugins) as keeper:
         found = read_item_lists(lists, newest_first=newest_first, prefix=prefix)
         result = warm_start(keeper, found, rating=rating)
         users = keeper.stats()["users"]

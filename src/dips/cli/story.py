@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import print_json
 from dips.data.atomic_write import atomic_write
 from dips.errors import ConfigError
@@ -25,6 +26,7 @@ def story(
         Path | None, typer.Option(help="A figure (.png or .svg) or a page (.html) to write.")
     ] = None,
     steps: Annotated[int, typer.Option(help="Number of newest predictions to show; 0: all.")] = 24,
+    allow_plugins: AllowPlugins = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
     """Show the sketches of one user, and which entries helped which predictions.
@@ -49,8 +51,9 @@ def story(
 
     other = None
     if data is not None:
-        other = api.load(data, side=run_directory.open_run(run).side.names)
-    shown = api.story(run, user, other).last(steps)
+        trained = run_directory.open_run(run, allow_plugins=allow_plugins)
+        other = api.load(data, side=trained.side.names)
+    shown = api.story(run, user, other, allow_plugins=allow_plugins).last(steps)
     if out is not None:
         with atomic_write(out) as part:
             if out.suffix == ".html":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 from time import monotonic
@@ -10,7 +12,10 @@ from typing import Annotated
 
 import typer
 
+from dips.cli.options import AllowPlugins
 from dips.cli.screen import print_json
+from dips.cli.termination import termination
+from dips.errors import DataError
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.studies.progress_lines import LINE_SECONDS
 
@@ -25,7 +30,8 @@ def stream(
     source: Annotated[
         str | None,
         typer.Option(
-            help="Name of this input. Read again from its start, its durable lines are skipped."
+            help="Name of the log. Its durable lines are skipped when it is read again from its "
+            "start, also in a renamed or compressed file."
         ),
     ] = None,
     dead_letters: Annotated[
@@ -42,36 +48,44 @@ def stream(
     id_bytes: Annotated[
         int, typer.Option(help="Size of the deduplication window for event ids, in bytes.")
     ] = ID_BYTES,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Keep sketches up to date from events in JSON lines on standard input.
+    """Keep sketches up to date from events in JSON lines on standard input, plain or gzip.
 
     A line: {"user": ..., "item": ..., "rating": ..., "time": ..., "id" or "seq": ...}. Each durable
     commit writes one acknowledgement, {"lines": N, "applied": ..., ...}: all lines up to N are
     durable. After a crash, send the lines after the last acknowledgement again. Events with id or
-    seq are applied only once. Invalid lines go to the dead-letter file.
+    seq are applied only once. Invalid lines go to the dead-letter file. SIGTERM ends the command
+    after the lines that were read are acknowledged.
     """
     from dips.serve.dead_letters import DeadLetters
     from dips.serve.keeper import open_keeper
     from dips.serve.metrics import metrics_file
-    from dips.serve.sources.lines import read_lines, stream_lines
+    from dips.serve.sources.input_lines import InputLines
+    from dips.serve.sources.lines import stream_lines
 
+    if sys.stdin is None:
+        raise DataError("standard input is closed: send events to it, one JSON object in a line")
+    if sys.stdout is None:
+        raise DataError("standard output is closed: acknowledgements are written to it")
     place = Path(store.partition(":")[2] or "store")
     dead = DeadLetters(dead_letters or place.with_name(place.name + ".dead.jsonl"))
     with (
-        open_keeper(run, store, batch=batch, id_bytes=id_bytes) as keeper,
+        termination() as stop,
+        open_keeper(
+            run, store, batch=batch, id_bytes=id_bytes, allow_plugins=allow_plugins
+        ) as keeper,
         metrics_file(metrics, keeper.metrics),
     ):
-        evaluated = None if shadow is None else keeper.shadow(shadow)
+        evaluated = keeper.shadow(shadow, allow_plugins=allow_plugins)
         start = printed = monotonic()
         applied = refused = lines = 0
-        batches = read_lines(sys.stdin.fileno(), batch, linger)
-        for lines, result in stream_lines(keeper, batches, dead, source):
-            try:
-                print_json({"lines": lines, **result.counts()})
-                sys.stdout.flush()
-            except BrokenPipeError:
-                _print_error("standard output was closed; what was committed stays in the store")
-                raise typer.Exit(2) from None
+        given = InputLines(sys.stdin.fileno(), batch, linger, stop)
+        is_file = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+        for lines, result in stream_lines(
+            keeper, given, dead, source, is_file=is_file, is_stopped=given.is_stopped
+        ):
+            _acknowledge({"lines": lines, **result.counts()})
             applied, refused = applied + result.applied, refused + len(result.refused)
             if monotonic() - printed >= LINE_SECONDS:
                 printed = monotonic()
@@ -80,10 +94,24 @@ def stream(
         _print_error(
             f"{lines} lines: {applied} events applied, {refused} refused; {users} users in {store}"
         )
+        if given.is_stopped():
+            _print_error("stopped by SIGTERM; the lines after these were not read")
+        elif given.unfinished:
+            _print_error("the last line is not complete and was not read; end it and send it again")
         if refused:
             _print_error(f"the refused events are in {dead.path}, each with its reason")
         if evaluated is not None:
             _print_error(f"shadow {shadow}: {json.dumps(evaluated.report())}")
+
+
+def _acknowledge(commit: dict[str, int]) -> None:
+    """Print the acknowledgement of a commit; exit with 2 if nobody reads it any more."""
+    try:
+        print_json(commit)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _print_error("standard output was closed; what was committed stays in the store")
+        raise typer.Exit(2) from None
 
 
 def _print_error(text: str) -> None:

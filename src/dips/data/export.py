@@ -12,14 +12,18 @@ from dips.data.atomic_write import atomic_write
 from dips.errors import ConfigError
 
 SUFFIXES = (".parquet", ".csv")
+FORMULA = r"^[=+\-@\t\r]"
+"""How a text begins that a spreadsheet may take for a formula."""
 
 
-def write_columns(columns: Mapping[str, Any], path: Path) -> None:
+def write_columns(columns: Mapping[str, Any], path: Path, *, escape_formulas: bool = False) -> None:
     """Write columns of equal length as one table, atomically.
 
     Args:
         columns: Values by column name.
         path: The file; its suffix, `.parquet` or `.csv`, is the format.
+        escape_formulas: Whether a text in a CSV file that a spreadsheet may take for a formula gets
+            an apostrophe in front. Numbers are left alone.
 
     Raises:
         ConfigError: If the suffix names no format.
@@ -29,6 +33,9 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
     import polars
 
     frame = polars.DataFrame({name: _as_list(values) for name, values in columns.items()})
+    if escape_formulas and path.suffix == ".csv":
+        texts = polars.col(polars.String)
+        frame = frame.with_columns(texts.str.replace(FORMULA, "'$0"))
     with atomic_write(path) as part:
         if path.suffix == ".parquet":
             frame.write_parquet(part)

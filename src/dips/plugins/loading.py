@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from dips.errors import DipsError, PluginError
+from dips.plugins.consent import remember_consent
 
 Plugin = TypeVar("Plugin")
 
@@ -22,7 +23,8 @@ def make_plugin(
 ) -> Plugin:
     """Import a class and construct an object of it.
 
-    Only a subclass of `base` is called: a name that stands in a file must not run other code.
+    Only a subclass of `base` is called. Importing its module runs code: for a name that stands in
+    a file, call `check_consent` first.
 
     Args:
         kind: What the class is for, such as `policy`; only used in error messages.
@@ -45,6 +47,7 @@ def make_plugin(
         raise PluginError(f"{kind} '{name}' cannot be made: {reason}") from error
     if not (isinstance(plugin, type) and issubclass(plugin, base)):
         raise PluginError(f"{kind} '{name}' cannot be made: it is not a dips.{base.__name__}")
+    remember_consent(name)
     try:
         return construct(plugin, base, seed, settings)
     except Exception as error:

@@ -208,13 +208,23 @@ def build_policy(spec: PolicySpec, seed: int = 0) -> Policy:
         if argument and head not in WITH_ARGUMENT:
             raise ConfigError(f"policy '{head}' takes no argument, but got '{argument}'")
         return POLICIES[head](spec, seed)
-    near = did_you_mean(head, POLICIES)
-    if "." in head or (argument and not (near and find_spec(head) is None)):
+    if is_own_policy(spec.name):
         return make_plugin("policy", spec.name, Policy, seed, {})  # type: ignore[type-abstract]
     known = ", ".join(f"{p}:M" if p in ("mix", "last-top") else p for p in sorted(POLICIES))
+    near = did_you_mean(head, POLICIES)
     raise ConfigError(
         f"unknown policy '{spec.name}': {near}choose one of {known}, or package.module:Class"
     )
+
+
+def is_own_policy(name: str) -> bool:
+    """Return whether a name means a user's own class, which `build_policy` imports."""
+    head, _, argument = name.partition(":")
+    if head in POLICIES:
+        return False
+    if "." in head:
+        return True
+    return bool(argument) and not (did_you_mean(head, POLICIES) and find_spec(head) is None)
 
 
 def is_rule(name: str, size: int) -> bool:

@@ -77,6 +77,11 @@ class RecommenderSpec(RecommenderSettings):
         return {**dataclasses.asdict(self), **plain}
 
 
+def is_own_recommender(kind: str) -> bool:
+    """Return whether a name means a user's own class, which `make_recommender` imports."""
+    return kind not in RECOMMENDERS and ":" in kind
+
+
 def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
     """Return a new recommender with initial parameters.
 
@@ -97,7 +102,7 @@ def make_recommender(spec: RecommenderSpec, seed: int = 0) -> Recommender:
         return construct_recommender(LinearisedDotProduct, spec, seed)
     if spec.kind in RECOMMENDERS:
         return construct_recommender(RECOMMENDERS[spec.kind], spec, seed)
-    if ":" not in spec.kind:
+    if not is_own_recommender(spec.kind):
         known = choose_from(spec.kind, RECOMMENDERS)
         raise ConfigError(f"unknown recommender '{spec.kind}': {known}, or package.module:Class")
     settings = settings_of(spec, seed)

@@ -3,6 +3,7 @@
 Events are decided in order of arrival. An event is not applied if
 
 - the user's record is damaged: it is refused,
+- its sequence number is too far above the user's last one: it is refused,
 - the user was erased and the event may be a replay: it is counted as forgotten,
 - it is a duplicate (`dips.serve.deduplication`): it is counted as repeated.
 
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dips.data.interactions import Int64
-from dips.serve.deduplication import BatchIds, are_all_new, is_duplicate
+from dips.serve.deduplication import BatchIds, are_all_new, is_duplicate, is_jump
 from dips.serve.events import Event
 
 
@@ -104,6 +105,12 @@ class Admission:
                 self.result.refused.append(RefusedEvent(event, reason))
             elif user not in readmitted and seq < self.tombstones.get(user, -1):
                 self.result.forgotten += 1
+            elif is_jump(seq, after[user_row]):
+                reason = (
+                    f"seq {seq} is too far above the last one of user '{user}', "
+                    f"{after[user_row] - 1}: send a lower one, or see 'dips store readmit'"
+                )
+                self.result.refused.append(RefusedEvent(event, reason))
             elif is_duplicate(event, after[user_row], self.ids):
                 self.result.repeated += 1
             else:

@@ -2,6 +2,7 @@
 
 - With `seq`, an event is a duplicate unless its number is above the user's last one. Late events
   count as duplicates, too. The last number is part of the user's record, so this holds for ever.
+  A number that is absurdly far above the last one is refused.
 - With `id`, an event is a duplicate if the user's id is among the newest ids of all users: the
   deduplication window. Its length is limited by a number of bytes.
 - With neither, no duplicate is recognised.
@@ -24,11 +25,14 @@ from dips.serve.stores.base import ID_COUNT, Store, Table
 
 BYTES_PER_ID = 64
 """Bytes of an id in the store: twice 16 of the hash and 8 of the number, and SQLite's overhead."""
+MAX_SEQ_JUMP = 1 << 40
+"""Largest step of a user's sequence numbers; a larger one may be as large as the last number."""
 
 
 def id_hash(user: str, event_id: str) -> bytes:
-    """Return a hash of 16 bytes for an event id of a user."""
-    return hashlib.blake2b(f"{user}\0{event_id}".encode(), digest_size=16).digest()
+    """Return a hash of 16 bytes for an event id of a user; both may hold any character."""
+    text = f"{len(user)} {user}{event_id}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 @final
@@ -133,8 +137,24 @@ def is_duplicate(event: Event, next_seq: int, ids: BatchIds) -> bool:
     return event.id is not None and not ids.add(id_hash(event.user, event.id))
 
 
+def is_jump(seq: int, next_seq: int) -> bool:
+    """Return whether a sequence number is so far above the last one that it must be a mistake.
+
+    All later events of the user would count as duplicates. A first number may be anything.
+
+    Args:
+        seq: The sequence number.
+        next_seq: The smallest one that is accepted from this user; 0 before the first one.
+
+    Example:
+        >>> is_jump(10**15, 0), is_jump(10**15, 7), is_jump(10**15, 10**15 // 2)
+        (False, True, False)
+    """
+    return next_seq > 0 and seq - next_seq > max(next_seq, MAX_SEQ_JUMP)
+
+
 def are_all_new(row: Int64, seq: Int64, next_seq: Int64) -> bool:
-    """Return whether a batch of events with sequence numbers holds no duplicate.
+    """Return whether a batch of events with sequence numbers holds no duplicate and no jump.
 
     Args:
         row: Which user each event belongs to, [events].
@@ -146,4 +166,5 @@ def are_all_new(row: Int64, seq: Int64, next_seq: Int64) -> bool:
     least = next_seq[row]
     same_user = np.flatnonzero(row[1:] == row[:-1])
     least[same_user + 1] = seq[same_user] + 1
-    return bool((seq >= least).all())
+    is_far = (least > 0) & (seq - least > np.maximum(least, MAX_SEQ_JUMP))
+    return bool((seq >= least).all()) and not bool(is_far.any())

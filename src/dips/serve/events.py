@@ -20,22 +20,16 @@ import numpy as np
 
 from dips.data.interactions import EventColumn, Int64, Strings
 from dips.data.side_information import SideInformation
-from dips.errors import DataError
 from dips.model.trained_model import TrainedModel
-from dips.serve.records import MAX_SEQ
+from dips.serve.fields import EventError as EventError
+from dips.serve.fields import parse_name, parse_number, parse_seq, parse_time, shorten
 
-MAX_NAME_BYTES = 512
-"""Most bytes of a user, an item or an event id."""
 MAX_LINE_BYTES = 1 << 16
 """Most bytes of a line."""
 MAX_TIME = 2**53
 """Times are whole seconds before or after 1970, less than this."""
 MAX_NUMBER = 3e38
 """Ratings must fit into 32-bit floats."""
-
-
-class EventError(DataError):
-    """Raised when an event is refused. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,31 @@ class Event:
     side: Mapping[str, Any] = field(default_factory=dict)
     """Further fields: side information by name."""
 
+    def __post_init__(self) -> None:
+        """Check the fields, and convert them to their types.
 
+        Raises:
+            EventError: A field is invalid.
+        """
+        if self.id is not None and self.seq is not None:
+            raise EventError("id and seq: give one of them")
+        self._set("user", parse_name(self.user, "user"))
+        self._set("item", parse_name(self.item, "item"))
+        if self.rating is not None:
+            self._set("rating", parse_number(self.rating, "rating", MAX_NUMBER))
+        if self.time is not None:
+            self._set("time", parse_time(self.time, MAX_TIME))
+        if self.id is not None:
+            self._set("id", parse_name(self.id, "id"))
+        if self.seq is not None:
+            self._set("seq", parse_seq(self.seq))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+FIELDS = ("user", "item", "rating", "time", "id", "seq")
+"""Names of the fields of an event, in their order; all others are side information."""
 EventLike = Event | Mapping[str, Any]
 """An event, or the JSON object of one."""
 
@@ -98,20 +116,11 @@ def parse_event(values: Any) -> Event:
         EventError: `values` is not an object, or a field is missing or invalid.
     """
     if not isinstance(values, Mapping):
-        raise EventError(f"an event is an object with user and item, not {_shorten(values)}")
-    known = {"user", "item", "rating", "time", "id", "seq"}
+        raise EventError(f"an event is an object with user and item, not {shorten(values)}")
     given = {name: value for name, value in values.items() if value is not None}
-    if "id" in given and "seq" in given:
-        raise EventError("id and seq: give one of them")
-    return Event(
-        user=_parse_name(given, "user"),
-        item=_parse_name(given, "item"),
-        rating=_parse_number(given, "rating", MAX_NUMBER) if "rating" in given else None,
-        time=math.floor(_parse_number(given, "time", MAX_TIME)) if "time" in given else None,
-        id=_parse_name(given, "id") if "id" in given else None,
-        seq=_parse_seq(given["seq"]) if "seq" in given else None,
-        side={name: value for name, value in given.items() if name not in known},
-    )
+    side = {name: value for name, value in given.items() if name not in FIELDS}
+    fields: dict[str, Any] = {name: given.get(name) for name in FIELDS}
+    return Event(**fields, side=side)
 
 
 @dataclass(frozen=True)
@@ -172,53 +181,6 @@ def newest_time(events: Sequence[Event]) -> int | None:
     return max((event.time for event in events if event.time is not None), default=None)
 
 
-def parse_name(value: Any, field: str) -> str:
-    """Return a name of a user or an item, given as a text or a whole number.
-
-    Args:
-        value: The name.
-        field: What it names, for the message of the error.
-
-    Raises:
-        EventError: The name is invalid.
-    """
-    return _parse_name({field: value}, field)
-
-
-def _parse_name(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key)
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value) if abs(value) < MAX_SEQ else None
-    if not isinstance(value, str) or not value:
-        found = _shorten(values.get(key))
-        raise EventError(f"{key} must be a text or a whole number, not {found}")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise EventError(f"{key} is not valid Unicode") from None
-    if size > MAX_NAME_BYTES:
-        raise EventError(f"{key} has {size} bytes; at most {MAX_NAME_BYTES} are allowed")
-    return value
-
-
-def _parse_number(values: Mapping[str, Any], key: str, most: float) -> float:
-    value = values[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < most:
-        raise EventError(f"{key} must be a number, not {_shorten(value)}")
-    return value
-
-
-def _parse_seq(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_SEQ:
-        raise EventError(f"seq must be a whole number from 0 on, not {_shorten(value)}")
-    return value
-
-
 def _to_float(value: Any) -> float:
     """Return a number, or NaN for what is not one."""
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value) if not isinstance(value, list | dict) else type(value).__name__
-    return text if len(text) <= 60 else text[:57] + "..."

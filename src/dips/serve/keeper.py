@@ -16,17 +16,19 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from dips.errors import ConfigError
-from dips.model.trained_model import TrainedModel, open_model
+from dips.model.trained_model import TrainedModel, as_trained_model
 from dips.serve import versions
 from dips.serve.admission import CommitResult
 from dips.serve.batches import EventBatch, LoadedBatch, apply_batch, load_batch
 from dips.serve.deduplication import DeduplicationWindow
 from dips.serve.engine import Engine
 from dips.serve.events import EventError, EventLike, EventSchema, newest_time
+from dips.serve.fields import parse_name
 from dips.serve.in_flight import CommitWriter, InFlightCommit
 from dips.serve.metrics import Metrics
 from dips.serve.owner_process import OwnerProcess
 from dips.serve.reader import Reader
+from dips.serve.readmission import readmit
 from dips.serve.records import decode, find_fault
 from dips.serve.resizing import ResizeResult, resize
 from dips.serve.settings import BATCH, ID_BYTES
@@ -48,6 +50,7 @@ def open_keeper(
     *,
     batch: int = BATCH,
     id_bytes: int = ID_BYTES,
+    allow_plugins: bool = False,
 ) -> Keeper:
     """Open a store and keep its sketches with a trained model.
 
@@ -57,6 +60,7 @@ def open_keeper(
             it does not exist. The keeper closes it.
         batch: Most events in a commit.
         id_bytes: Size of the deduplication window for event ids, in bytes (64 per id).
+        allow_plugins: Whether a user's own class that the run names is imported.
 
     Returns:
         The keeper. Use it in a `with` statement, or call `close`.
@@ -77,7 +81,7 @@ def open_keeper(
         ...     keeper.sketch("alice").items
         ['5', '1']
     """
-    trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
+    trained = as_trained_model(run, allow_plugins=allow_plugins)
     opened = open_store(store) if isinstance(store, str) else store
     try:
         return Keeper(trained, opened, batch=batch, id_bytes=id_bytes)
@@ -234,6 +238,7 @@ class Keeper:
             The sketch; an empty one where there is no record.
 
         Raises:
+            EventError: The name is invalid.
             RecordError: The record is damaged.
         """
         return self.sketches([user])[0]
@@ -248,6 +253,7 @@ class Keeper:
             One sketch per user; an empty one where there is no record.
 
         Raises:
+            EventError: A name is invalid.
             RecordError: A record is damaged.
         """
         return self._reader.sketches(users)
@@ -259,7 +265,7 @@ class Keeper:
 
         Args:
             user: Name of the user. A user without a record gets the items of an empty sketch.
-            n: Most items to return.
+            n: Most items to return, at least 1.
             exclude: Items that are not recommended, for example what the user has seen. Items that
                 the model does not know are ignored.
 
@@ -286,9 +292,13 @@ class Keeper:
 
         Returns:
             Whether there was a record.
+
+        Raises:
+            EventError: The name is invalid.
         """
+        name = parse_name(user, "user")
         with self._exclusive():
-            key = user.encode()
+            key = name.encode()
             (found,) = self._store.get(Table.USERS, [key])
             if found is None:
                 return False
@@ -299,19 +309,28 @@ class Keeper:
             self._store.commit({
                 Table.USERS: {key: None},
                 Table.METADATA: {
-                    tombstone_key(user): b"%d" % next_seq,
+                    tombstone_key(name): b"%d" % next_seq,
                     COUNTERS: json.dumps(counters).encode(),
                 },
             })  # fmt: skip
             self._counters = counters
             return True
 
-    def readmit(self, user: str) -> None:
-        """Delete the tombstone of a user, so that any event is applied again."""
-        with self._exclusive():
-            self._store.commit({Table.METADATA: {tombstone_key(user): None}})
+    def readmit(self, user: str, last_seq: int | None = None) -> None:
+        """Apply events again of a user who was erased, or whose sequence number is too high.
 
-    def swap(self, run: str | Path | TrainedModel) -> int:
+        Args:
+            user: Name of the user.
+            last_seq: Only events above this sequence number are applied; None: all events are.
+
+        Raises:
+            EventError: The name or the number is invalid.
+            RecordError: The record is damaged.
+        """
+        with self._exclusive():
+            readmit(self._store, user, last_seq)
+
+    def swap(self, run: str | Path | TrainedModel, *, allow_plugins: bool = False) -> int:
         """Replace the trained model. Sketches change at their user's next refresh.
 
         The new model may have another size, schedule or vocabulary. Call this again with the old
@@ -319,6 +338,7 @@ class Keeper:
 
         Args:
             run: A run directory, or a trained model.
+            allow_plugins: Whether a user's own class that the run names is imported.
 
         Returns:
             Version number of the model in this store.
@@ -327,7 +347,7 @@ class Keeper:
             RunError: The run directory holds no finished run.
             ConfigError: The model uses other side information than the records of the store hold.
         """
-        trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
+        trained = as_trained_model(run, allow_plugins=allow_plugins)
         with self._exclusive():
             known = versions.read_versions(self._store)
             widest = max((about["size"] for about in known.values()), default=0)
@@ -343,11 +363,14 @@ class Keeper:
             self.version = number
             return number
 
-    def shadow(self, run: str | Path | TrainedModel | None) -> Shadow | None:
+    def shadow(
+        self, run: str | Path | TrainedModel | None, *, allow_plugins: bool = False
+    ) -> Shadow | None:
         """Evaluate another model in shadow: it decides at every refresh, and changes nothing.
 
         Args:
             run: A run directory or a trained model; None ends the shadow evaluation.
+            allow_plugins: Whether a user's own class that the run names is imported.
 
         Returns:
             Counts of how the decisions differ from now on; None where it was ended.
@@ -355,7 +378,7 @@ class Keeper:
         Raises:
             RunError: The run directory holds no finished run.
         """
-        trained = run if run is None or isinstance(run, TrainedModel) else open_model(Path(run))
+        trained = None if run is None else as_trained_model(run, allow_plugins=allow_plugins)
         with self._exclusive():
             shadow = None if trained is None else Shadow(trained, self._vocabulary)
             self._engine.shadow = shadow

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Self, final
 
 from dips.errors import ConfigError
-from dips.model.trained_model import TrainedModel, open_model
+from dips.model.trained_model import TrainedModel, as_trained_model
 from dips.serve import versions
-from dips.serve.events import parse_name
+from dips.serve.fields import parse_name
 from dips.serve.owner_process import OwnerProcess
 from dips.serve.recommend import item_numbers, parse_count, recommend, with_stored_sums
 from dips.serve.records import UserRecords, decode
@@ -26,7 +26,10 @@ from dips.serve.vocabulary import ItemVocabulary
 
 
 def open_reader(
-    run: str | Path | TrainedModel, store: str | Store = "sqlite:sketches.db"
+    run: str | Path | TrainedModel,
+    store: str | Store = "sqlite:sketches.db",
+    *,
+    allow_plugins: bool = False,
 ) -> Reader:
     """Open a store for reading, beside the process that writes it.
 
@@ -36,6 +39,7 @@ def open_reader(
         run: A run directory, or a trained model. It recommends, also after a swap of the keeper.
         store: URL of a store that other processes can read (`sqlite:PATH`), or an open store. The
             reader closes it.
+        allow_plugins: Whether a user's own class that the run names is imported.
 
     Returns:
         The reader. Use it in a `with` statement, or call `close`.
@@ -58,7 +62,7 @@ def open_reader(
     """
     if store == "memory:":
         raise ConfigError("store 'memory:' can be read only by its keeper: choose sqlite:PATH")
-    trained = run if isinstance(run, TrainedModel) else open_model(Path(run))
+    trained = as_trained_model(run, allow_plugins=allow_plugins)
     opened = open_store(store, readonly=True) if isinstance(store, str) else store
     try:
         versions.check_side_information(versions.read_versions(opened), trained)
@@ -189,13 +193,15 @@ def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
 
     Raises:
         ConfigError: The URL names no known kind of store.
+        EventError: A name is invalid.
         StoreError: The store cannot be opened or read.
         RecordError: A record is damaged.
     """
+    names = [parse_name(user, "user") for user in users]
     store = open_store(url, readonly=True)
     try:
         vocabulary = ItemVocabulary(store)
-        return to_sketches(users, _read_records(store, vocabulary, users), vocabulary.names)
+        return to_sketches(names, _read_records(store, vocabulary, names), vocabulary.names)
     finally:
         store.close()
 

@@ -14,8 +14,19 @@ from dips.errors import ConfigError, DataError
 from dips.model.trained_model import TrainedModel
 from dips.recommender.base import Evidence
 from dips.recommender.linearised import LinearisedDotProduct
-from dips.serve.events import parse_name
+from dips.serve.fields import parse_name
 from dips.sketch.records import Sketch
+
+
+def parse_count(n: Any) -> int:
+    """Return the number of items to recommend.
+
+    Raises:
+        ConfigError: It is not a whole number from 1 on.
+    """
+    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 1:
+        raise ConfigError(f"n is {n!r}: it must be a whole number from 1 on")
+    return int(n)
 
 
 @torch.no_grad()
@@ -76,17 +87,6 @@ def with_stored_sums(trained: TrainedModel) -> TrainedModel:
     if isinstance(trained.recommender, LinearisedDotProduct):
         return replace(trained, recommender=trained.recommender.with_stored_sums())
     return trained
-
-
-def parse_count(n: Any) -> int:
-    """Return the number of items to recommend.
-
-    Raises:
-        ConfigError: It is not a whole number from 1 on.
-    """
-    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 1:
-        raise ConfigError(f"n is {n!r}: it must be a whole number from 1 on")
-    return int(n)
 
 
 def item_numbers(trained: TrainedModel, names: Iterable[str]) -> list[int]:

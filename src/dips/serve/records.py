@@ -34,7 +34,6 @@ NUMPY_WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<i8"}
 """Widths for which numpy has an integer type; the other one is 3 bytes."""
 DEFAULTS = {"item": 0, "rating": 0x3F800000, "time": 0, "age": 0, "repeats": 1, "side": 0}
 """Values of a column of width 0; ratings as the bits of a float, here of 1.0."""
-MAX_SEQ = 2**63 - 1
 
 NO_RECORD = bytes([0, 0, 0, 0, VERSION]) + bytes(HEADER.itemsize - 5)
 """Decoded in place of a record that does not exist."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from dips.serve.records import MAX_SEQ
+from dips.serve.fields import MAX_SEQ
 from dips.serve.stores.base import Store, Table
 
 PREFIX = b"tombstone/"

@@ -85,7 +85,8 @@ class ModelItems:
 
     def __init__(self, vocabulary: ItemVocabulary, item_ids: Strings) -> None:
         self._item_ids = item_ids
-        self.index = self._look_up(vocabulary.names)  # [codes] int64
+        self._buffer = self._look_up(vocabulary.names)  # has room for further codes
+        self.index = self._buffer  # [codes] int64
 
     def update(self, vocabulary: ItemVocabulary) -> Tensor:
         """Extend the map to all codes of a vocabulary, and return it, [codes]."""
@@ -93,8 +94,15 @@ class ModelItems:
         return self.index
 
     def extended(self, new: Collection[str]) -> Tensor:
-        """Return the map with new items appended, [codes]; the object does not change."""
-        return torch.cat([self.index, self._look_up(new)]) if new else self.index
+        """Return the map with new items appended, [codes]; `index` does not change.
+
+        The memory behind it doubles when it is full, so that a new item does not copy the map.
+        """
+        known, end = len(self.index), len(self.index) + len(new)
+        if end > len(self._buffer):
+            self._buffer = torch.cat([self.index, self.index.new_empty(max(known, len(new)))])
+        self._buffer[known:end] = self._look_up(new)
+        return self._buffer[:end] if new else self.index
 
     def _look_up(self, names: Iterable[str]) -> Tensor:
         index = self._item_ids.index

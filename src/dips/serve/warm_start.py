@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dips.serve.admission import CommitResult
-from dips.serve.events import EventError
+from dips.serve.admission import CommitResult, RefusedEvent
+from dips.serve.fields import EventError, parse_name
 from dips.serve.keeper import Keeper
 from dips.serve.records import RecordError
 
@@ -33,10 +33,10 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **defaults: Any) -> Co
         StoreError: A commit failed.
     """
     result = CommitResult()
-    for group in _groups(lists, keeper.batch):
+    for group in _groups(_named(lists, result), keeper.batch):
         known = _known(keeper, [user for user, _ in group])
         events = [
-            {**defaults, **entry, "user": user}
+            {**defaults, **_given(entry), "user": user}
             for user, entries in group
             if user not in known
             for entry in entries
@@ -49,16 +49,30 @@ def warm_start(keeper: Keeper, lists: Iterable[UserList], **defaults: Any) -> Co
 def _known(keeper: Keeper, users: list[str]) -> set[str]:
     """Return the users that have an intact record; of others the keeper applies or refuses events.
 
-    A damaged record or an invalid name is searched for by halving.
+    A damaged record is searched for by halving.
     """
     try:
         sketches = keeper.sketches(users)
         return {user for user, sketch in zip(users, sketches, strict=True) if sketch.seen}
-    except (RecordError, EventError):
+    except RecordError:
         if len(users) == 1:
             return set()
         half = len(users) // 2
         return _known(keeper, users[:half]) | _known(keeper, users[half:])
+
+
+def _named(lists: Iterable[UserList], result: CommitResult) -> Iterator[UserList]:
+    """Yield the lists of valid users; the entries of others are refused."""
+    for user, entries in lists:
+        try:
+            yield parse_name(user, "user"), entries
+        except EventError as error:
+            result.refused += [RefusedEvent({**one, "user": user}, str(error)) for one in entries]
+
+
+def _given(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry that have a value."""
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _groups(lists: Iterable[UserList], batch: int) -> Iterator[list[UserList]]:

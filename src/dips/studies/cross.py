@@ -25,6 +25,7 @@ def cross(
     data: Interactions | None = None,
     *,
     device: str | None = "cpu",
+    allow_plugins: bool = False,
 ) -> dict[str, Any]:
     """Score the recommenders of two runs with the sketches of both policies.
 
@@ -34,6 +35,7 @@ def cross(
         data: The users to score; by default the test users of `first`. Training and validation
             users of either run are left out.
         device: cpu or cuda; None: cuda if there is a GPU.
+        allow_plugins: Whether users' own classes that the runs name are imported.
 
     Returns:
         A dictionary with `rows` (the metrics of each recommender with each policy's sketches),
@@ -45,7 +47,8 @@ def cross(
         ConfigError: If both runs are the same, or if a policy keeps everything.
         RunError: If the runs have different items or tasks.
     """
-    return cross_runs([(Path(first), Path(second))], data=data, device=device)
+    pair = (Path(first), Path(second))
+    return cross_runs([pair], data=data, device=device, allow_plugins=allow_plugins)
 
 
 def cross_runs(
@@ -54,6 +57,7 @@ def cross_runs(
     data: Interactions | None = None,
     *,
     device: str | None = "cpu",
+    allow_plugins: bool = False,
     on_progress: CountCallback = lambda done, total: None,
 ) -> dict[str, Any]:
     """Cross pairs of runs, one pair per split, and pool the paired differences over pairs.
@@ -63,6 +67,7 @@ def cross_runs(
         names: Labels of the first and the second runs; by default from their policies.
         data: The users to score; by default the test users of each first run.
         device: cpu or cuda; None: cuda if there is a GPU.
+        allow_plugins: Whether users' own classes that the runs name are imported.
         on_progress: Called after each pair.
 
     Returns:
@@ -79,7 +84,7 @@ def cross_runs(
     kept: dict[str, list[str]] = {first: [], second: []}
     users = 0
     for pair in pairs:
-        models, part, stream = open_runs(pair, data, device)
+        models, part, stream = open_runs(pair, data, device, allow_plugins=allow_plugins)
         runs = dict(zip((first, second), models, strict=True))
         policies = {name: SourcePolicy.of(trained) for name, trained in runs.items()}
         scores = cross_scores(runs, policies, stream)

@@ -29,6 +29,7 @@ def headroom(
     recommenders: Sequence[str | Path] = (),
     ahead: int = LOOKAHEAD,
     device: str | None = "cpu",
+    allow_plugins: bool = False,
     on_progress: CountCallback = lambda done, total: None,
 ) -> dict[str, Any]:
     """Score the sketches of last-K, of a run's policy, and of a hindsight oracle.
@@ -43,6 +44,7 @@ def headroom(
             sketches.
         ahead: How many interactions ahead the oracle sees.
         device: cpu or cuda; None: cuda if there is a GPU.
+        allow_plugins: Whether users' own classes that the runs name are imported.
         on_progress: Called after each recommender.
 
     Returns:
@@ -57,7 +59,7 @@ def headroom(
     if ahead < 1:
         raise ConfigError(f"--ahead is {ahead}: it must be at least 1")
     runs = [Path(directory) for directory in (run, *recommenders)]
-    models, part, stream = open_runs(runs, data, device)
+    models, part, stream = open_runs(runs, data, device, allow_plugins=allow_plugins)
     own, rows = models[0], list[dict[str, Any]]()
     for trained, directory in zip(models, runs, strict=True):
         if (trained.size, trained.periods) != (own.size, own.periods):

@@ -16,7 +16,11 @@ from dips.training.config import TrainConfig
 
 
 def open_runs(
-    runs: Sequence[Path], data: Interactions | None, device: str | None
+    runs: Sequence[Path],
+    data: Interactions | None,
+    device: str | None,
+    *,
+    allow_plugins: bool = False,
 ) -> tuple[list[TrainedModel], Interactions, Stream]:
     """Open runs with the same items and task, and a stream of users to score them on.
 
@@ -25,6 +29,7 @@ def open_runs(
         data: The users to score; by default the test users of the first run. Training and
             validation users of any run are left out.
         device: cpu or cuda; None: cuda if there is a GPU.
+        allow_plugins: Whether users' own classes that the runs name are imported.
 
     Returns:
         The trained models, the users, and their stream.
@@ -33,7 +38,7 @@ def open_runs(
         RunError: If the runs have different items or tasks.
         DataError: If no user is left.
     """
-    models = [run_directory.open_run(run) for run in runs]
+    models = [run_directory.open_run(run, allow_plugins=allow_plugins) for run in runs]
     first = models[0]
     for run, other in zip(runs, models, strict=True):
         same = (list(other.item_ids), other.side, other.explicit)

@@ -26,6 +26,9 @@ from dips.errors import DataError, RunError
 from dips.evaluation.comparison import UserSums
 from dips.evaluation.progressive import Scores
 from dips.model.trained_model import TrainedModel, open_model
+from dips.plugins.consent import check_consent
+from dips.policy.registry import is_own_policy
+from dips.recommender.registry import is_own_recommender
 from dips.report.figures import training_curve
 from dips.studies.checks import split
 from dips.studies.result import RunResult
@@ -214,15 +217,29 @@ def unseen_users(data: Interactions, splits: Iterable[Mapping[str, set[str]]]) -
     return data.select(users)
 
 
-def open_run(directory: Path) -> TrainedModel:
+def open_run(directory: Path, *, allow_plugins: bool = False) -> TrainedModel:
     """Open the trained policy and recommender of a run.
 
+    Args:
+        directory: The run directory.
+        allow_plugins: Whether a user's own class that the run names is imported (`open_model`).
+
     Raises:
-        RunError: If the directory does not exist or holds no finished run.
+        RunError: If the directory does not exist or holds no finished run, or if a user's own
+            class is not allowed.
     """
     if not directory.is_dir():
         raise RunError(f"{directory}: there is no such run directory; make one with 'dips train'")
-    return open_model(directory)
+    return open_model(directory, allow_plugins=allow_plugins)
+
+
+def check_own_classes(config: TrainConfig, *, allow_plugins: bool) -> None:
+    """Raise `PluginError` if the settings of a run name a user's own class that is not allowed."""
+    policy, recommender = config.sketch.policy, config.model.recommender
+    if is_own_policy(policy):
+        check_consent("policy", policy, allowed=allow_plugins)
+    if is_own_recommender(recommender):
+        check_consent("recommender", recommender, allowed=allow_plugins)
 
 
 def is_finished(directory: Path) -> bool:

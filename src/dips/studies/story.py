@@ -17,18 +17,22 @@ SEARCHED = 10_000
 """Users of each table that are searched for these examples: a message needs no more."""
 
 
-def user_story(run: Path, user: str, data: Interactions | None = None) -> Story:
+def user_story(
+    run: Path, user: str, data: Interactions | None = None, *, allow_plugins: bool = False
+) -> Story:
     """Return the story of a user.
 
     Args:
         run: A run directory.
         user: Original id of the user.
         data: Other data; by default the data of the run.
+        allow_plugins: Whether a user's own class that the run names is imported.
 
     Raises:
         DataError: If the user is unknown or has no item that the run knows.
     """
-    trained, parts = run_directory.open_run(run), run_directory.read_split(run)
+    trained = run_directory.open_run(run, allow_plugins=allow_plugins)
+    parts = run_directory.read_split(run)
     tables = run_directory.read_source(run) if data is None else [data]
     table = next((table for table in tables if _has_user(table, user)), None)
     if table is None:

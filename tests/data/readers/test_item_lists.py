@@ -50,6 +50,24 @@ def test_entries_of_lists(tmp_path):
         ("x.jsonl", "{}", r"x\.jsonl, line 1: not of the form"),
         ("x.jsonl", '{"user": "u", "items": "abc"}', r"line 1: items is 'abc', not a list"),
         ("x.jsonl", '{"user": null, "items": []}', "line 1: user is missing"),
+        ("x.jsonl", '{"user": true, "items": []}', "line 1: user is 'True', not a text or a whole"),
+        ("x.jsonl", '{"user": 1.5, "items": []}', r"line 1: user is '1\.5', not a text"),
+        ("x.jsonl", '{"user": ["u"], "items": []}', "line 1: user is .*, not a text"),
+        ("x.jsonl", '{"user": "\\ud800", "items": []}', "line 1: user is not valid Unicode"),
+        ("x.jsonl", "[" * 100_000, "line 1: not of the form"),
+        (
+            "x.jsonl",
+            '{"user": "u", "items": ["a"], "ratings": []}',
+            "line 1: ratings must be a list of 1 values",
+        ),
+        (
+            "x.jsonl",
+            '{"user": "u", "items": ["a"], "times": 3}',
+            "line 1: times must be a list of 1",
+        ),
+        ("x.json", '{"": ["a"]}', "key '': user is missing"),
+        ("x.json", '{"\\ud800": ["a"]}', "user is not valid Unicode"),
+        ("x.json", "[" * 100_000, "not JSON"),
         ("x.json", '{"u": null}', "key 'u': items is 'None', not a list"),
         ("x.json", "[1]", "expected one object from keys to lists"),
         ("x.json", "{", "not JSON"),
@@ -81,6 +99,23 @@ def test_bad_parquet_rows_are_named(bad_row, reason, tmp_path):
     polars.DataFrame(columns).write_parquet(tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x\.parquet, " + reason):
         list(read_item_lists(tmp_path / "x.parquet"))
+
+
+def test_ratings_and_times_of_json_lines(tmp_path):
+    row = {"user": 7, "items": ["a", "b"], "ratings": [4, None], "times": [1, 2]}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row))
+    ((user, entries),) = read_item_lists(tmp_path / "x.jsonl")
+    assert user == "7"
+    assert entries == [
+        {"item": "a", "rating": 4, "time": 1},
+        {"item": "b", "rating": None, "time": 2},
+    ]
+
+
+def test_a_directory_is_no_list(tmp_path):
+    (tmp_path / "x.jsonl").mkdir()
+    with pytest.raises(DataError, match="there is no such file"):
+        list(read_item_lists(tmp_path / "x.jsonl"))
 
 
 def test_a_user_without_ratings_in_parquet_has_entries_without_them(tmp_path):

@@ -1,9 +1,11 @@
 import gzip
 import io
 import tarfile
+import zipfile
 
 import pytest
 
+from dips.data.readers import source as source_module
 from dips.data.readers.source import open_source
 from dips.errors import DataError
 
@@ -97,3 +99,38 @@ def test_an_empty_file_is_refused(folder, packed):
         pytest.raises(DataError, match=r"inside/a\.txt: the file is empty"),
     ):
         source.read("inside/a.txt")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz", "gz"])
+def test_a_file_that_unpacks_to_far_more_is_refused(kind, tmp_path, monkeypatch):
+    """Whole, or in blocks; the size that an archive claims is not asked."""
+    monkeypatch.setattr(source_module, "MAX_SMALL_BYTES", 1000)
+    text, path = b"1,2,3\n" * 200_000, tmp_path / f"x.csv.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+            made.writestr("x.csv", text)
+    elif kind == "gz":
+        path.write_bytes(gzip.compress(text))
+    else:
+        with tarfile.open(path, "w:gz") as tar:
+            _add(tar, "x.csv", text)
+    size = path.stat().st_size
+    assert 100 * size + 1000 < len(text)
+    with open_source(path) as source:
+        name = source.need("x.csv*")
+        reason = f"x.csv.*: it is more than 100 times as large as the file of {size} bytes"
+        with pytest.raises(DataError, match=reason):
+            source.read(name)
+        with pytest.raises(DataError, match=reason):
+            list(source.blocks(name, 100))
+    monkeypatch.setattr(source_module, "MAX_SMALL_BYTES", len(text))
+    with open_source(path) as source:
+        assert source.read(name) == text
+        assert b"".join(source.blocks(name, 1 << 16)) == text
+
+
+def test_a_plain_file_may_have_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_module, "MAX_SMALL_BYTES", -1000)
+    (tmp_path / "x.csv").write_bytes(b"1")
+    with open_source(tmp_path / "x.csv") as source:
+        assert source.read("x.csv") == b"1"

@@ -1,18 +1,15 @@
-"""Events as JSON lines: batches, acknowledgements, dead letters, offsets."""
+"""Events as JSON lines: acknowledgements, dead letters, offsets."""
 
 from __future__ import annotations
 
 import json
-import os
-import threading
 
 import pytest
 
 from dips.serve.dead_letters import DeadLetters
-from dips.serve.events import MAX_LINE_BYTES
 from dips.serve.keeper import open_keeper
 from dips.serve.reader import read_sketches
-from dips.serve.sources.lines import read_lines, stream_lines
+from dips.serve.sources.lines import stream_lines
 from dips.serve.stores.base import StoreError
 from dips.serve.stores.registry import open_store
 from tests.serve.failing import Failing
@@ -24,46 +21,6 @@ GOOD = [json.dumps({"user": f"u{n % 3}", "item": "1", "rating": 3}).encode() for
 @pytest.fixture
 def dead(tmp_path):
     return DeadLetters(tmp_path / "letters" / "dead.jsonl")
-
-
-def piped(content: bytes, batch: int = 4, linger: float = 0.0) -> list[list[bytes]]:
-    """Return the batches of a pipe that holds this content."""
-    out, into = os.pipe()
-    writer = threading.Thread(target=lambda: (os.write(into, content), os.close(into)))
-    writer.start()
-    found = [lines for lines in read_lines(out, batch, linger) if lines]
-    writer.join()
-    os.close(out)
-    return found
-
-
-def test_lines_are_split_into_batches():
-    assert piped(b"a\nb\nc\nd\ne\n") == [[b"a", b"b", b"c", b"d"], [b"e"]]
-    assert [line for lines in piped(b"\n\na\nlast") for line in lines] == [b"", b"", b"a", b"last"]
-    assert piped(b"") == []
-
-
-def test_an_available_line_is_yielded_at_once():
-    """An empty batch is yielded before each wait."""
-    out, into = os.pipe()
-    os.write(into, b"first\nsec")
-    source = read_lines(out, 100, 0.0)
-    assert [next(source), next(source), next(source)] == [[], [b"first"], []]
-    os.write(into, b"ond\n")
-    assert next(source) == [b"second"]
-    os.close(into)
-    assert list(source) == []
-    os.close(out)
-
-
-def test_a_line_without_end_takes_no_memory(tmp_path):
-    path = tmp_path / "long"
-    path.write_bytes(b"x" * (5 * MAX_LINE_BYTES) + b"\nnext\n")
-    with path.open("rb") as file:
-        lines = [line for batch in read_lines(file.fileno(), 10, 0.0) for line in batch]
-    assert len(lines) == 2
-    assert MAX_LINE_BYTES < len(lines[0]) <= 2 * MAX_LINE_BYTES + 1
-    assert lines[1] == b"next"
 
 
 def test_each_commit_has_one_acknowledgement(dead):
@@ -108,7 +65,7 @@ def test_a_batch_that_fails_is_not_acknowledged(durable, dead):
         assert [next(acks)[0], next(acks)[0]] == [1, 2]
         with pytest.raises(StoreError, match="cannot be written"):
             next(acks)
-        assert (keeper.stats()["applied"], keeper.offset("log")) == (2, 2)
+        assert keeper.stats()["applied"] == 2
         assert [lines for lines, _ in stream_lines(keeper, [GOOD], dead, "log")] == [10]
         assert keeper.stats()["applied"] == 10
 
@@ -162,7 +119,7 @@ def test_a_batch_is_acknowledged_before_the_next_one_fails(durable, tmp_path):
         assert next(acks)[0] == 2
         with pytest.raises(StoreError, match="invalid events cannot be written there"):
             next(acks)
-        assert (keeper.stats()["applied"], keeper.offset("log")) == (2, 2)
+        assert keeper.stats()["applied"] == 2
 
 
 def test_durable_lines_are_acknowledged_before_an_error_of_the_source(durable, dead):

@@ -24,8 +24,8 @@ def read_item_lists(
 ) -> Iterator[tuple[str, list[Entry]]]:
     """Yield users and their item lists. The suffix of the file is its format:
 
-    - `.jsonl`: one line per user, {"user": U, "items": [...]}
-    - `.parquet`: columns `user` and `items`, optionally `ratings` and `times`
+    - `.jsonl`: one line per user, {"user": U, "items": [...]}, optionally `ratings` and `times`
+    - `.parquet`: columns of these names
     - `.json`: one object from users to lists, for instance a dump of Redis lists
 
     An item is a string, an object with `item`, `rating` and `time`, or a pair of item and time.
@@ -39,18 +39,16 @@ def read_item_lists(
         A user id, and per interaction a dict with `item` and optionally `rating` and `time`.
 
     Raises:
-        DataError: If the file does not exist or does not have this format.
+        DataError: If the file does not exist or does not have this format, if a user is not a text
+            or a whole number, or if a list of ratings or times has another length than its items.
     """
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: the name must end in {', '.join(SUFFIXES)}")
-    if not path.exists():
+    if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     reader = {".jsonl": _json_lines, ".parquet": _parquet, ".json": _json_object}[path.suffix]
     for where, user, entries in reader(path):
-        if user is None:
-            raise DataError(f"{where}: user is missing; give a user id or remove this row")
-        name = str(user).removeprefix(prefix)
-        yield name, entries[::-1] if newest_first else entries
+        yield _user(where, user).removeprefix(prefix), entries[::-1] if newest_first else entries
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -60,25 +58,25 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 row = json.loads(line)
                 user, items = row["user"], row["items"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise DataError(
                     f'{where}: not of the form {{"user": U, "items": [...]}}; '
                     "correct or remove this line"
                 ) from None
-            yield where, user, _entries(where, items)
+            yield where, user, _entries(where, items, row)
 
 
 def _json_object(path: Path) -> Iterator[Row]:
     """Read one JSON object from users to lists."""
     try:
         lists = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
     if not isinstance(lists, Mapping):
         raise DataError(f"{path}: expected one object from keys to lists")
     for key, items in lists.items():
         where = f"{path}, key '{key}'"
-        yield where, key, _entries(where, items)
+        yield where, key, _entries(where, items, {})
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -92,32 +90,46 @@ def _parquet(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: there is no column {' or '.join(sorted(missing))}")
     for number, row in enumerate(frame.iter_rows(named=True), start=1):
         where = f"{path}, row {number}"
-        entries = _entries(where, row["items"])
-        for column, field in (("ratings", "rating"), ("times", "time")):
-            values = row.get(column)
-            if values is None:  # no such column, or no values for this user
-                continue
-            if not _is_list(values) or len(values) != len(entries):
-                raise DataError(
-                    f"{where}: {column} must be a list of {len(entries)} values, one per item; "
-                    "correct this row, or write null if there are none"
-                )
-            for entry, value in zip(entries, values, strict=True):
-                entry[field] = value
-        yield where, row["user"], entries
+        yield where, row["user"], _entries(where, row["items"], row)
 
 
-def _entries(where: str, items: Any) -> list[Entry]:
-    """Return the fields of each item of a list.
+def _user(where: str, user: Any) -> str:
+    """Return the name of a user; raise `DataError` if it is none."""
+    if user is None or user == "":
+        raise DataError(f"{where}: user is missing; give a user id or remove this row")
+    if isinstance(user, bool) or not isinstance(user, str | int):
+        kind = f"{str(user)[:40]!r}"
+        raise DataError(f"{where}: user is {kind}, not a text or a whole number; correct this row")
+    try:
+        str(user).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: user is not valid Unicode; correct this row") from None
+    return str(user)
+
+
+def _entries(where: str, items: Any, row: Mapping[str, Any]) -> list[Entry]:
+    """Return the fields of each item of a list, with the ratings and times of its row.
 
     Raises:
-        DataError: `items` is not a list.
+        DataError: `items` is not a list, or `ratings` or `times` are not lists of its length.
     """
     if not _is_list(items):
         raise DataError(
             f"{where}: items is {str(items)[:40]!r}, not a list; correct or remove this row"
         )
-    return [_entry(item) for item in items]
+    entries = [_entry(item) for item in items]
+    for column, field in (("ratings", "rating"), ("times", "time")):
+        values = row.get(column)
+        if values is None:  # no such column, or no values for this user
+            continue
+        if not _is_list(values) or len(values) != len(entries):
+            raise DataError(
+                f"{where}: {column} must be a list of {len(entries)} values, one per item; "
+                "correct this row, or write null if there are none"
+            )
+        for entry, value in zip(entries, values, strict=True):
+            entry[field] = value
+    return entries
 
 
 def _is_list(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import tarfile
 import zipfile
@@ -13,12 +14,16 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO, Self, cast, final
+from typing import IO, Any, Self, cast, final
 
 from dips.errors import DataError
 
 _DAMAGE: tuple[type[Exception], ...] = (EOFError, RuntimeError, OSError, zipfile.BadZipFile)
 _DAMAGE += (tarfile.TarError, zlib.error, lzma.LZMAError)
+MAX_RATIO = 100
+"""Most decompressed bytes for each byte of an archive; tables of text have less than 20."""
+MAX_SMALL_BYTES = 1 << 26
+"""Decompressed bytes that are always read."""
 _TARS = (".tar", ".tar.gz", ".tgz")
 
 
@@ -113,8 +118,19 @@ class Source(ABC):
                 block = stream.read(size)
 
     def _unpacked(self, name: str) -> IO[bytes]:
-        stream = self._open(name)
-        return cast(IO[bytes], _Gunzip(stream)) if name.endswith(".gz") else stream
+        stream, packed = self._open(name), self._packed_bytes(name)
+        if name.endswith(".gz"):
+            stream = cast(IO[bytes], _Gunzip(stream))
+        return (
+            stream
+            if packed is None
+            else io.BufferedReader(_Bounded(stream, packed, self.place(name)))
+        )
+
+    def _packed_bytes(self, name: str) -> int | None:
+        """Return the size of the file on disk that holds a compressed file; None for others."""
+        del name
+        return self.path.stat().st_size
 
     def _filled(self, name: str, data: bytes) -> bytes:
         if not data:
@@ -145,6 +161,43 @@ class _Gunzip(gzip.GzipFile):
 
 
 @final
+class _Bounded(io.RawIOBase):
+    """A decompressed stream that raises `DataError` once it is too large for its packed size.
+
+    Args:
+        stream: The stream; it is closed with this one.
+        packed: Number of bytes from which it is decompressed.
+        place: Its path for messages.
+    """
+
+    def __init__(self, stream: IO[bytes], packed: int, place: str) -> None:
+        self._stream, self._packed, self._place = stream, packed, place
+        self._left = MAX_SMALL_BYTES + MAX_RATIO * packed
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into a buffer; return their number."""
+        content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        self._left -= len(content)
+        if self._left < 0:
+            raise DataError(
+                f"{self._place}: it is more than {MAX_RATIO} times as large as the file of "
+                f"{self._packed} bytes that it is unpacked from; if it is what you want, unpack it "
+                "yourself and give the directory"
+            )
+        return len(content)
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+        super().close()
+
+
+@final
 class DirectorySource(Source):
     """Files of a directory. A single file is its directory with `given` set."""
 
@@ -163,6 +216,10 @@ class DirectorySource(Source):
     def place(self, name: str) -> str:
         """Return the path of a file for messages."""
         return str(self._root / name)
+
+    def _packed_bytes(self, name: str) -> int | None:
+        path = self._root / name
+        return path.stat().st_size if name.endswith(".gz") else None
 
     def local(self, name: str) -> Path | None:
         """Return the path of a file that is on disk and not compressed, or None."""

@@ -1,4 +1,4 @@
-"""Read events as JSON lines from a pipe or a file, and acknowledge what is durable.
+"""Apply events in JSON lines, and acknowledge what is durable.
 
 An acknowledgement says that all lines up to a number are durable. After a crash the sender repeats
 the lines after the last acknowledgement.
@@ -6,62 +6,15 @@ the lines after the last acknowledgement.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import select
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from time import monotonic
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dips.serve.admission import CommitResult, RefusedEvent
 from dips.serve.batches import EventBatch
 from dips.serve.dead_letters import DeadLetters
-from dips.serve.events import MAX_LINE_BYTES, Event, EventError, parse_line
+from dips.serve.events import Event, EventError, parse_line
 from dips.serve.keeper import Keeper
-
-READ_BYTES = 1 << 16
-"""Most bytes of one read."""
-PIPE_BYTES = 1 << 20
-"""Capacity of the pipe: the sender can go on while a batch is applied."""
-
-
-def read_lines(source: int, batch: int, linger: float) -> Iterator[list[bytes]]:
-    """Read lines from a file descriptor in batches.
-
-    A line that is too long is cut to one byte above the limit. So it will be refused, and it takes
-    no memory.
-
-    Args:
-        source: File descriptor of a pipe or a file.
-        batch: Most lines in a batch.
-        linger: Most seconds to wait for further lines after the first one of a batch.
-
-    Returns:
-        Batches of lines. An empty batch is yielded before each wait for a line.
-    """
-    held, partial, done = list[bytes](), b"", False
-    with suppress(OSError, AttributeError):  # a file has no capacity; the option exists on Linux
-        fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    while not done or held:
-        until, announced = monotonic() + linger, False
-        while not done and len(held) < batch:
-            if not announced and not select.select([source], [], [], 0.0)[0]:
-                announced = True
-                yield []
-            wait = None if not held else max(0.0, until - monotonic())
-            if not select.select([source], [], [], wait)[0]:
-                break
-            if not held:
-                until = monotonic() + linger
-            content = os.read(source, READ_BYTES)
-            done = not content
-            *lines, partial = (partial + content).split(b"\n")
-            partial = partial[: MAX_LINE_BYTES + 1]
-            held += lines + ([partial] if done and partial else [])
-        if held:
-            yield held[:batch]
-            held = held[batch:]
+from dips.serve.sources.source_progress import SourceProgress
 
 
 def stream_lines(
@@ -69,6 +22,9 @@ def stream_lines(
     batches: Iterable[list[bytes]],
     dead_letters: DeadLetters,
     source: str | None = None,
+    *,
+    is_file: bool = False,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, CommitResult]]:
     """Apply batches of lines with a keeper, one commit each.
 
@@ -77,29 +33,32 @@ def stream_lines(
         batches: Batches of lines. An empty batch means that no lines are available at the moment:
             then the commit in flight is acknowledged before the next batch is taken.
         dead_letters: File for invalid lines.
-        source: Name of the input. With a name the store keeps the number of durable lines, and
-            skips them when the input is read again from its start.
+        source: Name of the log that the input belongs to. With a name, the durable lines of an
+            input are skipped when it is read again from its start (`SourceProgress`).
+        is_file: Whether the input is a file, not a pipe.
+        is_stopped: Whether the batches ended before the input did.
 
     Returns:
         For each durable commit the number of lines up to its end, and what became of its events.
 
     Raises:
+        DataError: The input is not the one that was read under this name.
         StoreError: A commit failed. Durable commits are acknowledged first.
     """
-    skipped = 0 if source is None else keeper.offset(source)
+    progress = SourceProgress(source, keeper.offset, is_file=is_file)
     in_flight = deque[int]()
 
     def parse_batches() -> Iterator[EventBatch | None]:
-        end = 0
         for lines in batches:
-            start, end = end, end + len(lines)
+            before, new = progress.new_lines(lines)
             if not lines:
                 yield None
-            elif end > skipped:
-                new = enumerate(lines[max(0, skipped - start) :], start=max(start, skipped) + 1)
-                offsets = {} if source is None else {source: end}
-                in_flight.append(end)
-                yield _parse(list(new), dead_letters, offsets)
+            elif new:
+                numbered = list(enumerate(new, start=before + 1))
+                in_flight.append(before + len(new))
+                yield _parse(numbered, dead_letters, progress.offsets())
+        if not is_stopped():
+            progress.finish()
 
     for result in keeper.process(parse_batches()):
         yield in_flight.popleft(), result
