@@ -58,6 +58,11 @@ FOLD_TABLES = {
         "rmse",
         ("pretrained", "learned-pretrained", "learned-rule"),
     ),
+    "starts-ml-100k-300": (
+        "starts-ml-100k-300",
+        "rmse",
+        ("pretrained", "learned-pretrained", "learned-rule", "learned-last"),
+    ),
 }
 """Tables over folds: folder, metric, and the policies that are held against the best rule."""
 DATA, METRIC = "ml-1m", "rmse"
