@@ -117,3 +117,13 @@ def test_a_store_is_not_replaced_by_its_backup(command, trained, tmp_path):
     assert found.code == 2
     assert "s.db is a store or a file of one: write the backup to a new, plain file" in found.err
     assert path.read_bytes() == whole
+
+
+def test_a_directory_is_no_store_and_a_missing_backup_makes_none(command, tmp_path):
+    found = command("store", "check", f"sqlite:{tmp_path}")
+    assert found.code == 2
+    assert "is no file: give the path of a store" in found.err
+    found = command("store", "restore", f"sqlite:{tmp_path}/new.db", "--from", tmp_path / "none")
+    assert found.code == 2
+    assert "there is no such file; give what 'dips store backup' wrote" in found.err
+    assert not (tmp_path / "new.db").exists()

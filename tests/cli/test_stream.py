@@ -10,6 +10,9 @@ import sys
 
 import pytest
 
+from dips.serve.maintenance import check
+from dips.serve.stores.registry import open_store
+
 
 @pytest.fixture
 def run(trained):
@@ -161,3 +164,28 @@ def test_dead_letters_are_printed_as_they_were(run, tmp_path):
     assert subprocess.run(first, input=lines, capture_output=True, check=False).returncode == 0
     print_letters = [*COMMAND[:-1], "store", "dead-letters", str(tmp_path / "s.db.dead.jsonl")]
     assert subprocess.run(print_letters, capture_output=True, check=True).stdout == lines
+
+
+@pytest.mark.parametrize("option", ["--metrics", "--dead-letters"])
+def test_outputs_never_replace_the_store_the_input_or_a_directory(run, tmp_path, option):
+    path, log = tmp_path / "s.db", tmp_path / "events.jsonl"
+    log.write_text(GOOD)
+    (tmp_path / "folder").mkdir()
+    for name, reason in (
+        ("s.db", "is a file of the store"),
+        ("s.db-wal", "is a file of the store"),
+        ("events.jsonl", "is the input"),
+        ("folder", "is a directory"),
+    ):
+        command = [*COMMAND, run, "--store", f"sqlite:{path}", option, tmp_path / name]
+        with log.open() as given:
+            found = subprocess.run(
+                [*map(str, command)], stdin=given, capture_output=True, text=True, check=False
+            )
+        assert found.returncode == 2
+        assert f"{option} {tmp_path / name} {reason}" in found.stderr
+        assert found.stdout == ""
+    assert log.read_text() == GOOD
+    store = open_store(f"sqlite:{path}")
+    assert check(store) == []
+    store.close()

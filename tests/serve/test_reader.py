@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 import dips
 from dips.errors import ConfigError, DataError, RunError
 from dips.serve.keeper import open_keeper
-from dips.serve.reader import open_reader
-from dips.serve.stores.base import StoreError, Table
+from dips.serve.reader import open_reader, read_sketches
+from dips.serve.stores.base import RESTORING, StoreError, Table
 from tests.serve.crashing import write_log
 from tests.serve.models import make_model
 
@@ -122,6 +123,28 @@ def test_a_reader_writes_nothing_and_takes_no_lock(durable):
         with pytest.raises(StoreError, match="cannot be written"):
             reader._store.commit({Table.USERS: {b"u": b"x"}})
         assert reader.sketch("u").seen == 0
+
+
+def test_a_reader_notices_that_its_file_was_replaced(tmp_path):
+    model, path = make_model(), tmp_path / "s.db"
+    open_keeper(model, f"sqlite:{path}").close()
+    with open_reader(model, f"sqlite:{path}") as reader:
+        shutil.copy(path, tmp_path / "copy.db")
+        (tmp_path / "copy.db").replace(path)
+        with pytest.raises(StoreError, match=r"s\.db was moved, replaced or removed"):
+            reader.sketch("u")
+    with open_reader(model, f"sqlite:{path}") as again:
+        assert again.sketch("u").items == []
+
+
+def test_a_store_that_is_restored_in_part_is_not_read(tmp_path):
+    model, url = make_model(), f"sqlite:{tmp_path}/s.db"
+    with open_keeper(model, url) as keeper:
+        keeper.observe("u", "1", 3)
+        keeper._store.commit({Table.METADATA: {RESTORING: b"1"}})
+    for read in (lambda: open_reader(model, url), lambda: read_sketches(url, ["u"])):
+        with pytest.raises(StoreError, match="a restore into this store was interrupted"):
+            read()
 
 
 def test_what_a_reader_refuses_to_open(durable, tmp_path):

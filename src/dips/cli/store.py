@@ -12,6 +12,7 @@ import typer
 
 from dips.cli.options import AllowPlugins
 from dips.data.readers.item_lists import read_item_lists
+from dips.errors import DataError
 from dips.serve import maintenance, readmission
 from dips.serve.dead_letters import read_dead_letters
 from dips.serve.settings import BATCH
@@ -56,6 +57,8 @@ def restore(
     store: Url, origin: Annotated[Path, typer.Option("--from", help="A backup file.")]
 ) -> None:
     """Fill a new store from a backup."""
+    if not origin.is_file():
+        raise DataError(f"{origin}: there is no such file; give what 'dips store backup' wrote")
     with _open(store) as opened:
         rows = maintenance.restore(origin, opened)
     print(f"{rows} rows of {origin} are in {store}")

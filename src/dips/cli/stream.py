@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from dips.cli.termination import termination
 from dips.errors import DataError
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.studies.progress_lines import LINE_SECONDS
+
+if TYPE_CHECKING:
+    from dips.serve.keeper import Keeper
 
 
 def stream(
@@ -75,8 +78,9 @@ def stream(
         open_keeper(
             run, store, batch=batch, id_bytes=id_bytes, allow_plugins=allow_plugins
         ) as keeper,
-        metrics_file(metrics, keeper.metrics),
+        metrics_file(_output(keeper, "metrics", metrics), keeper.metrics),
     ):
+        _output(keeper, "dead-letters", dead.path)
         evaluated = keeper.shadow(shadow, allow_plugins=allow_plugins)
         start = printed = monotonic()
         applied = refused = lines = 0
@@ -102,6 +106,19 @@ def stream(
             _print_error(f"the refused events are in {dead.path}, each with its reason")
         if evaluated is not None:
             _print_error(f"shadow {shadow}: {json.dumps(evaluated.report())}")
+
+
+def _output(keeper: Keeper, option: str, path: Path | None) -> Path | None:
+    """Return the path of an output; refuse a directory, a file of the store, and the input."""
+    if path is None:
+        return None
+    if keeper.owns(path):
+        raise DataError(f"--{option} {path} is a file of the store: give another file")
+    if path.is_dir():
+        raise DataError(f"--{option} {path} is a directory: give a file")
+    if path.exists() and os.path.samestat(path.stat(), os.fstat(sys.stdin.fileno())):
+        raise DataError(f"--{option} {path} is the input: give another file")
+    return path
 
 
 def _acknowledge(commit: dict[str, int]) -> None:

@@ -134,7 +134,7 @@ class EventSchema:
     high: float
     """Highest rating."""
     sides: SideInformation
-    """EventColumn information that the model was trained on."""
+    """Side information that the model was trained on."""
 
     @classmethod
     def from_model(cls, trained: TrainedModel) -> EventSchema:

@@ -33,7 +33,7 @@ from dips.serve.records import decode, find_fault
 from dips.serve.resizing import ResizeResult, resize
 from dips.serve.settings import BATCH, ID_BYTES
 from dips.serve.shadow import Shadow
-from dips.serve.stores.base import COUNTERS, RESTORING, Store, StoreError, Table
+from dips.serve.stores.base import COUNTERS, Store, Table, check_restored
 from dips.serve.stores.registry import open_store
 from dips.serve.tombstones import NO_EVENT, tombstone_key
 from dips.serve.user_sketch import UserSketch
@@ -113,10 +113,7 @@ class Keeper:
         if batch < 1:
             raise ConfigError(f"batch is {batch}: it must be at least 1")
         self._store, self.batch, self._lock = store, batch, threading.RLock()
-        if store.get(Table.METADATA, [RESTORING]) != [None]:
-            raise StoreError(
-                "a restore into this store was interrupted: restore the backup into a new store"
-            )
+        check_restored(store)
         self._vocabulary = ItemVocabulary(store)
         self._window = DeduplicationWindow(store, id_bytes, batch)
         self._writer = CommitWriter()
@@ -432,6 +429,10 @@ class Keeper:
         """
         with self._exclusive():
             self._store.compact()
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a path leads to a file of the store, which nothing else may write to."""
+        return self._store.owns(path)
 
     def close(self) -> None:
         """Finish the commit in flight, and close the store."""

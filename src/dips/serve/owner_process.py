@@ -28,5 +28,5 @@ class OwnerProcess:
         if not self.is_current():
             raise StoreError(
                 f"this {self._what} belongs to process {self._process}, which opened it before "
-                "the fork: open a reader in the child with dips.open_reader"
+                "the fork: fork before a store is opened, or start processes with 'spawn'"
             )

@@ -18,7 +18,7 @@ from dips.serve.fields import parse_name
 from dips.serve.owner_process import OwnerProcess
 from dips.serve.recommend import item_numbers, parse_count, recommend, with_stored_sums
 from dips.serve.records import UserRecords, decode
-from dips.serve.stores.base import Store, Table
+from dips.serve.stores.base import Store, Table, check_restored
 from dips.serve.stores.registry import open_store
 from dips.serve.user_sketch import UserSketch, to_sketches
 from dips.serve.user_states import UserStates
@@ -65,6 +65,7 @@ def open_reader(
     trained = as_trained_model(run, allow_plugins=allow_plugins)
     opened = open_store(store, readonly=True) if isinstance(store, str) else store
     try:
+        check_restored(opened)
         versions.check_side_information(versions.read_versions(opened), trained)
         vocabulary, owner = ItemVocabulary(opened), OwnerProcess("reader")
         return Reader(with_stored_sums(trained), opened, vocabulary, owner)
@@ -137,7 +138,7 @@ class Reader:
 
         Args:
             user: Name of the user. A user without a record gets the items of an empty sketch.
-            n: Most items to return.
+            n: Most items to return, at least 1.
             exclude: Items that are not recommended, for example what the user has seen. Items that
                 the model does not know are ignored.
 
@@ -200,6 +201,7 @@ def read_sketches(url: str, users: Sequence[str]) -> list[UserSketch]:
     names = [parse_name(user, "user") for user in users]
     store = open_store(url, readonly=True)
     try:
+        check_restored(store)
         vocabulary = ItemVocabulary(store)
         return to_sketches(names, _read_records(store, vocabulary, names), vocabulary.names)
     finally:

@@ -14,6 +14,7 @@ from dips.serve.dead_letters import DeadLetters
 from dips.serve.keeper import open_keeper
 from dips.serve.sources.input_lines import InputLines
 from dips.serve.sources.lines import stream_lines
+from dips.serve.sources.source_progress import SourceProgress
 from tests.serve.models import make_model
 
 
@@ -133,9 +134,14 @@ def test_a_stop_before_the_new_lines_is_no_error(keeper, log):
 
 def test_names_do_not_collide(keeper, log):
     log.write_text(text(0, 1))
-    names = ["log", "files/log", "lines/log", "", "log/", "log\0"]
+    names = ["log", "files/log", "lines/log", "log/", "log\0"]
     assert [stream(keeper, log, name) for name in names] == [2] * len(names)
     assert [stream(keeper, log, name) for name in names] == [0] * len(names)
+
+
+def test_a_name_that_is_no_unicode_is_refused(keeper, log):
+    with pytest.raises(DataError, match="source is not valid Unicode"):
+        SourceProgress("\udcff", keeper.offset, is_file=True)
 
 
 def test_lines_without_a_name_are_never_skipped(keeper, log):

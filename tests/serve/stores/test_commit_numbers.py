@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import sqlite3
 
 import pytest
 
@@ -270,4 +271,59 @@ def test_a_store_that_is_opened_during_a_check_lacks_nothing(tmp_path, monkeypat
     monkeypatch.setattr(commit_mark.CommitMark, "read", read_while_another_process_writes)
     assert reader.verify() == []
     writers[0].close()
+    reader.close()
+
+
+def test_a_damaged_number_of_the_last_commit_cannot_be_accepted(tmp_path):
+    path = tmp_path / "s.db"
+    SqliteStore(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE state SET number = 'x'")
+    connection.commit()
+    connection.close()
+    for accept in (False, True):
+        with pytest.raises(StoreError, match=r"is damaged: restore a backup$"):
+            SqliteStore(path, accept_missing=accept)
+
+
+def test_a_store_that_is_opened_beside_a_reader_is_marked_as_open_later(tmp_path):
+    """The mark of an open store must leave the log, which may be lost, as soon as it can."""
+    path = tmp_path / "s.db"
+    SqliteStore(path).close()
+    reader = SqliteStore(path, readonly=True)
+    with reader.snapshot():
+        reader.get(Table.METADATA, [b"x"])
+        store = SqliteStore(path)
+    store.commit({Table.METADATA: {b"x": b"1"}})
+    (tmp_path / "only").mkdir()
+    shutil.copy(path, tmp_path / "only")  # without its log and its mark
+    with pytest.raises(StoreError, match=r"was not closed, and s\.db\.commits is not beside it"):
+        SqliteStore(tmp_path / "only" / "s.db")
+    reader.close()
+    store.close()
+
+
+def test_an_error_within_a_snapshot_is_not_hidden(tmp_path):
+    """SQLite rolls a transaction back by itself after some errors."""
+    store = SqliteStore(tmp_path / "s.db")
+
+    def fail():
+        with store.snapshot():
+            store.connection.execute("ROLLBACK")
+            raise OSError(errno.EIO, "the disk")
+
+    with pytest.raises(OSError, match="the disk"):
+        fail()
+    store.close()
+
+
+def test_the_log_of_a_closed_store_is_empty_even_if_a_reader_outlives_the_writer(tmp_path):
+    """SQLite would apply a log with content to whatever file takes the place of the store."""
+    path = tmp_path / "s.db"
+    store, reader = SqliteStore(path), SqliteStore(path, readonly=True)
+    store.commit({Table.METADATA: {b"x": b"1"}})
+    assert reader.get(Table.METADATA, [b"x"]) == [b"1"]
+    store.close()
+    assert (tmp_path / "s.db-wal").stat().st_size == 0
+    assert reader.get(Table.METADATA, [b"x"]) == [b"1"]
     reader.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from dips.errors import DataError
+from dips.serve.fields import parse_name
 
 
 @final
@@ -27,7 +28,8 @@ class SourceProgress:
     """
 
     def __init__(self, name: str | None, offset: Callable[[str], int], *, is_file: bool) -> None:
-        self._name, self._offset, self._is_file = name, offset, is_file
+        self._name = None if name is None else parse_name(name, "source")
+        self._offset, self._is_file = offset, is_file
         self._lines, self._digest, self._first = 0, hashlib.blake2b(digest_size=16), ""
         self._files = self._durable = 0
 

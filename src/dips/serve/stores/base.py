@@ -133,3 +133,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release files and locks."""
+
+
+def check_restored(store: Store) -> None:
+    """Raise `StoreError` if a restore into a store was interrupted."""
+    if store.get(Table.METADATA, [RESTORING]) != [None]:
+        raise StoreError(
+            "a restore into this store was interrupted: restore the backup into a new store"
+        )

@@ -22,6 +22,10 @@ LENGTH = 128
 _synchronise = getattr(os, "fdatasync", os.fsync)  # fdatasync does not exist everywhere
 
 
+class CommitMarkError(StoreError):
+    """Raised when a mark is damaged."""
+
+
 class Commit(NamedTuple):
     """A commit of a store."""
 
@@ -47,7 +51,7 @@ class CommitMark:
         """Return the last durable commit; None if there is no mark, or an empty one.
 
         Raises:
-            StoreError: The mark is damaged or cannot be read.
+            CommitMarkError: The mark is damaged or cannot be read.
         """
         try:
             content = self.path.read_text().strip()
@@ -60,7 +64,7 @@ class CommitMark:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{self.path} is damaged: {error}") from None
+            raise CommitMarkError(f"{self.path} is damaged: {error}") from None
 
     def write(self, commit: Commit) -> None:
         """Write a durable commit, and synchronise the file to the disk.

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, final
 
 from dips.serve.stores.base import StoreError
-from dips.serve.stores.commit_mark import Commit, CommitMark
+from dips.serve.stores.commit_mark import Commit, CommitMark, CommitMarkError
 from dips.serve.stores.database_file import DatabaseFile
 
 CREATE = """
@@ -61,6 +61,7 @@ class CommitNumbers:
         self._mark = CommitMark(file.path)
         self._last: LastCommit | None = None  # of this process; None where it does not write
         self._interrupted = False
+        self._is_marked_open = False  # in the database file itself, not only in the log
 
     def open(self, *, accept_missing: bool) -> None:
         """Check that no commit is missing, and mark the store as open for writing.
@@ -87,7 +88,7 @@ class CommitNumbers:
         self._mark.write(Commit(last.store, last.number))
         self._connection.execute("BEGIN IMMEDIATE")
         self._commit(is_closed=False)
-        self._checkpoint("PASSIVE")
+        self._is_marked_open = self._checkpoint("PASSIVE")
         self._file.remember()
         self._interrupted = False
 
@@ -116,6 +117,8 @@ class CommitNumbers:
             self._file.check()
             update_memory()
             self._interrupted = False
+            if not self._is_marked_open:  # a reader had an older snapshot open
+                self._is_marked_open = self._checkpoint("PASSIVE")
         finally:
             self._roll_back()
 
@@ -133,8 +136,10 @@ class CommitNumbers:
             mark, last = self._mark.read(), self._read()
             if mark is None and not last.is_closed:  # a writer may have opened it in between
                 mark, last = self._mark.read(), self._read()
-        except StoreError as error:
+        except CommitMarkError as error:
             return f"{error}; {self._remedy('all events')}"
+        except StoreError as error:
+            return str(error)
         since = datetime.fromtimestamp(last.seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         remedy = self._remedy(f"the events since commit {last.number} ({since})")
         if mark is None:
@@ -169,6 +174,8 @@ class CommitNumbers:
                     self._commit(is_closed=True)
                     if self._checkpoint("PASSIVE"):
                         self._mark.remove()
+                        self._connection.execute("PRAGMA busy_timeout = 0")
+                        self._checkpoint("TRUNCATE")  # an idle reader keeps the log, now empty
         self._roll_back()
         self._mark.close()
 
@@ -192,7 +199,9 @@ class CommitNumbers:
     def _read(self) -> LastCommit:
         rows = self._connection.execute("SELECT * FROM state").fetchall()
         if len(rows) != 1 or [type(value) for value in rows[0]] != [str, *6 * [int]]:
-            raise StoreError(f"{self._name}: the number of its last commit is damaged")
+            raise StoreError(
+                f"{self._name}: the number of its last commit is damaged: restore a backup"
+            )
         return LastCommit(*rows[0][:4])
 
     def _checkpoint(self, mode: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -35,11 +36,15 @@ class _Descriptor:
 
 
 _opened: dict[Identity, _Descriptor] = {}
+_inherited: set[Identity] = set()
+"""Files that were open when this process was forked. SQLite cannot open them here: it takes the
+state of their locks from the parent, and the locks themselves do not survive a fork."""
 _guard = Lock()
 
 
 def _close_all() -> None:
     """Close the descriptors in a forked child, so that it does not hold the locks of its parent."""
+    _inherited.update(_opened)
     for opened in _opened.values():
         os.close(opened.number)
         opened.number = CLOSED
@@ -74,9 +79,18 @@ class DatabaseFile:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             with _guard:
                 self._identity, self._opened = _open(self.path, create)
+        except _InheritedError:
+            raise StoreError(
+                f"sqlite:{path} was open when this process was forked, and cannot be opened here: "
+                "fork before a store is opened, or start processes with 'spawn'"
+            ) from None
         except (OSError, RuntimeError) as error:  # a loop of symbolic links
             raise StoreError(f"sqlite:{path} cannot be opened: {error}") from None
-        if os.fstat(self._opened.number).st_nlink > 1:
+        found = os.fstat(self._opened.number)
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            raise StoreError(f"sqlite:{path} is no file: give the path of a store")
+        if found.st_nlink > 1:
             self.close()
             raise StoreError(
                 f"sqlite:{path} has a second name (a hard link), and SQLite keeps a write-ahead "
@@ -112,6 +126,14 @@ class DatabaseFile:
                 "while the store was open: put it back and open the store again"
             )
 
+    def check_path(self) -> None:
+        """Raise `StoreError` if the path leads to another file than the one that was opened."""
+        if _identity(str(self.path)) != self._identity:
+            raise StoreError(
+                f"sqlite:{self._name} was moved, replaced or removed while it was open: open it "
+                "again"
+            )
+
     def close(self) -> None:
         """Release the lock; close the file after the last store of this process."""
         with _guard:
@@ -130,9 +152,15 @@ class DatabaseFile:
         return [_identity(f"{self.path}{suffix}") for suffix in SQLITE_FILES]
 
 
+class _InheritedError(Exception):
+    """A file was open when this process was forked."""
+
+
 def _open(path: Path, create: bool) -> tuple[Identity, _Descriptor]:
     """Return the descriptor of a file, opened if this process has it not open already."""
     identity = _identity(str(path))
+    if identity in _inherited:
+        raise _InheritedError
     if identity not in _opened:
         number = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o644)
         found = os.fstat(number)

@@ -7,10 +7,11 @@ bytes. So each commit does two things:
 - It checkpoints a share of the older rows: it moves them to the table in order of their keys.
   Neighbours share pages, and a row that was written several times is moved once.
 
-Rows that are not checkpointed yet are also held in memory, so reading them needs no query.
+The writer holds rows that are not checkpointed yet in memory, too, so reading them needs no query.
+Other processes find them with `dips.serve.stores.journal_index`.
 
-Entries are numbered without a gap. The numbers of the first and the next one are recorded with
-every commit, so missing entries are noticed.
+Entries in the journal are numbered without a gap. The numbers of the first and the next one are
+recorded with every commit, so missing entries are noticed.
 """
 
 from __future__ import annotations

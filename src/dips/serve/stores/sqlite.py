@@ -125,7 +125,8 @@ class SqliteStore:
         try:
             yield
         finally:
-            self.connection.execute("ROLLBACK")
+            if self.connection.in_transaction:  # after an I/O error SQLite has rolled back
+                self.connection.execute("ROLLBACK")
 
     def reader(self) -> SqliteStore:
         """Open the file a second time, for reading only."""
@@ -244,6 +245,8 @@ class SqliteStore:
     def _consistent_read(self) -> Iterator[None]:
         """Read table and journal as of the same commit."""
         self._numbers.check_outcome()
+        if not self._is_writer:  # a writer checks every commit
+            self._file.check_path()
         is_alone = self._is_writer  # then no other process writes
         with nullcontext() if is_alone or self.connection.in_transaction else self.snapshot():
             yield
