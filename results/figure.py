@@ -53,6 +53,7 @@ ABLATIONS = {
 """Folders of ablations, and the titles of their columns."""
 FOLD_TABLES = {
     "ml-1m-folds": ("ml-1m-folds", "rmse", ("learned",)),
+    "ml-1m-folds-k4": ("ml-1m-folds-k4", "rmse", ("learned",)),
     "starts-ml-100k": (
         "starts-ml-100k",
         "rmse",
