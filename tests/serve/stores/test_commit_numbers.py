@@ -327,3 +327,21 @@ def test_the_log_of_a_closed_store_is_empty_even_if_a_reader_outlives_the_writer
     assert (tmp_path / "s.db-wal").stat().st_size == 0
     assert reader.get(Table.METADATA, [b"x"]) == [b"1"]
     reader.close()
+
+
+def test_the_log_shrinks_after_a_long_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "LOG_BYTES", 1 << 20)
+    store = SqliteStore(tmp_path / "s.db")
+    reader = store.reader()
+
+    def write(count):
+        for n in range(count):
+            store.commit({Table.METADATA: {b"%d" % n: bytes(1 << 16)}})
+        return (tmp_path / "s.db-wal").stat().st_size
+
+    with reader.snapshot():
+        reader.get(Table.METADATA, [b"0"])
+        assert write(64) > 4 << 20
+    assert write(64) <= 1 << 20  # the log is used from its start again, and cut
+    reader.close()
+    store.close()

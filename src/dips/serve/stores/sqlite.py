@@ -31,6 +31,8 @@ APPLICATION_ID = 0x64697073
 """`application_id` of SQLite: marks the file as a store of dips."""
 CACHE_KIB = 64 * 1024
 """Memory for pages of the file, in KiB."""
+LOG_BYTES = 64 << 20
+"""Most bytes of SQLite's write-ahead log, but for a long read: then it grows, and shrinks after."""
 KEYS_PER_QUERY = 500
 """Most keys in one statement."""
 SCAN_ROWS = 4096
@@ -203,6 +205,7 @@ class SqliteStore:
         if self._is_writer:
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = FULL")
+            run(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
     def _create(self) -> None:
         tables = "".join(
