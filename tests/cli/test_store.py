@@ -44,7 +44,10 @@ def test_readmit(command, trained, tmp_path):
     with open_keeper(run, store) as keeper:
         keeper.observe("u", "1", 3, seq=2**61)
     found = command("store", "readmit", store, "--user", "u", "--last-seq", 7)
-    assert found.out == f"events of 1 users are accepted by {store} again\n"
+    again = f"their events are accepted by {store} again\n"
+    assert found.out == f"1 of 1 users were known; {again}"
+    nobody = command("store", "readmit", store, "--user", "nobody")
+    assert nobody.out == f"0 of 1 users were known; {again}"
     assert command("sketch", "--store", store, "--user", "u", "--json").json["last"] == 7
     assert command("store", "readmit", store, "--user", "u").code == 0
     assert command("sketch", "--store", store, "--user", "u", "--json").json["last"] is None

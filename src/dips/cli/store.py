@@ -124,9 +124,10 @@ def readmit(
     """Accept events of users again who were erased, or whose last seq is too high."""
     _must_exist(store)
     with _open(store) as opened:
-        for name in user:
-            readmission.readmit(opened, name, last_seq)
-    print(f"events of {len(user)} users are accepted by {store} again")
+        known = [readmission.readmit(opened, name, last_seq) for name in user]
+    print(
+        f"{sum(known)} of {len(user)} users were known; their events are accepted by {store} again"
+    )
 
 
 def import_lists(

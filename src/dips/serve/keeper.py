@@ -313,19 +313,22 @@ class Keeper:
             self._counters = counters
             return True
 
-    def readmit(self, user: str, last_seq: int | None = None) -> None:
+    def readmit(self, user: str, last_seq: int | None = None) -> bool:
         """Apply events again of a user who was erased, or whose sequence number is too high.
 
         Args:
             user: Name of the user.
             last_seq: Only events above this sequence number are applied; None: all events are.
 
+        Returns:
+            Whether the user was known: has a record, or was erased.
+
         Raises:
             EventError: The name or the number is invalid.
             RecordError: The record is damaged.
         """
         with self._exclusive():
-            readmit(self._store, user, last_seq)
+            return readmit(self._store, user, last_seq)
 
     def swap(self, run: str | Path | TrainedModel, *, allow_plugins: bool = False) -> int:
         """Replace the trained model. Sketches change at their user's next refresh.

@@ -10,13 +10,16 @@ from dips.serve.stores.base import Store, Table
 from dips.serve.tombstones import tombstone_key
 
 
-def readmit(store: Store, user: str, last_seq: int | None = None) -> None:
+def readmit(store: Store, user: str, last_seq: int | None = None) -> bool:
     """Set the last sequence number of a user. Only later events are applied from then on.
 
     Args:
         store: The store.
         user: Name of the user. If there is no record, the tombstone is changed.
         last_seq: The number; None: events with any number, or with none, are applied.
+
+    Returns:
+        Whether the user was known: has a record, or was erased.
 
     Raises:
         EventError: The name or the number is invalid.
@@ -28,10 +31,12 @@ def readmit(store: Store, user: str, last_seq: int | None = None) -> None:
     (found,) = store.get(Table.USERS, [key])
     if found is None:
         tombstone = None if last_seq is None else b"%d" % next_seq
+        (before,) = store.get(Table.METADATA, [tombstone_key(name)])
         store.commit({Table.METADATA: {tombstone_key(name): tombstone}})
-        return
+        return before is not None
     records = decode([key], [found])._replace(next_seq=np.array([next_seq], np.int64))
     store.commit({
         Table.USERS: dict(zip([key], encode([key], records), strict=True)),
         Table.METADATA: {tombstone_key(name): None},
     })  # fmt: skip
+    return True
